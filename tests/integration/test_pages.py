@@ -213,12 +213,13 @@ def test_the_example_of_the_readme_prints_what_stands_there(java_home: str, tmp_
 
 
 @pytest.mark.spark
-def test_the_orders_of_the_lookup_example_have_the_rates_of_their_time(
+def test_the_orders_of_the_lookup_example_have_the_rates_of_their_time_and_the_package_is_shipped(
     flight_server_process: Callable[..., ServerProcess], java_home: str, tmp_path: Path
 ) -> None:
     again = '\norders = spark.createDataFrame([(1, "EUR")], "id int, currency string")\n'
     checked = "\nassert [row.rate for row in orders.collect()] == [1.10]\n"
-    code = blocks()["lookups"] + again + blocks()["function"] + checked
+    shipped = "\nfrom spark_client.cli import main\nmain(['zip', 'flight-shuffle.zip'])\n" + blocks()["ship"]
+    code = blocks()["lookups"] + again + blocks()["function"] + checked + shipped
     shown = run(at(code, flight_server_process()), tmp_path)
     assert [
         (int(number), float(usd)) for number, usd in re.findall(r"(\d+)\s*\|\s*([0-9.]+)\s*\|", shown)
@@ -227,19 +228,3 @@ def test_the_orders_of_the_lookup_example_have_the_rates_of_their_time(
         (2, 110.0),
         (3, 7.0),
     ]
-
-
-@pytest.mark.spark
-def test_the_block_that_ships_the_package_runs(java_home: str, tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-c", "from spark_client.cli import main; main(['zip', 'flight-shuffle.zip'])"],
-        cwd=tmp_path,
-        check=True,
-        timeout=60,
-    )
-    session = (
-        "from pyspark.sql import SparkSession\nfrom spark_client import ShuffleClient\n"
-        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
-        "shuffle = ShuffleClient('grpc://127.0.0.1:1')\n"
-    )
-    run(session + blocks()["ship"], tmp_path)
