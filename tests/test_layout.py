@@ -306,7 +306,7 @@ def test_a_task_that_looks_up_loads_nothing_that_only_drivers_need() -> None:
     assert "spark_client.lookup.host_images" in loaded
     ours = {room_of(name) for name in loaded if name.startswith("spark_client.")}
     assert not ours & {"jobs", "steps", "datasource", "reducing", "pipeline", "scan", "settings"}
-    assert not {"spark_client.client", "spark_client.lookup.lookups"} & loaded
+    assert not {"pandas", "spark_client.client", "spark_client.lookup.lookups"} & loaded
 
 
 def test_a_server_loads_the_libraries_of_the_file_formats_only_for_a_source() -> None:
