@@ -21,6 +21,9 @@ from .runs import Layout, Updates
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
+_PENDING = np.iinfo(np.int64).max
+"""The version of updates that count as later than all others."""
+
 
 @dataclass(frozen=True)
 class Distinct:
@@ -160,20 +163,19 @@ def compacted(
     updates = added_up(updates)
     if not len(updates):
         return tombstones
-    layout, later = updates.layout, updates.where(updates.versions > since)
+    layout = updates.layout
     nothing = Elsewhere(np.zeros(0, np.uint64), Updates.empty(layout))
     applied = _applied(updates, since, rule, nothing.pending)
-    if not len(applied.changed):
-        return Updates.joined(layout, [applied.base, later, tombstones])
-    found = nothing if elsewhere is None else elsewhere(applied.changed)
-    found = Elsewhere(found.untouched, living(found.pending)[0])
-    untouched = unique(found.untouched, applied.clashing(found.pending))
-    again = np.setdiff1d(found.pending.hashes, untouched)
-    base = applied.base
-    parts = [base.where(~np.isin(base.hashes, unique(untouched, again))), later, tombstones]
-    for hashes, of_these in ((untouched, EveryRow()), (again, rule)):
-        if len(hashes):
-            parts.append(_applied(updates.of_hashes(hashes), since, of_these, found.pending).base)
+    parts = [applied.left, tombstones]
+    if len(applied.changed):
+        found = nothing if elsewhere is None else elsewhere(applied.changed)
+        pending = living(found.pending)[0]
+        untouched = unique(found.untouched, applied.clashing(pending))
+        again = np.setdiff1d(pending.hashes, untouched)
+        for hashes, of_these in ((untouched, EveryRow()), (again, rule)):
+            if len(hashes):
+                parts[0] = parts[0].where(~np.isin(parts[0].hashes, hashes))
+                parts.append(_applied(updates.of_hashes(hashes), since, of_these, pending).left)
     return Updates.joined(layout, parts)
 
 
@@ -182,20 +184,21 @@ class _Applied:
     """What a rule leaves of updates.
 
     Args:
-        base: stands for all updates up to ``since``.
-        changed: sorted and unique, the hashes of keys of which it is not just the sum.
-        less: rows that have, or will have, a count below zero; None if the rule picks rows.
+        left: the updates above ``since``, and what stands for all up to ``since``.
+        changed: sorted and unique, the hashes of keys of which that is not just the sum.
+        signs: if the rule makes up rows, these, and with diffs below zero those that have, or will have, a count below
+            zero; else None.
     """
 
-    base: Updates
+    left: Updates
     changed: Hashes
-    less: Updates | None
+    signs: Updates | None
 
     def clashing(self, pending: Updates) -> Hashes:
         """The keys for which the rule made up a row of which retractions wait for another one: these would meet."""
-        if self.less is None:
+        if self.signs is None:
             return np.zeros(0, np.uint64)
-        both = Distinct.of(Updates.joined(self.base.layout, [self.base, self.less, pending]))
+        both = Distinct.of(Updates.joined(self.left.layout, [self.signs, pending]))
         diffs = both.updates.diffs
         meet = (both.summed(diffs > 0) > 0) & (both.summed(diffs < 0) > 0)
         return unique(both.updates.hashes[both.firsts[meet]])
@@ -203,29 +206,39 @@ class _Applied:
 
 def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> _Applied:
     layout = updates.layout
-    never = np.full(len(pending), np.iinfo(np.int64).max)
-    pending = Updates(layout, pending.rows, pending.hashes, never, pending.diffs)
-    distinct = Distinct.of(Updates.joined(layout, [updates, pending.of_hashes(updates.unique_hashes)]))
+    distinct = Distinct.of(_with_pending(updates, pending) if len(pending) else updates)
     versions, diffs = distinct.updates.versions, distinct.updates.diffs
     old = versions <= since
     counts = distinct.summed(np.where(old, diffs, 0))
     taken = -np.abs(diffs) if rule.whole_keys else np.minimum(diffs, 0)
-    later = distinct.summed(np.where(old, 0, taken))
+    retracted = distinct.summed(np.where(old, 0, taken))
     hashes = distinct.updates.hashes[distinct.firsts]
-    kept = rule.needed(distinct.groups(counts), later)
+    kept = rule.needed(distinct.groups(counts), retracted)
     left = np.flatnonzero(kept.counts)
-    rows = kept.rows.take(pa.array(left))
     if kept.rows is distinct.rows:
+        # The first update of a row stands for all up to ``since``.
         latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
-        base = Updates(layout, rows, hashes[left], latest[left], kept.counts[left])
-        return _Applied(base, unique(hashes[kept.counts != counts]), None)
+        wanted = ~old & (versions != _PENDING)
+        first, versions, diffs = distinct.firsts[left], versions.copy(), diffs.copy()
+        wanted[first], versions[first], diffs[first] = True, latest[left], kept.counts[left]
+        found = Updates(layout, distinct.updates.rows, distinct.updates.hashes, versions, diffs).where(wanted)
+        return _Applied(found, unique(hashes[kept.counts != counts]), None)
     # Not ``since``, which may be above the version of a tombstone in a newer run.
     newest = versions[old].max(initial=0)
+    rows = kept.rows.take(pa.array(left))
     base = Updates.of(layout, rows, np.full(len(left), newest), kept.counts[left])
-    below = np.flatnonzero((counts < 0) | (later < 0))
+    below = np.flatnonzero((counts < 0) | (retracted < 0))
     ones = np.ones(len(below), np.int64)
     less = Updates(layout, distinct.rows.take(pa.array(below)), hashes[below], ones, -ones)
-    return _Applied(base, unique(hashes), less)
+    whole = Updates.joined(layout, [base, updates.where(updates.versions > since)])
+    return _Applied(whole, unique(hashes), Updates.joined(layout, [base, less]))
+
+
+def _with_pending(updates: Updates, pending: Updates) -> Updates:
+    """With those of the same keys, whose version is ``_PENDING``."""
+    never = np.full(len(pending), _PENDING)
+    pending = Updates(updates.layout, pending.rows, pending.hashes, never, pending.diffs)
+    return Updates.joined(updates.layout, [updates, pending.of_hashes(updates.unique_hashes)])
 
 
 def added_up(updates: Updates) -> Updates:
