@@ -3,6 +3,16 @@
 Guarantee: a dataset that :meth:`Shuffles.write` returns is sealed with exactly the attempts whose reports reached the
 driver, one for each task of the job. If the job, the seal or the driver fails, the dataset is dropped at once, or by
 the server when its lease ends. Leases are renewed until the drop.
+
+Names of jobs
+    On Spark Classic a name is the job's description in the web UI, in the place of the user's own, which is set again
+    afterwards. Spark Connect has no descriptions: there it is a tag of the operation, for ``interruptTag`` and the
+    UI's page of sessions.
+
+Ctrl-C
+    PySpark means to cancel the job that the driver waits for. But on Spark Classic its handler asks over the connection
+    on which the main thread waits, which fails, and notebooks replace the handler. A job that goes on keeps its tasks'
+    cores and writes to a dataset that is gone. Spark Connect's client cancels its operation itself.
 """
 
 from __future__ import annotations
@@ -13,7 +23,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
@@ -36,8 +46,6 @@ from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 
 from .after_collection import AfterCollection
-from .cancelling import cancelled_by_ctrl_c
-from .job_names import named
 from .persisting import Persisted
 from .progress import watch
 from .readable import Readable, Sealed
@@ -48,6 +56,7 @@ from .tasks import WriteTask
 from .written import Written
 
 _log = logging.getLogger(__name__)
+_DESCRIPTION = "spark.job.description"
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class Write:
 @dataclass(frozen=True)
 class Target:
     """A dataset that a job writes, by all of ``writes``. ``label`` is for the progress bar, ``name`` for Spark
-    (``job_names``).
+    (*Names of jobs*).
     """
 
     dataset: str
@@ -145,7 +154,7 @@ class Shuffles:
             label = ", ".join(target.label for target in targets)
             name = ", ".join(target.name for target in targets if target.name is not None) or None
             with watch(self.server, [*generations], label, spark) as progress:
-                with named(spark, name), cancelled_by_ctrl_c(spark):
+                with _named(spark, name), _cancelled_by_ctrl_c(spark):
                     reports = reduce(DataFrame.unionAll, parts).collect()
                 written = [
                     self._ended(
@@ -245,3 +254,43 @@ class Shuffles:
     def _renew(self, dataset: str, generation: str) -> None:
         body = DatasetRequest(dataset, generation).encode()
         self.server.action("renew", body, timeout_seconds=self.lease_seconds / 6, once=True)
+
+
+@contextlib.contextmanager
+def _named(spark: Any, name: str | None) -> Iterator[None]:
+    """The jobs that this thread starts in the block have the name; None leaves them as they are."""
+    if name is None:
+        yield
+    elif "connect" in type(spark).__module__:
+        tag = name.replace(",", " ")  # which separates tags
+        theirs = tag in spark.getTags()
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            if not theirs:
+                spark.removeTag(tag)
+    else:
+        context = spark.sparkContext
+        before = context.getLocalProperty(_DESCRIPTION)
+        context.setLocalProperty(_DESCRIPTION, name)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(_DESCRIPTION, before)
+
+
+@contextlib.contextmanager
+def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
+    """A ``KeyboardInterrupt`` in the block cancels the session's jobs, as PySpark's handler would. Their tasks may run
+    for some seconds more.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        # Not by a tag of the job: a new connection, which Spark Classic needs now, does not know the old one's tags.
+        if "connect" not in type(spark).__module__:
+            # A session that has ended cannot be asked, and has no jobs.
+            with contextlib.suppress(Exception):
+                spark.interruptAll()
+        raise

@@ -61,7 +61,7 @@ class Exchanging(Ranging):
                 ``TaskContext.partitionId()``. False: never. None: unless rows were placed by keys or ranges and a
                 function follows, which may count on seeing all rows of a key in one call.
             name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description
-                in Spark (``jobs.job_names``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
+                in Spark (``jobs.shuffles``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
                 and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
 
         Raises:

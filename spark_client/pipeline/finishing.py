@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from functools import reduce
+from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
-from spark_client.jobs import Counter, FrameSeconds, collected, reader
+from spark_client.jobs import Counter, FrameSeconds, Shuffles, collected, reader
 from spark_client.steps import Pass, SortStage, Stage
 
 from .base import Steps
@@ -18,10 +20,53 @@ from .execution import Execution
 from .nodes import Exchange, Exchanged, Input, exchanges, steps
 from .plan_text import plan_text
 from .run_statistics import LastRuns, RunStatistics
-from .scoped_result import Result
 
 _log = logging.getLogger("spark_client.pipeline")
 _runs = LastRuns()
+
+
+class Result:
+    """What ``Pipeline.result`` returns; as a context manager it gives the DataFrame, and releases it at the end."""
+
+    def __init__(
+        self,
+        df: DataFrame,
+        statistics: RunStatistics,
+        shuffles: Shuffles,
+        datasets: Iterable[str],
+        frame: object,
+    ) -> None:
+        self._df = df
+        self._statistics = statistics
+        self._shuffles = shuffles
+        self._datasets = list(datasets)
+        self._frame = frame
+
+    @property
+    def df(self) -> DataFrame:
+        """It can be computed, with all that is made of it, until :meth:`release`."""
+        return self._df
+
+    @property
+    def statistics(self) -> RunStatistics:
+        """Of the run that made it."""
+        return self._statistics
+
+    def release(self) -> None:
+        """Drop what only this result reads: persisted exchanges stay. Twice is fine. A dataset of a server that cannot
+        be reached ends with its lease.
+        """
+        datasets, self._datasets = self._datasets, []
+        for dataset in datasets:
+            self._shuffles.results.end(self._frame, dataset)
+
+    def __enter__(self) -> DataFrame:
+        return self._df
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
 
 class Finishing(Steps):

@@ -1,4 +1,4 @@
-"""Ranges of values: boundaries that a user gives, or that a sample of the rows gives."""
+"""The columns that rows are ordered by; ranges of values: boundaries that a user gives, or that a sample gives."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from spark_client.arrow import (
     SortCodes,
     SortKey,
     array_over,
+    check_sortable,
+    is_pair,
     known_zone,
     python_values,
     shown,
+    sort_key,
     values,
 )
-from spark_client.jobs import ByRange, arrow_schema
+from spark_client.jobs import ByRange, arrow_schema, check_key
 from spark_client.steps import SampleStage
 
 from .base import default_partitions, integer
 from .finishing import Finishing
-from .sorting_steps import Sorting
 
 _SAMPLED_PER_PARTITION = 20
 _HELD_BYTES = 512 << 20
 _LEAST_SAMPLED, _MOST_SAMPLED = 1000, 100_000
 
 
-class Ranging(Sorting, Finishing):
+class Ranging(Finishing):
     """See the module."""
 
     def sample_boundaries(
@@ -128,6 +130,36 @@ class Ranging(Sorting, Finishing):
                 f"{', '.join(map(str, keys))}; sort them in that order"
             )
         return ByRange(keys, batch)
+
+    def _sort_keys(self, given: Any, where: str) -> tuple[SortKey, ...]:
+        """The keys to sort by, one or a list of them, or none for None, with the columns' names as Spark resolves them.
+
+        Raises:
+            InvalidRequest: no such form, no such column, or a type without an order.
+        """
+        if given is None:
+            return ()
+        if isinstance(given, str | SortKey) or is_pair(given):
+            given = [given]
+        if not isinstance(given, list | tuple):
+            raise InvalidRequest(
+                f"{where}: rows are sorted by names of columns, such as sort=['time desc'], not "
+                f"{type(given).__name__}; make an expression a column by select first"
+            )
+        keys = tuple(sort_key(each, where, self._column) for each in given)
+        self._keys(tuple(key.column for key in keys), where)
+        for key in keys:
+            check_key(self.leg.fields[key.column], where)
+            try:
+                check_sortable(self._schema.field(key.column).type, key.column)
+            except TypeError as error:
+                raise InvalidRequest(f"{where}: cannot sort: {error}", column=key.column) from error
+        return keys
+
+    def _column(self, name: str) -> str | None:
+        """The column that the name stands for; None if there is none."""
+        same = self._named(name)
+        return self._keys((name,), "sort")[0] if same else None
 
 
 def _held(samples: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
