@@ -8,7 +8,7 @@ decoded, also when the messages have left RAM, and the reservations of the decod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flight_server.memory import DICTIONARY_BYTES, FRAME_BYTES, Metadata, Reservation
 from flight_server.protocol import MessageKind
@@ -22,8 +22,7 @@ DICTIONARY_ENTRY_BYTES = 96
 """Of each dictionary in a larger state: ``DICTIONARY_BYTES`` counts only the one that came last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(NamedTuple):
     """A message that a decoder has accepted, or an encoder has made."""
 
     message: bytes

@@ -18,8 +18,7 @@ Two steps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -39,8 +38,7 @@ _DECODED_SCHEMA_COST = 4
 _DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
 
 
-@dataclass(frozen=True)
-class Inspected:
+class Inspected(NamedTuple):
     """A message whose framing is right. ``decoded_bytes``: of its decompressed body, or of all copies of a schema."""
 
     parts: wire.FlightData
@@ -53,8 +51,7 @@ class Inspected:
         return ipc_framing.MessageKind.NONE if self.header is None else self.header.kind
 
 
-@dataclass(frozen=True)
-class Accepted:
+class Accepted(NamedTuple):
     """An accepted message.
 
     ``metadata``: its app_metadata, a large one of a batch as a view of the message. ``crc32c``: of its IPC message.
