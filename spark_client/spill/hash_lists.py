@@ -8,8 +8,9 @@ Format
     is split, they move without being read.
 
 Memory
-    While rows are written: a copy of them in the order of their lists, which takes the place of the given batches one
-    by one, and one extent. An extent has at most 1/32 of the budget, or one row.
+    Rows are written in portions of a third of the budget. While one is written: a copy of it in the order of its
+    lists, which takes the place of the given batches one by one, and one extent. An extent has at most 1/32 of the
+    budget, or one row.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ Hashed = tuple[pa.RecordBatch, NDArray[np.uint64]]
 _BITS = 6
 _EXTENTS = 32
 """Of the budget: the largest ones."""
+_PORTIONS = 3
+"""Of the budget: the rows that are written at once."""
 _FREQUENT = 8
 """A hash that one of so many rows has gets extents of its own."""
 _SAMPLE_ROWS = 4096
@@ -61,64 +64,28 @@ class Extent:
         return self.rows_bytes + self.dictionary_bytes
 
 
-class HashLists:
-    """The lists of one side, in the order of their hashes, which are from ``low`` to ``high``. Rows with these two
-    hashes are in different lists.
-    """
-
-    def __init__(self, low: int = 0, high: int = _TOP) -> None:
-        self._shift = np.uint64(max(0, (low ^ high).bit_length() - _BITS))
-        self.lists: list[list[Extent]] = [[] for _ in range(1 << _BITS)]
-
-    def numbers(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """The list of each hash."""
-        return ((hashes >> self._shift) & np.uint64((1 << _BITS) - 1)).astype(np.uint8)
-
-    def append(self, extent: Extent) -> None:
-        """Put the extent, whose rows are all of one list, behind the others of this list."""
-        self.lists[self.numbers(np.array([extent.low], np.uint64))[0]].append(extent)
-
-
 class HashFile:
-    """Writes and reads the extents of one task. What is written counts as spilled, also if a later write fails."""
+    """Writes and reads the extents of one task. What is written counts as spilled, also if a later write fails.
+
+    ``extent_bytes`` is the size of the largest extents, ``portion_bytes`` that of what is written at once.
+    """
 
     def __init__(self, memory: TaskMemory) -> None:
         self._memory = memory
         self._scratch = Scratch(memory.scratch_dir)
-        self._extent_bytes = max(1, memory.budget_bytes // _EXTENTS)
+        self.extent_bytes = max(1, memory.budget_bytes // _EXTENTS)
+        self.portion_bytes = memory.budget_bytes // _PORTIONS
 
-    def add(self, lists: HashLists, batches: list[pa.RecordBatch], hashes: KeyHashes) -> None:
-        """Write the rows to the lists; empties ``batches``.
+    def write(self, rows: pa.RecordBatch, low: int, high: int) -> Extent:
+        """Write rows whose hashes are in this range.
 
         Raises:
             OutOfBudget: the file cannot be written.
         """
-        pieces = [piece for batch in together(batches) for piece in cut(batch, self._extent_bytes)]
-        self._write(lists, [(piece, hashes(piece)) for piece in pieces])
-
-    def move(self, lists: HashLists, extents: list[Extent], hashes: KeyHashes, room_bytes: int) -> None:
-        """Put the rows of the extents into the lists, at most about ``room_bytes`` of them in RAM at once; empties
-        ``extents``. The same errors, and as :meth:`read`.
-        """
-        held: list[Hashed] = []
-        held_bytes = 0
-        extents.reverse()
-        while extents:
-            extent = extents.pop()
-            if extent.low == extent.high:
-                # Earlier rows of this hash come first.
-                if any((here == extent.low).any() for _, here in held):
-                    self._write(lists, held)
-                    held_bytes = 0
-                lists.append(extent)
-                continue
-            batch = self.read(extent)
-            held.append((batch, hashes(batch)))
-            held_bytes += extent.weight_bytes
-            if held_bytes > room_bytes:
-                self._write(lists, held)
-                held_bytes = 0
-        self._write(lists, held)
+        parked = self._scratch.park([rows])
+        self._memory.spilled_bytes += parked.size_bytes
+        rows_bytes = own_bytes(rows) + ROW_BYTES * rows.num_rows
+        return Extent(parked, rows.num_rows, rows_bytes, sum(held_dictionaries(rows).values()), low, high)
 
     def read(self, extent: Extent) -> pa.RecordBatch:
         """The extent's rows, in memory of their own.
@@ -129,18 +96,74 @@ class HashFile:
         (batch,) = self._scratch.read(extent.parked)
         return batch
 
-    def _write(self, lists: HashLists, hashed: list[Hashed]) -> None:
-        """Write the rows; empties ``hashed``."""
+
+class HashLists:
+    """The lists of one side, in the order of their hashes, which are from ``low`` to ``high``. Rows with these two
+    hashes are in different lists.
+    """
+
+    def __init__(self, file: HashFile, hashes: KeyHashes, low: int = 0, high: int = _TOP) -> None:
+        self._file, self._hashes = file, hashes
+        self._shift = np.uint64(max(0, (low ^ high).bit_length() - _BITS))
+        self._held: list[Hashed] = []
+        self._held_bytes = 0
+        self.lists: list[list[Extent]] = [[] for _ in range(1 << _BITS)]
+
+    def add(self, batches: list[pa.RecordBatch]) -> None:
+        """Write the rows to the lists; empties ``batches``.
+
+        Raises:
+            OutOfBudget: the file cannot be written.
+        """
+        batches = together(batches)
+        batches.reverse()
+        while batches:
+            for piece in cut(batches.pop(), self._file.extent_bytes):
+                self._hold(piece)
+        self._write()
+
+    def move(self, extents: list[Extent]) -> None:
+        """Put the rows of the extents into the lists; empties ``extents``. The same errors, and as
+        :meth:`HashFile.read`.
+        """
+        extents.reverse()
+        while extents:
+            extent = extents.pop()
+            if extent.low < extent.high:
+                self._hold(self._file.read(extent))
+                continue
+            # Earlier rows of this hash come first.
+            if any((hashes == extent.low).any() for _, hashes in self._held):
+                self._write()
+            self._append(extent)
+        self._write()
+
+    def _hold(self, batch: pa.RecordBatch) -> None:
+        self._held.append((batch, self._hashes(batch)))
+        self._held_bytes += batch.nbytes + ROW_BYTES * batch.num_rows
+        if self._held_bytes >= self._file.portion_bytes:
+            self._write()
+
+    def _numbers(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """The list of each hash."""
+        return ((hashes >> self._shift) & np.uint64((1 << _BITS) - 1)).astype(np.uint8)
+
+    def _append(self, extent: Extent) -> None:
+        self.lists[self._numbers(np.array([extent.low], np.uint64))[0]].append(extent)
+
+    def _write(self) -> None:
+        """Write the rows that are held, and hold none."""
+        hashed, self._held, self._held_bytes = self._held, [], 0
         frequent = _frequent([each for _, each in hashed])
-        count = len(lists.lists) + len(frequent)
+        count = len(self.lists) + len(frequent)
         parts: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
         part_bytes: list[list[int]] = [[0] for _ in range(count)]
         low, high = np.full(count, _TOP, np.uint64), np.zeros(count, np.uint64)
         hashed.reverse()
         while hashed:
             batch, hashes = hashed.pop()
-            numbers = lists.numbers(hashes)
-            for number, each in enumerate(frequent, len(lists.lists)):
+            numbers = self._numbers(hashes)
+            for number, each in enumerate(frequent, len(self.lists)):
                 numbers[hashes == each] = number
             order = np.argsort(numbers, kind="stable")
             rows, hashes = Picker(batch).take(order), hashes[order]
@@ -158,15 +181,9 @@ class HashFile:
                 parts[number].append(rows.slice(start, end - start))
                 part_bytes[number].append(size)
         for number, part in enumerate(parts):
-            for start, end in cuts(np.cumsum(part_bytes[number]), 0, len(part), self._extent_bytes):
+            for start, end in cuts(np.cumsum(part_bytes[number]), 0, len(part), self._file.extent_bytes):
                 for rows in joined(part[start:end]):
-                    lists.append(self._parked(rows, int(low[number]), int(high[number])))
-
-    def _parked(self, rows: pa.RecordBatch, low: int, high: int) -> Extent:
-        parked = self._scratch.park([rows])
-        self._memory.spilled_bytes += parked.size_bytes
-        rows_bytes = own_bytes(rows) + ROW_BYTES * rows.num_rows
-        return Extent(parked, rows.num_rows, rows_bytes, sum(held_dictionaries(rows).values()), low, high)
+                    self._append(self._file.write(rows, int(low[number]), int(high[number])))
 
 
 def _frequent(hashes: Sequence[NDArray[np.uint64]]) -> list[np.uint64]:

@@ -12,9 +12,10 @@ How
     A larger list is split again, by the first bits in which its hashes differ.
 
 Memory
-    While rows are gathered and written: the budget, 1/32 of it, and the largest batch once more. While windows are
-    read: half of the budget, and 1/32 of it. ``ROW_BYTES`` for each row and dictionaries are included. Each extent of
-    a list brings its own dictionaries: a list with few rows and large dictionaries is not split, and may take more.
+    While rows are gathered and written: the budget, a third of it for the copies that are written, and the largest
+    batch once more; the given rows are released on the way. While windows are read: half of the budget.
+    ``ROW_BYTES`` for each row and dictionaries are included. Each extent of a list brings its own dictionaries: a
+    list with few rows and large dictionaries is not split, and may take more.
     The extents' places take about 500 bytes each, which is 1/1000 of the rows that were written.
 
 One hash
@@ -166,14 +167,14 @@ class _Spilled:
         self._hashes = hashes
         self._room_bytes = memory.budget_bytes // 2
         self._file = HashFile(memory)
-        self._sides = [HashLists() for _ in hashes]
+        self._sides = [HashLists(self._file, each) for each in hashes]
 
     def write(self, gathered: Sequence[Gathered]) -> None:
         """Write all rows, and hold none."""
-        for lists, hashes, side in zip(self._sides, self._hashes, gathered, strict=True):
+        for lists, side in zip(self._sides, gathered, strict=True):
             batches = side.batches
             side.clear()
-            self._file.add(lists, batches, hashes)
+            lists.add(batches)
         _give_back()
 
     def windows(self) -> Iterator[Window]:
@@ -192,9 +193,9 @@ class _Spilled:
             if fits or low == high:
                 yield from self._window(extents, one_hash=not fits)
                 continue
-            deeper = [HashLists(low, high) for _ in sides]
-            for lists, side, hashes in zip(deeper, extents, self._hashes, strict=True):
-                self._file.move(lists, side, hashes, self._room_bytes)
+            deeper = [HashLists(self._file, each, low, high) for each in self._hashes]
+            for lists, side in zip(deeper, extents, strict=True):
+                lists.move(side)
             _give_back()
             yield from self._windows(deeper)
 

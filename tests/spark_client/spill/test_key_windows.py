@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
+import os
 import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -147,7 +149,50 @@ def test_one_giant_hash_is_read_again_and_again_and_the_others_are_ordinary() ->
     assert memory.spilled_bytes > 0
 
 
-def test_more_runs_than_are_read_at_once_are_merged_first() -> None:
+def test_a_key_with_most_rows_of_either_side_is_written_once() -> None:
+    def side(skew: float) -> list[pa.RecordBatch]:
+        random = np.random.default_rng(int(skew * 10))
+        keys = random.integers(1, 1 << 30, (40, 10_000)).astype(np.int32)
+        keys[random.random(keys.shape) < skew] = 0
+        return [pa.record_batch({"k": each, "v": each.astype(np.int64)}) for each in keys]
+
+    even, skewed = side(0.0), side(0.8)
+    for sides in ([even, skewed], [skewed, even]):
+        memory = TaskMemory(2 << 20)
+        found = [window.one_hash for window in windows([iter(each) for each in sides], [by_key] * 2, memory)]
+        assert found.count(True) == 1
+        assert memory.spilled_bytes < 1.3 * sum(batch.nbytes for each in sides for batch in each)
+
+
+def test_a_key_that_has_most_rows_of_later_batches_only_keeps_its_order() -> None:
+    few_rows = [[7, *range(100, 400)] for _ in range(10)]
+    keys = [*few_rows, *([7] * 300 for _ in range(30)), *few_rows, *([7] * 300 for _ in range(30))]
+    found = seen([batches_of(keys, PLAIN)], [by_key], TaskMemory(32 << 10))
+    (giant,) = [window for one_hash, window in found if one_hash]
+    expected = [n for n, key in enumerate(k for some in keys for k in some) if key == 7]
+    assert [row["row"] for row in giant[0]] == expected
+
+
+def test_a_write_that_fails_keeps_what_was_written_before_in_the_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = os.pwritev, 0
+
+    def full_later(fd: int, buffers: list[memoryview], offset: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", full_later)
+    memory = TaskMemory(20_000, str(tmp_path))
+    with pytest.raises(OutOfBudget, match=r"No space left.*give the client more memory, or a scratch_dir"):
+        list(windows([iter(batches_of([list(range(200))] * 10))], [by_key], memory))
+    assert memory.spilled_bytes > 0
+
+
+def test_small_budgets_split_lists_again_and_again() -> None:
     generator = random.Random(1)
     keys = [[generator.choice((5, generator.randrange(1000))) for _ in range(20)] for _ in range(100)]
     sides = [batches_of(keys, PLAIN), batches_of(keys[:3], PLAIN)]
