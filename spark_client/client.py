@@ -30,7 +30,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 from spark_client.connection import (
     Reading,
-    Server,
+    RemoteServer,
     Timeouts,
     Writing,
     check_location,
@@ -132,7 +132,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         copies: Copies | None = None,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        self._server = Server(
+        self._server = RemoteServer(
             check_location(location),
             token=token,
             tls_root_certs=tls_root_certs,
@@ -363,7 +363,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
     ) -> None:
         self.close()
 
-    def _open(self) -> Server:
+    def _open(self) -> RemoteServer:
         if self._closed:
             raise InvalidRequest("this ShuffleClient is closed; make a new one")
         return self._server

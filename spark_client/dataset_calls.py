@@ -17,7 +17,7 @@ import pyarrow as pa
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetRequest, KeepRule, PutCommand, check_dataset_name
 from spark_client.changelogs import Changelog, Columns
-from spark_client.connection import Compression, Server, about, check_mode, drop
+from spark_client.connection import Compression, RemoteServer, about, check_mode, drop
 from spark_client.lanes import PutStream, as_reader, partition_streams, put_async
 from spark_client.merge import AsyncMergedStream, merge, merge_async
 
@@ -41,7 +41,7 @@ class DatasetInfo:
 class DatasetCalls:
     """The calls about datasets, for a subclass that has the server."""
 
-    def _open(self) -> Server:
+    def _open(self) -> RemoteServer:
         raise NotImplementedError
 
     def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:

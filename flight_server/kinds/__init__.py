@@ -2,7 +2,7 @@
 kinds are rooms of their own.
 """
 
-from .kind import Action, Burst, DatasetKind, Kinds, VersionedMessage, VersionRead
+from .kind import Action, DatasetKind, Kinds, VersionBurst, VersionedMessage, VersionRead
 from .seals import seal
 from .shuffle import AttemptSink, ShuffleKind
 from .sinks import BatchSink, FrameSink, Sink, check_no_deletes, check_no_transaction

@@ -62,7 +62,7 @@ class VersionedMessage:
         return wire.flight_data(self.parts.header, metadata=self.metadata, body=self.parts.body)
 
 
-class Burst(list[VersionedMessage]):
+class VersionBurst(list[VersionedMessage]):
     """Messages that are made together, and the room that they have."""
 
     def __init__(self, messages: list[VersionedMessage], room: Reservation) -> None:
@@ -79,7 +79,7 @@ class VersionRead(Protocol):
     def schema_header(self) -> bytes:
         """The header of the schema message."""
 
-    def bursts(self, reader: Reader) -> AsyncGenerator[Burst, None]:
+    def bursts(self, reader: Reader) -> AsyncGenerator[VersionBurst, None]:
         """What the reader gets. Close the generator to leave; cancelling it is safe. The reader keeps nothing of a
         burst when it asks for the next one.
         """

@@ -6,7 +6,7 @@ from .descriptors import parse_descriptor
 from .eviction import NEWCOMERS_SECONDS, Eviction
 from .frame_ranges import FrameRange
 from .producers import Producer
-from .reading import Outgoing, Reads, Run, head_of_read
+from .reading import FrameBurst, Outgoing, Reads, head_of_read
 from .reading_plans import plan
 from .receiving import PutReceiver
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted, message_limit_bytes

@@ -64,7 +64,7 @@ class Outgoing:
         self.payload = self.room = None
 
 
-class Run(list[Outgoing]):
+class FrameBurst(list[Outgoing]):
     """See "Runs" in the module's text."""
 
     __slots__ = ("_back", "_partition", "_told")
@@ -152,7 +152,7 @@ class Reads:
 
     async def read(
         self, dataset: Dataset, reader: Reader, wanted: FrameRange, *, run_bytes: int = 0
-    ) -> AsyncGenerator[Run, None]:
+    ) -> AsyncGenerator[FrameBurst, None]:
         """See the module's text. Close the generator to leave; cancelling it is safe.
 
         Raises:
@@ -180,7 +180,7 @@ class Reads:
                 counted=self.counters.frame_read_back,
             )
             cursor = _Cursor(self.counters, dataset, subscription, waiting, back, wanted=wanted)
-            run = Run(back, partition, told)
+            run = FrameBurst(back, partition, told)
             try:
                 while True:
                     with told():
@@ -255,7 +255,7 @@ class _Cursor:
         self._back = back
         self._sent = NO_DICTIONARIES
 
-    def take(self, run: Run, run_bytes: int) -> None:
+    def take(self, run: FrameBurst, run_bytes: int) -> None:
         """Add the messages that can be had without waiting; see "Runs"."""
         size_bytes = 0
         while not run or (size_bytes < run_bytes and len(run) < RUN_MESSAGES):

@@ -22,7 +22,7 @@ _AT_ONCE = 1000
 """Frames between two passes of the event loop."""
 
 
-class Piece(NamedTuple):
+class PlannedSlice(NamedTuple):
     """The frames from ``first`` to before ``end`` of a partition, and their stored bytes."""
 
     partition: int
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
     size_bytes: int
 
 
-async def plan(dataset: Dataset, request: PlanRequest) -> list[Piece]:
+async def plan(dataset: Dataset, request: PlanRequest) -> list[PlannedSlice]:
     """The pieces of the partitions, in their order. Other tasks run while a long answer is made.
 
     Raises:
@@ -47,7 +47,7 @@ async def plan(dataset: Dataset, request: PlanRequest) -> list[Piece]:
     )
     if not dataset.sealed and request.partitions is None:
         raise dataset.attached.not_sealed(dataset)
-    pieces: list[Piece] = []
+    pieces: list[PlannedSlice] = []
     async for piece in in_slices(_cut_all(dataset, numbers, request.target_bytes), _AT_ONCE):
         if piece is None:
             continue
@@ -61,7 +61,7 @@ async def plan(dataset: Dataset, request: PlanRequest) -> list[Piece]:
     return pieces
 
 
-def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Iterator[Piece | None]:
+def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Iterator[PlannedSlice | None]:
     """The pieces of the partitions; None for each frame or partition without one, so that a caller can count the
     work.
     """
@@ -77,7 +77,7 @@ def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Ite
         first = partition.table.first
         yield None
         for piece in cut(partition.table.sizes(), target_bytes):
-            yield piece and Piece(number, first + piece[0], first + piece[1], piece[2])
+            yield piece and PlannedSlice(number, first + piece[0], first + piece[1], piece[2])
 
 
 def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int] | None]:

@@ -51,7 +51,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .sizes import check_type, has_dictionary, held_buffers, held_dictionaries, own_bytes
-from .sorted_rows import WORKING_BYTES_PER_ROW, Block, SortedRows
+from .sorted_rows import WORKING_BYTES_PER_ROW, PartitionedRows, SortedRows
 
 MIB = 1024 * 1024
 BLOCK_BYTES = 1 * MIB
@@ -100,7 +100,7 @@ class Coalescer:
         self._id_type = np.dtype(_smallest_unsigned(partitions))
         self._row_bytes = WORKING_BYTES_PER_ROW + self._id_type.itemsize
         self._rows = np.zeros(partitions, np.int64)
-        self._blocks: list[Block] = []
+        self._blocks: list[PartitionedRows] = []
         self._block_bytes = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_ids: list[NDArray[Any]] = []
@@ -206,7 +206,7 @@ class Coalescer:
         elif self.partitions == 1:
             for batch in batches:
                 rows = pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
-                self._blocks.append(Block(rows, np.array([0, batch.num_rows])))
+                self._blocks.append(PartitionedRows(rows, np.array([0, batch.num_rows])))
             self._block_bytes += pending_bytes
             return
         blocks = self._sorted(batches, ids)
@@ -216,9 +216,9 @@ class Coalescer:
             self._held |= block.held
         self._block_bytes += sum(self._held.values()) + sum(block.size_bytes for block in blocks)
 
-    def _sorted(self, batches: list[pa.RecordBatch], ids: list[NDArray[Any]]) -> list[Block]:
+    def _sorted(self, batches: list[pa.RecordBatch], ids: list[NDArray[Any]]) -> list[PartitionedRows]:
         try:
-            return [Block.sort(batches, ids, self.partitions, self.schema)]
+            return [PartitionedRows.sort(batches, ids, self.partitions, self.schema)]
         except pa.ArrowInvalid:
             if len(batches) == 1:
                 raise

@@ -32,7 +32,7 @@ _PADDING_BYTES = 64
 """What Arrow allocates beyond a buffer's size, at most."""
 
 
-class Block:
+class PartitionedRows:
     """Rows in the order of their partitions: those of partition ``p`` begin at ``bounds[p]``."""
 
     def __init__(self, rows: pa.RecordBatch, bounds: NDArray[np.int64]) -> None:
@@ -47,7 +47,7 @@ class Block:
     @classmethod
     def sort(
         cls, batches: list[pa.RecordBatch], ids: list[NDArray[Any]], partitions: int, schema: pa.Schema
-    ) -> Block:
+    ) -> PartitionedRows:
         """From batches and each row's partition; with one partition the rows may be those of the batch, not copied.
         Both lists are emptied, so that the batches are released.
 
@@ -79,7 +79,7 @@ class Block:
 class SortedRows:
     """The rows of blocks with as many partitions, in the order of the blocks."""
 
-    def __init__(self, blocks: list[Block]) -> None:
+    def __init__(self, blocks: list[PartitionedRows]) -> None:
         # As Python's integers: there are a few steps for each partition of each block.
         self._parts = [(block, block.bounds.tolist(), block.bits.tolist()) for block in blocks]
         self.counts: NDArray[np.int64] = np.sum([np.diff(block.bounds) for block in blocks], axis=0)
@@ -112,14 +112,14 @@ class SortedRows:
         for first, last in run.cuts(pieces, max_bits):
             yield from _joined(run.slices(first, last))
 
-    def rows_of(self, partitions: NDArray[np.bool_]) -> Block:
-        """A copy of the chosen partitions' rows. ArrowInvalid: as :meth:`Block.sort`."""
+    def rows_of(self, partitions: NDArray[np.bool_]) -> PartitionedRows:
+        """A copy of the chosen partitions' rows. ArrowInvalid: as :meth:`PartitionedRows.sort`."""
         slices = [
             each for partition in np.flatnonzero(partitions).tolist() for each in self._slices(partition)
         ]
         bounds = np.zeros(len(partitions) + 1, np.int64)
         np.cumsum(np.where(partitions, self.counts, 0), out=bounds[1:])
-        return Block(pa.concat_batches(slices), bounds)
+        return PartitionedRows(pa.concat_batches(slices), bounds)
 
     def _slices(self, partition: int) -> Iterator[pa.RecordBatch]:
         """The partition's rows, not copied."""
@@ -132,7 +132,7 @@ class SortedRows:
 class _Run:
     """A partition's rows, numbered through, in parts: blocks, with the bounds and the bits of the rows there."""
 
-    def __init__(self, parts: list[tuple[Block, int, int, int]]) -> None:
+    def __init__(self, parts: list[tuple[PartitionedRows, int, int, int]]) -> None:
         self._parts = parts
         self._rows = [0, *accumulate([end - start for _, start, end, _ in parts])]
         self._bits = [0, *accumulate([bits for *_, bits in parts])]

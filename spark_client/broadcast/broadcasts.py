@@ -40,8 +40,8 @@ from spark_client.jobs import (
     Sessions,
     Shuffles,
     Target,
-    Write,
     WriteTask,
+    WriteTasks,
     arrow_schema,
     check_frame,
     declared_struct,
@@ -49,7 +49,7 @@ from spark_client.jobs import (
 from spark_client.lanes import PutStream, as_reader
 
 from . import withdrawing
-from .content import Content
+from .content import BroadcastContent
 from .mapped_tables import mapped, mapped_table
 from .reaching import reach
 
@@ -71,7 +71,7 @@ class Broadcast:
     """
 
     def __init__(
-        self, content: Content, owner: Shuffles | None = None, struct: StructType | None = None
+        self, content: BroadcastContent, owner: Shuffles | None = None, struct: StructType | None = None
     ) -> None:
         self.struct = struct
         self._content = content
@@ -102,7 +102,7 @@ class Broadcast:
                 declared, counting = Declared(where, schema), fits_one_chunk(schema)
                 return WriteTask(owner.server, dataset, generation, 1, declared, InTurn(1), counts=counting)
 
-            (written,) = owner.write([Target(dataset, 1, schema, [Write(data, task)], label=where)])
+            (written,) = owner.write([Target(dataset, 1, schema, [WriteTasks(data, task)], label=where)])
             source, totals = written.source, written.totals
             found = written.work.counts or counts(schema.empty_table()) if fits_one_chunk(schema) else []
         else:
@@ -117,7 +117,7 @@ class Broadcast:
             size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
         else:
             size_bytes = OneChunk(schema, rows, one_chunk).size_bytes
-        content = Content(
+        content = BroadcastContent(
             name, source, schema, rows, size_bytes, one_chunk, owner.application(), owner.copies
         )
         made = cls(content, owner, struct)
@@ -274,13 +274,13 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readab
         raise
 
 
-def _leave(content: Content) -> None:
+def _leave(content: BroadcastContent) -> None:
     """At the client's close, which drops the dataset: the server is to list no copy of this host."""
     mapped.forget(content.key)
     with contextlib.suppress(FlightShuffleError):
         withdrawing.remove_here(content)
 
 
-def _remove(content: Content) -> None:
+def _remove(content: BroadcastContent) -> None:
     mapped.forget(content.key)
     HostFiles(content.copies).remove(content.key)

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from flight_server.protocol import NotFound, PartitionFailed
 from spark_client.arrow import OneChunk
-from spark_client.hosts import Copies, HostFile, HostFiles, Part
+from spark_client.hosts import Copies, HostFile, HostFiles, PartFile
 from spark_client.jobs import Readable
 from spark_client.lanes import BatchRun
 
 
 @dataclass(frozen=True)
-class Content:
+class BroadcastContent:
     """The dataset of a broadcast, and its totals; ``counts`` as in ``arrow.one_chunk``, or None for an IPC stream."""
 
     name: str
@@ -41,7 +41,7 @@ class Content:
         text = f"{source.server.location}\n{source.dataset}\n{source.generation}"
         return f"{self.application}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
-    def fetch(self, part: Part) -> None:
+    def fetch(self, part: PartFile) -> None:
         """Write the content to a file, or raise ``NotFound``."""
         try:
             self._fetch(part)
@@ -54,7 +54,7 @@ class Content:
         why = "its server was restarted" if restarted else "it was destroyed, or its driver has ended"
         return NotFound(f"broadcast {self.name!r} is gone: {why} ({error.message})", **error.detail)
 
-    def _fetch(self, part: Part) -> None:
+    def _fetch(self, part: PartFile) -> None:
         with closing(self.source.stream(0)) as stream, ThreadPoolExecutor(1) as writing:
             if self.counts is None:
                 with pa.ipc.new_stream(pa.PythonFile(part, mode="w"), self.schema) as writer:
@@ -94,6 +94,6 @@ class Content:
         return table
 
 
-def _append(columns: OneChunk, part: Part, run: BatchRun) -> None:
+def _append(columns: OneChunk, part: PartFile, run: BatchRun) -> None:
     for batch in run.batches:
         columns.append(batch, part.write_at)

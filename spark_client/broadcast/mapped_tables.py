@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from spark_client.hosts import OpenFiles
 
-from .content import Content
+from .content import BroadcastContent
 from .withdrawing import open_file, remove_withdrawn
 
-mapped: OpenFiles[tuple[Content, pa.Table]] = OpenFiles(
+mapped: OpenFiles[tuple[BroadcastContent, pa.Table]] = OpenFiles(
     "broadcasts: forgets tables", lambda known: remove_withdrawn(known[0])
 )
 """This process's, by the contents' keys."""
 
 
-def mapped_table(content: Content, user: object) -> pa.Table:
+def mapped_table(content: BroadcastContent, user: object) -> pa.Table:
     """The table of a content, mapped now if this process has none. Raises as ``Broadcast.table``."""
     known = mapped.get(content.key, user)
     if known is None:

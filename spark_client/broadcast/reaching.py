@@ -25,7 +25,7 @@ from flight_server.protocol import FlightShuffleError
 from spark_client.executors import Portable
 from spark_client.jobs import cores
 
-from .content import Content
+from .content import BroadcastContent
 from .mapped_tables import mapped
 from .withdrawing import left, remove_withdrawn
 
@@ -38,7 +38,7 @@ _MAX_POLL_SECONDS = 1.0
 _UNKNOWN_CORES = 64
 
 
-def reach(content: Content, spark: SparkSession, seconds: float) -> None:
+def reach(content: BroadcastContent, spark: SparkSession, seconds: float) -> None:
     """Run tasks until no host is left, or for so long.
 
     Raises:
@@ -64,7 +64,9 @@ def reach(content: Content, spark: SparkSession, seconds: float) -> None:
         raise errors.pop()  # whose traceback refers to this frame
 
 
-def _remove_in_task(content: Content, until: float, seconds: float, numbers: Iterator[Any]) -> Iterator[Any]:
+def _remove_in_task(
+    content: BroadcastContent, until: float, seconds: float, numbers: Iterator[Any]
+) -> Iterator[Any]:
     for _ in numbers:
         pass
     mapped.forget(content.key)
@@ -74,7 +76,7 @@ def _remove_in_task(content: Content, until: float, seconds: float, numbers: Ite
     yield from ()
 
 
-def _wait(content: Content, until: float, ended: threading.Event) -> bool:
+def _wait(content: BroadcastContent, until: float, ended: threading.Event) -> bool:
     """Wait until no host is left; False at the time ``until``, which is that of the driver's clock, or if ``ended``."""
     pause = _POLL_SECONDS
     while True:

@@ -18,9 +18,9 @@ import logging
 from typing import Any
 
 from flight_server.protocol import COPIES, CopiesRequest, CopyVerb, FlightShuffleError, NotFound
-from spark_client.hosts import HostFile, HostFiles, Part
+from spark_client.hosts import HostFile, HostFiles, PartFile
 
-from .content import Content
+from .content import BroadcastContent
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ FETCH_SECONDS = 600.0
 _CALL_SECONDS = 10.0
 
 
-def open_file(content: Content) -> HostFile:
+def open_file(content: BroadcastContent) -> HostFile:
     """Open this host's file, fetched if it has none. Raises as ``Broadcast.table``."""
     made = False
 
-    def make(part: Part) -> None:
+    def make(part: PartFile) -> None:
         nonlocal made
         # Before the file is visible, so that no withdrawal misses it.
         keep(content)
@@ -54,7 +54,7 @@ def open_file(content: Content) -> HostFile:
     return file
 
 
-def keep(content: Content) -> None:
+def keep(content: BroadcastContent) -> None:
     """Tell the server that this host has, or will have, a file; remove those that were withdrawn meanwhile.
 
     Raises:
@@ -72,7 +72,7 @@ def keep(content: Content) -> None:
             _ask(content, CopyVerb.REMOVED, files.place, key)
 
 
-def remove_here(content: Content) -> int:
+def remove_here(content: BroadcastContent) -> int:
     """Remove this host's file and say so; how many hosts still have a withdrawn one. Twice is fine."""
     files = HostFiles(content.copies)
     files.remove(content.key)
@@ -81,7 +81,7 @@ def remove_here(content: Content) -> int:
     return int(_ask(content, CopyVerb.REMOVED, files.place, content.key).get("left", 0))
 
 
-def remove_withdrawn(content: Content) -> None:
+def remove_withdrawn(content: BroadcastContent) -> None:
     """Remove this host's file if it was withdrawn, or its dataset dropped. Raises nothing."""
     try:
         answer = _ask(content, CopyVerb.WHICH)
@@ -92,18 +92,18 @@ def remove_withdrawn(content: Content) -> None:
         _log.info("whether the copy of broadcast %r was withdrawn is unknown: %s", content.name, error)
 
 
-def withdraw(content: Content) -> set[str]:
+def withdraw(content: BroadcastContent) -> set[str]:
     """Let all hosts remove their files; those hosts."""
     return set(_ask(content, CopyVerb.WITHDRAW).get("hosts", []))
 
 
-def left(content: Content) -> set[str]:
+def left(content: BroadcastContent) -> set[str]:
     """The hosts that have not removed a withdrawn file."""
     return set(_ask(content, CopyVerb.WHICH).get("withdrawn", []))
 
 
 def _ask(
-    content: Content, verb: CopyVerb, host: str | None = None, file: str | None = None
+    content: BroadcastContent, verb: CopyVerb, host: str | None = None, file: str | None = None
 ) -> dict[str, Any]:
     source = content.source
     request = CopiesRequest(verb, source.dataset, source.generation, host, file)

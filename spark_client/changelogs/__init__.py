@@ -4,7 +4,7 @@ from .changelog_handle import Changelog
 from .declared_rules import Columns, declaration, latest, pair, sql, top_k, until_closed
 from .gathered_puts import GatheringWriter
 from .version_follower import Change, Follower
-from .version_holds import HeldVersion, Hold, release_hold
+from .version_holds import HeldVersion, VersionHold, release_hold
 from .version_reads import (
     ChangelogAddress,
     Deltas,

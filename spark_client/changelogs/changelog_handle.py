@@ -33,15 +33,15 @@ from flight_server.protocol import (
     Transaction,
     Unavailable,
 )
-from spark_client.connection import Compression, Server, about, drop
+from spark_client.connection import Compression, RemoteServer, about, drop
 from spark_client.lanes import Batch, PutStream, as_reader
 
 from .declared_rules import Columns, declaration
-from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, Gathered, GatheringWriter
+from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheredKind, GatheringWriter
 from .kept_stream import KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
-from .version_holds import HeldVersion, Hold, release_hold
+from .version_holds import HeldVersion, VersionHold, release_hold
 from .version_reads import (
     ChangelogAddress,
     Deltas,
@@ -66,7 +66,7 @@ class Changelog:
         self._rows = PutRows(address.dataset, schema, key)
 
     @classmethod
-    def find(cls, server: Server, name: str) -> Changelog:
+    def find(cls, server: RemoteServer, name: str) -> Changelog:
         """The changelog of that name.
 
         Raises:
@@ -81,7 +81,7 @@ class Changelog:
     @classmethod
     def declare(
         cls,
-        server: Server,
+        server: RemoteServer,
         name: str,
         schema: pa.Schema | None = None,
         *,
@@ -193,8 +193,8 @@ class Changelog:
             return self._put(self._rows.joined(batches), lambda rows: rows, None, kept.lent, last=False)
 
         return GatheringWriter(
-            Gathered(self._rows.batches, put),
-            Gathered(self._keys, lambda batches: self.delete(self._rows.joined(batches))),
+            GatheredKind(self._rows.batches, put),
+            GatheredKind(self._keys, lambda batches: self.delete(self._rows.joined(batches))),
             kept.end,
             linger_seconds=linger_seconds,
             limit_bytes=limit_bytes,
@@ -298,11 +298,11 @@ class Changelog:
         """
         return Follower(self.address, after)
 
-    def hold(self, version: int | None = None, *, lease_seconds: float = 60.0) -> Hold:
+    def hold(self, version: int | None = None, *, lease_seconds: float = 60.0) -> VersionHold:
         """Keep the versions from ``version`` on readable, or from the newest, until it is closed; see
         ``version_holds``.
         """
-        return Hold(self.address, version, lease_seconds=lease_seconds)
+        return VersionHold(self.address, version, lease_seconds=lease_seconds)
 
     def holds(self) -> list[HeldVersion]:
         """The holds of all clients, the oldest version first: compaction goes up to that. Raises as :meth:`statistics`.
@@ -321,7 +321,7 @@ class Changelog:
         ]
         return sorted(found, key=lambda hold: hold.version)
 
-    def release(self, hold: HeldVersion | Hold | str) -> None:
+    def release(self, hold: HeldVersion | VersionHold | str) -> None:
         """End a hold of any client. Its reader gets ``Compacted`` once the changelog was compacted further; a query
         that still runs may take the hold again before that.
 

@@ -38,7 +38,7 @@ REST_SECONDS = 1.0
 _SMALL_BYTES = 16 << 10
 
 
-class Gathered(NamedTuple):
+class GatheredKind(NamedTuple):
     """What is gathered.
 
     Args:
@@ -54,7 +54,7 @@ class _Added(NamedTuple):
     batches: list[Batch]
     size_bytes: int
     version: Future[int]
-    kind: Gathered
+    kind: GatheredKind
 
 
 class GatheringWriter:
@@ -67,8 +67,8 @@ class GatheringWriter:
 
     def __init__(
         self,
-        puts: Gathered,
-        deletes: Gathered,
+        puts: GatheredKind,
+        deletes: GatheredKind,
         rest: Callable[[], None] = lambda: None,
         *,
         linger_seconds: float = LINGER_SECONDS,
@@ -101,7 +101,7 @@ class GatheringWriter:
         """The future of the version that deletes these keys, with what was added for them before. As :meth:`add`."""
         return self._add(keys, self._deletes)
 
-    def _add(self, data: Any, kind: Gathered) -> Future[int]:
+    def _add(self, data: Any, kind: GatheredKind) -> Future[int]:
         batches = kind.prepared(data)
         added = _Added(batches, sum([_size_bytes(batch) for batch in batches]), Future(), kind)
         with self._changed:

@@ -11,7 +11,7 @@ Where it begins
 Resuming
     While its connection is open, the server keeps what the follower still needs. While it is broken, also by a restart
     of the server, compaction may pass the follower's version: then ``next`` raises ``Compacted``. A consumer that must
-    go on takes a ``Hold`` of the version where it begins, and moves it along by ``Hold.advance`` from time to time.
+    go on takes a ``VersionHold`` of the version where it begins, and moves it along by ``advance`` from time to time.
 
 Who holds the data
     No thread reads ahead: what the consumer has not asked for stays on the server, which is held back by the
@@ -41,7 +41,7 @@ from spark_client.connection import ForkedProcess
 from spark_client.lanes import Closed, Step, VersionStream
 
 from .put_rows import counted
-from .version_holds import Hold
+from .version_holds import VersionHold
 from .version_reads import ChangelogAddress, fetch_snapshot
 
 
@@ -152,7 +152,7 @@ class Follower:
                 raise
 
     def _begin(self) -> Change:
-        with Hold(self._address) as hold:
+        with VersionHold(self._address) as hold:
             snapshot = fetch_snapshot(self._address, hold.version)
             # From here on the server holds what the follower has been sent.
             self._follow(hold.version).open()

@@ -1,8 +1,8 @@
 """A hold keeps the versions of a changelog from one on readable while the holder lives.
 
-Guarantee: an open :class:`Hold` tries to renew its lease every third of it (``connection.leases``). After the holder
-has died the server lets the versions be compacted when the lease ends; so it does when the holder lags too far behind
-the newest version, and later reads of held versions get ``Compacted``.
+Guarantee: an open :class:`VersionHold` tries to renew its lease every third of it (``connection.leases``). After the
+holder has died the server lets the versions be compacted when the lease ends; so it does when the holder lags too far
+behind the newest version, and later reads of held versions get ``Compacted``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HeldVersion:
     lease_left_seconds: float
 
 
-class Hold:
+class VersionHold:
     """A hold that the constructor has taken; also a context manager that releases it.
 
     Args:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket, Versions
-from spark_client.connection import Server, about, retrying
+from spark_client.connection import RemoteServer, about, retrying
 from spark_client.lanes import Batch, CutRead, VersionStream
 from spark_client.merge import merge
 
@@ -29,13 +29,13 @@ from spark_client.merge import merge
 class ChangelogAddress:
     """One generation of a changelog and the locations where it is read. Pickles into tasks."""
 
-    server: Server
+    server: RemoteServer
     dataset: str
     generation: str
     locations: tuple[str, ...]
 
     @classmethod
-    def find(cls, server: Server, dataset: str) -> ChangelogAddress:
+    def find(cls, server: RemoteServer, dataset: str) -> ChangelogAddress:
         """The name's current generation.
 
         Raises:

@@ -7,4 +7,4 @@ from .leases import LeaseKeeper
 from .owners import owner, owner_of_process, user
 from .restarts import AWAY, retrying
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
-from .transport import Server
+from .transport import RemoteServer

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from flight_server.protocol import DatasetRequest, NotFound
 
-from .transport import Server
+from .transport import RemoteServer
 
 
-def drop(server: Server, dataset: str, generation: str | None = None) -> None:
+def drop(server: RemoteServer, dataset: str, generation: str | None = None) -> None:
     """Drop a generation of a dataset, or, without one, that which the name leads to.
 
     Raises:

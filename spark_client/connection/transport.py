@@ -10,9 +10,9 @@ Restarts
     process has told it: its address may be wrong, which is said at once.
 
 Connections
-    A :class:`Server` opens at most ``max_connections`` TCP connections and uses them in turn; HTTP/2 carries any
-    number of streams over each. :func:`shared_server`, which unpickling and :meth:`Server.at` call, gives one
-    :class:`Server` for equal arguments in a process, so Spark tasks share it.
+    A :class:`RemoteServer` opens at most ``max_connections`` TCP connections and uses them in turn; HTTP/2 carries any
+    number of streams over each. :func:`shared_server`, which unpickling and :meth:`RemoteServer.at` call, gives one
+    :class:`RemoteServer` for equal arguments in a process, so Spark tasks share it.
 
 Windows and limits, with ``n`` connections and ``s`` open streams
     ======================================  ==============  =====================================
@@ -76,7 +76,7 @@ class _Connections:
         self.attached: dict[Any, Any] = {}
 
 
-class Server:
+class RemoteServer:
     """One server address and the options of its calls. Thread-safe; pickles to its arguments.
 
     Args:
@@ -143,7 +143,7 @@ class Server:
     def __reduce__(self) -> tuple[Any, ...]:
         return (shared_server, (self.location, self._arguments()))
 
-    def at(self, location: str) -> Server:
+    def at(self, location: str) -> RemoteServer:
         """The process's shared server for another address, with the same credentials and options."""
         return self if location == self.location else shared_server(location, self._arguments())
 
@@ -340,15 +340,15 @@ class Server:
         return flight.FlightCallOptions(timeout=timeout_seconds or self.timeouts.call_seconds)
 
 
-_servers: weakref.WeakValueDictionary[tuple[Any, ...], Server] = weakref.WeakValueDictionary()
+_servers: weakref.WeakValueDictionary[tuple[Any, ...], RemoteServer] = weakref.WeakValueDictionary()
 
 
-def shared_server(location: str, arguments: dict[str, Any]) -> Server:
-    """The process's :class:`Server` for these arguments."""
+def shared_server(location: str, arguments: dict[str, Any]) -> RemoteServer:
+    """The process's :class:`RemoteServer` for these arguments."""
     key = (location, *arguments.values())
     server = _servers.get(key)
     if server is None:
-        server = Server(location, **arguments)
+        server = RemoteServer(location, **arguments)
         server.patient = True  # the process that sent it here has reached it
         # Two threads may make one at the same time; both use the first.
         server = _servers.setdefault(key, server)

@@ -36,7 +36,7 @@ from flight_server.protocol import (
     dump_json,
     parse_json,
 )
-from spark_client.connection import Server, about
+from spark_client.connection import RemoteServer, about
 from spark_client.executors import portable
 from spark_client.jobs import Readable
 from spark_client.settings import OF_CHANGELOGS
@@ -62,7 +62,7 @@ class Found:
         return self.kind == Kind.CHANGELOG
 
 
-def find(server: Server, dataset: str, generation: str | None = None) -> Found:
+def find(server: RemoteServer, dataset: str, generation: str | None = None) -> Found:
     """Ask the server. ``generation`` is the one that is wanted, None for the present one.
 
     Raises:
@@ -92,7 +92,7 @@ class Share(InputPartition):
     reader: str | None = field(default=None, compare=False)
 
 
-class Rows(Protocol):
+class ReadRows(Protocol):
     """What a task reads of a dataset, by partitions."""
 
     @property
@@ -104,7 +104,7 @@ class Rows(Protocol):
 class FlightReader(DataSourceReader):
     """Reads one generation. Made on the driver; its pickle goes into the tasks."""
 
-    def __init__(self, readable: Rows, schema: SparkSchema, shares: tuple[Share, ...] = ()) -> None:
+    def __init__(self, readable: ReadRows, schema: SparkSchema, shares: tuple[Share, ...] = ()) -> None:
         self._readable = readable
         self._schema = schema
         self._shares = shares
@@ -158,7 +158,7 @@ class FlightReader(DataSourceReader):
                     if left is not None and not (left := left - taken.num_rows):
                         return
 
-    def _batches(self, rows: Rows, number: int) -> Generator[Any, None, None]:
+    def _batches(self, rows: ReadRows, number: int) -> Generator[Any, None, None]:
         try:
             yield from rows.read(number)
         except (Released, Compacted):

@@ -77,7 +77,7 @@ class QueryHold:
         """One that no other query has, on the driver."""
         return cls(readable, f"spark-{uuid.uuid4().hex}", lease_seconds, f"Spark, {owner_of_process()}")
 
-    def renew(self, version: int | None = None) -> Held:
+    def renew(self, version: int | None = None) -> HeldVersions:
         """Hold this version, or what the hold has, else the newest one.
 
         Raises:
@@ -86,7 +86,7 @@ class QueryHold:
             NotFound: the changelog was dropped or replaced.
         """
         answer = self._ask(version, self.lease_seconds)
-        return Held(answer["version"], answer["upper"], answer["since"])
+        return HeldVersions(answer["version"], answer["upper"], answer["since"])
 
     def release(self) -> None:
         """End it, if it has not ended. Raises Unavailable."""
@@ -110,7 +110,7 @@ class QueryHold:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldVersions:
     """The version that a hold has, the newest one, and the oldest that could be read when it was renewed."""
 
     version: int

@@ -54,7 +54,7 @@ from spark_client.pyspark_parts import ReadAllAvailable
 from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import FlightReader, Found, Share
-from .changelog_reads import Held, QueryHold, VersionRows, newest_version, with_diff
+from .changelog_reads import HeldVersions, QueryHold, VersionRows, newest_version, with_diff
 from .query_reader import Offset, QueryReader
 from .source_options import SourceOptions
 from .spark_schema import SparkSchema
@@ -103,7 +103,7 @@ class ChangelogStreamReader(QueryReader):
         self._named = False  # the query's hold says whose it is
         self._unused: str | None = None  # a hold that is not needed once the batch is done
         # Which hold was renewed for which version, when that is due again, and what it holds.
-        self._renewed: tuple[tuple[str, int | None], float, Held] | None = None
+        self._renewed: tuple[tuple[str, int | None], float, HeldVersions] | None = None
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> ChangelogStreamReader:
@@ -231,7 +231,7 @@ class ChangelogStreamReader(QueryReader):
         lease_seconds = self._following.lease_seconds if "start" in offset else self._new_lease_seconds
         return QueryHold(self._readable, offset["hold"], lease_seconds)
 
-    def _looked(self, offset: Offset, version: int | None) -> Held:
+    def _looked(self, offset: Offset, version: int | None) -> HeldVersions:
         """As :meth:`_kept`, but the hold, which the server writes to its disk, is renewed only if it is due: without
         news Spark looks a hundred times a second.
         """
@@ -242,7 +242,7 @@ class ChangelogStreamReader(QueryReader):
         self._renewed = key, now + self._hold(offset).lease_seconds / 3, held
         return held
 
-    def _kept(self, offset: Offset, version: int | None) -> Held:
+    def _kept(self, offset: Offset, version: int | None) -> HeldVersions:
         """Renew the hold of the offset, at this version if it does not hold a later one."""
         hold = self._hold(offset)
         try:

@@ -25,7 +25,7 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client.changelogs import Changelog
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 
 from .batch_read import find
 from .changelog_reads import with_diff
@@ -61,7 +61,7 @@ def check_changelog(options: SourceOptions, mode: WriteMode) -> WriteMode:
     return mode
 
 
-def deleted_schema(options: SourceOptions, server: Server) -> Any:
+def deleted_schema(options: SourceOptions, server: RemoteServer) -> Any:
     """The schema for a delete: the columns of the key.
 
     Raises:
@@ -78,7 +78,7 @@ def deleted_schema(options: SourceOptions, server: Server) -> Any:
     return pa.schema([found.schema.field(name) for name in found.key])
 
 
-def appended_schema(options: SourceOptions, server: Server, given: Any) -> Any:
+def appended_schema(options: SourceOptions, server: RemoteServer, given: Any) -> Any:
     """The schema for an append of rows of the schema ``given``; None if there is no such dataset, nor is one made.
 
     Raises:

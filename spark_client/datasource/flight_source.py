@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.executors import portable
 from spark_client.settings import ANY_READ, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE
 
@@ -41,7 +41,7 @@ NAME = "flight"
 class FlightDataSource(DataSource):
     """The data source ``flight``; see the README beside it for its options."""
 
-    defaults: ClassVar[Server | None] = None
+    defaults: ClassVar[RemoteServer | None] = None
     """What it takes where an option is not given."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -82,7 +82,7 @@ class FlightDataSource(DataSource):
         return SourceOptions(self.options, use, self.defaults)
 
 
-def registered(defaults: Server) -> Any:
+def registered(defaults: RemoteServer) -> Any:
     """What ``spark.dataSource.register`` takes for the source with these defaults."""
     return _Registered(defaults)
 
@@ -90,7 +90,7 @@ def registered(defaults: Server) -> Any:
 class _Registered:
     """Where Spark unpickles it, the class; where the package is missing, an error that says what to do."""
 
-    def __init__(self, defaults: Server) -> None:
+    def __init__(self, defaults: RemoteServer) -> None:
         self._defaults = defaults
 
     @staticmethod
@@ -101,5 +101,5 @@ class _Registered:
         return portable(_with_defaults, self._defaults)
 
 
-def _with_defaults(defaults: Server) -> type[FlightDataSource]:
+def _with_defaults(defaults: RemoteServer) -> type[FlightDataSource]:
     return type(FlightDataSource.__name__, (FlightDataSource,), {"defaults": defaults})

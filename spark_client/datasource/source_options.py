@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from flight_server.protocol import InvalidRequest, Transaction
-from spark_client.connection import Reading, Server, Timeouts, Writing
+from spark_client.connection import Reading, RemoteServer, Timeouts, Writing
 from spark_client.settings import (
     ANY_READ,
     BATCH_READ,
@@ -41,7 +41,7 @@ class SourceOptions:
         InvalidRequest: an option that this use does not have, or a value that it cannot have; also of the methods.
     """
 
-    def __init__(self, given: Mapping[str, str], use: str, defaults: Server | None = None) -> None:
+    def __init__(self, given: Mapping[str, str], use: str, defaults: RemoteServer | None = None) -> None:
         self._defaults = defaults
         self._values: dict[str, Any] = {}
         self._use = use
@@ -94,14 +94,14 @@ class SourceOptions:
                 option=given[0],
             )
 
-    def server(self) -> Server:
+    def server(self) -> RemoteServer:
         """The server, not connected yet. Patient from the first call on: a running stream plans each batch in a new
         process, also while its server restarts.
         """
         values, base = self._values, self._defaults
         if base is None or values.get("location", base.location) != base.location:
-            base = Server(values["location"])
-        server = Server(
+            base = RemoteServer(values["location"])
+        server = RemoteServer(
             base.location,
             token=values.get("token", values.get("token_file", base.given_token)),
             tls_root_certs=values.get("tls_root_certs", base.tls_root_certs),

@@ -49,7 +49,7 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client.arrow import Coalescer, Declared
-from spark_client.connection import AWAY, LeaseKeeper, Server, retrying
+from spark_client.connection import AWAY, LeaseKeeper, RemoteServer, retrying
 from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import BrokenStream, PutStream
 
@@ -72,7 +72,7 @@ class LostWrite(FlightShuffleError):
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class StagedWrite(WriterCommitMessage):
     """What one task has staged. ``attempt`` is None if it had no rows, ``query`` if it belongs to no stream, ``rows``
     if they are not few (``few_rows``).
     """
@@ -85,7 +85,7 @@ class Written(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Repeated(WriterCommitMessage):
+class RepeatedWrite(WriterCommitMessage):
     """One task has found that the dataset has the write's transaction by now, and has staged nothing."""
 
 
@@ -93,7 +93,7 @@ class Repeated(WriterCommitMessage):
 class Staging:
     """One write. The rows of each task are a partition of their own, or with ``together`` a part of one."""
 
-    server: Server
+    server: RemoteServer
     declared: Declared
     request: CreateRequest
     together: bool
@@ -147,7 +147,7 @@ class Staging:
         """
         return self.server.action("create", self.request.encode(), once=once)
 
-    def write(self, batches: Iterator[Any]) -> Written | Repeated:
+    def write(self, batches: Iterator[Any]) -> StagedWrite | RepeatedWrite:
         """Send the rows of this task, and commit them; again, if they are few, when the server has lost them."""
         context = TaskContext.get()
         assert context is not None
@@ -161,24 +161,24 @@ class Staging:
         )
         first_answer, query = self.stage(), context.getLocalProperty(_QUERY_ID)
         if first_answer.get("repeated"):
-            return Repeated()
+            return RepeatedWrite()
         staged = [first_answer]
         names = itertools.chain([attempt], (f"{attempt}.{number}" for number in itertools.count(1)))
         with contextlib.closing(LeaseKeeper(self._renew, float(first_answer["lease_seconds"]))) as keeper:
 
-            def send() -> Written | Repeated:
+            def send() -> StagedWrite | RepeatedWrite:
                 answer = staged.pop() if staged else self.stage(once=True)
                 if answer.get("repeated"):
-                    return Repeated()
+                    return RepeatedWrite()
                 generation = str(answer["generation"])
                 keeper.add(self.request.dataset, generation)
                 left = iter(rows)
                 first = next(left, None)
                 if first is None:
-                    return Written(generation, producer, None, query)
+                    return StagedWrite(generation, producer, None, query)
                 name = next(names)
                 self._send(itertools.chain([first], left), producer, name, answer, once=rows.are_few)
-                return Written(generation, producer, name, query, rows.encoded(self.declared.schema))
+                return StagedWrite(generation, producer, name, query, rows.encoded(self.declared.schema))
 
             return retrying(
                 self.server.timeouts, send, (*AWAY, BrokenStream, NotFound), again=lambda: rows.are_few
@@ -213,9 +213,9 @@ class Staging:
         """
         transaction = transaction or self.request.transaction
         messages = list(messages)
-        written = [message for message in messages if isinstance(message, Written)]
+        written = [message for message in messages if isinstance(message, StagedWrite)]
         generations = {each.generation for each in written}
-        if any(isinstance(message, Repeated) for message in messages):
+        if any(isinstance(message, RepeatedWrite) for message in messages):
             self.drop(generations)
             return
         if len(generations) == 1:
@@ -234,7 +234,7 @@ class Staging:
             moved = [self._moved(each, staged) for each in written]
             self._seal(moved, transaction, str(staged["generation"]))
 
-    def _moved(self, written: Written, staged: dict[str, Any]) -> Written:
+    def _moved(self, written: StagedWrite, staged: dict[str, Any]) -> StagedWrite:
         """What a task has written, in this staged dataset."""
         generation = str(staged["generation"])
         if written.generation == generation:
@@ -248,7 +248,7 @@ class Staging:
             self._send(rows, written.producer, attempt, staged)
         return replace(written, generation=generation, attempt=attempt)
 
-    def _seal(self, written: Sequence[Written], transaction: Transaction | None, generation: str) -> None:
+    def _seal(self, written: Sequence[StagedWrite], transaction: Transaction | None, generation: str) -> None:
         request = SealRequest(
             self.request.dataset,
             generation,

@@ -24,7 +24,7 @@ from flight_server.protocol import InvalidRequest, Transaction, WriteMode
 from spark_client.executors import portable
 
 from .source_options import SourceOptions
-from .staging import Staging, Written
+from .staging import StagedWrite, Staging
 
 
 class FlightStreamWriter(DataSourceStreamArrowWriter):
@@ -63,11 +63,11 @@ class FlightStreamWriter(DataSourceStreamArrowWriter):
             Conflict: an earlier batch is lost.
             FlightShuffleError: as :meth:`Staging.seal`.
         """
-        query = next((each.query for each in messages if isinstance(each, Written) and each.query), None)
+        query = next((each.query for each in messages if isinstance(each, StagedWrite) and each.query), None)
         after = None if self._overlooks_loss or batchId == 0 else batchId - 1
         transaction = None if query is None else Transaction(query, batchId, after)
         self._staging.seal(messages, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Drop what these tasks staged; what others did ends with its lease."""
-        self._staging.drop({each.generation for each in messages if isinstance(each, Written)})
+        self._staging.drop({each.generation for each in messages if isinstance(each, StagedWrite)})

@@ -94,7 +94,7 @@ class HostFile:
             os.close(descriptor)
 
 
-class Part:
+class PartFile:
     """A file that is written, and that no other process reads yet; like a file for Arrow's writers.
 
     ``write`` and ``reserve`` raise OutOfBudget, and OSError if the file system is full.
@@ -102,7 +102,7 @@ class Part:
 
     closed = False
 
-    def __init__(self, file: HostFile, expected_bytes: int, grow: Callable[[Part, int], None]) -> None:
+    def __init__(self, file: HostFile, expected_bytes: int, grow: Callable[[PartFile, int], None]) -> None:
         self.file = file
         self.expected_bytes = expected_bytes
         self.written_bytes = 0
@@ -174,7 +174,7 @@ class HostFiles:
         return self._directories[0].place if self._directories and self._directories[0].is_ours else None
 
     def open_or_make(
-        self, key: str, size_bytes: int, write: Callable[[Part], object], deadline_seconds: float
+        self, key: str, size_bytes: int, write: Callable[[PartFile], object], deadline_seconds: float
     ) -> HostFile:
         """The file of ``key``, made by ``write`` if this host has none.
 
@@ -248,7 +248,7 @@ class HostFiles:
                 if entry.kind == "part" and entry.key == key:
                     entry.path.unlink(missing_ok=True)
 
-    def _make(self, key: str, size_bytes: int, write: Callable[[Part], object]) -> HostFile:
+    def _make(self, key: str, size_bytes: int, write: Callable[[PartFile], object]) -> HostFile:
         full: list[OutOfBudget] = []
         for directory in self._directories:
             last = directory is self._directories[-1]
@@ -268,7 +268,7 @@ class HostFiles:
             full.clear()  # their tracebacks refer to this frame
 
     def _make_in(
-        self, directory: HostDirectory, key: str, size_bytes: int, write: Callable[[Part], object]
+        self, directory: HostDirectory, key: str, size_bytes: int, write: Callable[[PartFile], object]
     ) -> HostFile:
         with directory.changing_names():
             self._make_room(directory, key, size_bytes)
@@ -277,17 +277,17 @@ class HostFiles:
             # Locked until the close, before others may look at the names: no sweeper removes it.
             fcntl.flock(descriptor, fcntl.LOCK_SH)
 
-        def reserve(part: Part, wanted_bytes: int) -> None:
+        def reserve(part: PartFile, wanted_bytes: int) -> None:
             with directory.changing_names():
                 free_bytes = self._make_room(directory, key, wanted_bytes)
                 part.expected_bytes = wanted_bytes + min(free_bytes, _GROWTH_BYTES)
                 # Its name says the room that it takes.
                 part.file.path = part.path.rename(directory.path / _part_name(key, part.expected_bytes))
 
-        def grow(part: Part, wanted_bytes: int) -> None:
+        def grow(part: PartFile, wanted_bytes: int) -> None:
             _with_room(lambda: reserve(part, wanted_bytes), ROOM_SECONDS)
 
-        return _publish(directory, Part(HostFile(path, descriptor), size_bytes, grow), key, write)
+        return _publish(directory, PartFile(HostFile(path, descriptor), size_bytes, grow), key, write)
 
     def _make_room(self, directory: HostDirectory, key: str, size_bytes: int) -> int:
         """Remove files until the one of ``key`` can have this size; the bytes that are still free. The caller holds
@@ -377,7 +377,9 @@ def _part_name(key: str, size_bytes: int) -> str:
     return f"{key}.{os.getpid()}.{size_bytes}.part"
 
 
-def _publish(directory: HostDirectory, part: Part, key: str, write: Callable[[Part], object]) -> HostFile:
+def _publish(
+    directory: HostDirectory, part: PartFile, key: str, write: Callable[[PartFile], object]
+) -> HostFile:
     path = directory.path / f"{key}.arrows"
     try:
         write(part)

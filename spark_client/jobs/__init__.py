@@ -5,12 +5,12 @@ from .frame_seconds import Counter, FrameSeconds
 from .persisting import Persisted
 from .progress import readable_size
 from .range_placement import ByRange
-from .readable import Readable, Sealed
+from .readable import Readable, SealedDataset
 from .result_reader import collected
 from .results import reader
 from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
-from .shuffles import Shuffles, Target, Write
+from .shuffles import Shuffles, Target, WriteTasks
 from .skew import cuts_of, cuts_of_pair
 from .spark_settings import is_on, spark_setting
 from .spark_types import (
@@ -26,6 +26,16 @@ from .spark_types import (
     utc_arrow_schema,
 )
 from .task_sizes import SplitSizes, split_sizes
-from .tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, Sides, Source, WriteTask
+from .tasks import (
+    WRITE_BUDGET_BYTES,
+    ByColumn,
+    ByKeys,
+    InTurn,
+    Placement,
+    ReadTask,
+    Sides,
+    TaskSource,
+    WriteTask,
+)
 from .worker_memory import reading_budget
-from .written import Ran, Written
+from .written import Ran, WrittenDataset

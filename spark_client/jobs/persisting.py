@@ -1,8 +1,8 @@
 """Datasets that several plans use: each is written once, and stays.
 
-Guarantee: :meth:`Kept.dataset` writes the dataset at its first call, and again only if the server has it no longer: it
-was restarted, the lease ended, or the dataset was dropped. Of concurrent calls one writes, and the others wait for it;
-if it fails, its error is raised there, and the next call tries again.
+Guarantee: :meth:`PersistedDataset.dataset` writes the dataset at its first call, and again only if the server has it no
+longer: it was restarted, the lease ended, or the dataset was dropped. Of concurrent calls one writes, and the others
+wait for it; if it fails, its error is raised there, and the next call tries again.
 
 Its end
     :meth:`Persisted.forget`, the end of the scope in which it was written, the close of the client, and the collection
@@ -18,14 +18,14 @@ from collections.abc import Callable
 from functools import partial
 
 from .after_collection import AfterCollection
-from .readable import Sealed
+from .readable import SealedDataset
 from .written import Ran
 
 
-class Kept:
+class PersistedDataset:
     """One dataset. ``is_there`` asks the server, ``discard`` drops it and raises nothing."""
 
-    def __init__(self, is_there: Callable[[Sealed], bool], discard: Callable[[str], None]) -> None:
+    def __init__(self, is_there: Callable[[SealedDataset], bool], discard: Callable[[str], None]) -> None:
         self._is_there = is_there
         self._discard = discard
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class Persisted:
 
     def __init__(
         self,
-        is_there: Callable[[Sealed], bool],
+        is_there: Callable[[SealedDataset], bool],
         discard: Callable[[str], None],
         unshare: Callable[[str], bool],
         after: AfterCollection,
@@ -66,7 +66,7 @@ class Persisted:
         self._unshare = unshare
         self._after = after
         self._lock = threading.Lock()
-        self._kept: weakref.WeakKeyDictionary[object, tuple[Kept, Callable[[], object]]] = (
+        self._kept: weakref.WeakKeyDictionary[object, tuple[PersistedDataset, Callable[[], object]]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -74,11 +74,11 @@ class Persisted:
         """Keep what the node writes from now on. Twice is fine."""
         with self._lock:
             if node not in self._kept:
-                kept = Kept(self._is_there, self._discard)
+                kept = PersistedDataset(self._is_there, self._discard)
                 end = self._after.add(node, partial(kept.drop, unless=self._unshare))
                 self._kept[node] = kept, end.detach
 
-    def find(self, node: object) -> Kept | None:
+    def find(self, node: object) -> PersistedDataset | None:
         with self._lock:
             found = self._kept.get(node)
         return None if found is None else found[0]

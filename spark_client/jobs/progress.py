@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from flight_server.protocol import DatasetRequest, FlightShuffleError
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 
 from .spark_settings import is_on
 
@@ -69,7 +69,7 @@ class Progress:
 
 
 @contextlib.contextmanager
-def watch(server: Server, datasets: Sequence[str], label: str, spark: Any = None) -> Iterator[Progress]:
+def watch(server: RemoteServer, datasets: Sequence[str], label: str, spark: Any = None) -> Iterator[Progress]:
     """Show progress under ``label`` while the block writes and seals the datasets; ``spark`` is the job's session."""
     progress, display = Progress(label), _display(spark)
     if display is None:
@@ -166,7 +166,7 @@ def readable_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def _arrived(server: Server, dataset: str) -> tuple[int, int] | None:
+def _arrived(server: RemoteServer, dataset: str) -> tuple[int, int] | None:
     """Bytes and rows of all attempts, also of those that Spark will not accept; None without an answer."""
     try:
         body = DatasetRequest(dataset).encode()

@@ -1,7 +1,7 @@
 """The locations where a dataset's partitions can be read, as a value that is pickled into tasks.
 
 Guarantee: :meth:`Readable.read` gives the whole partition of this one generation, or an error (``merge.merged``);
-:meth:`Sealed.read` gives all of them, in order.
+:meth:`SealedDataset.read` gives all of them, in order.
 
 Only the driver asks the server: all partitions have the same locations. It also knows from the seal which partitions
 have no rows: no task asks for those.
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import PLAN, PlanRequest, Ticket, bulk_path
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes import PartitionStream
 from spark_client.merge import merge
 from spark_client.spill import TaskMemory
@@ -36,7 +36,7 @@ class Readable:
     readers: a task that is tried again under the same name is one reader.
     """
 
-    server: Server
+    server: RemoteServer
     dataset: str
     generation: str
     places: tuple[str, ...]
@@ -45,7 +45,7 @@ class Readable:
     reader: str | None = None
 
     @classmethod
-    def find(cls, server: Server, dataset: str, generation: str) -> Readable:
+    def find(cls, server: RemoteServer, dataset: str, generation: str) -> Readable:
         """Ask the server for the locations.
 
         Raises:
@@ -54,7 +54,7 @@ class Readable:
         return cls.of(server, dataset, generation, server.flight_info(dataset).endpoints[0])
 
     @classmethod
-    def sealed(cls, server: Server, dataset: str, generation: str, answer: dict[str, Any]) -> Readable:
+    def sealed(cls, server: RemoteServer, dataset: str, generation: str, answer: dict[str, Any]) -> Readable:
         """From the server's answer to the seal."""
         if "read_locations" not in answer:  # an older server
             return cls.find(server, dataset, generation)
@@ -65,7 +65,7 @@ class Readable:
         return cls(server, dataset, generation, tuple(answer["read_locations"]), bytes(filled))
 
     @classmethod
-    def of(cls, server: Server, dataset: str, generation: str, endpoint: Any) -> Readable:
+    def of(cls, server: RemoteServer, dataset: str, generation: str, endpoint: Any) -> Readable:
         """From the endpoint of the generation's first partition."""
         path = bulk_path(dataset, 0, generation)
         locations = (location.uri.decode() for location in endpoint.locations)
@@ -75,7 +75,7 @@ class Readable:
         """The pieces of these partitions, of about ``target_bytes``, each as first frame, end and stored bytes.
 
         Raises:
-            FlightShuffleError: as ``Server.action``.
+            FlightShuffleError: as ``RemoteServer.action``.
         """
         request = PlanRequest(self.dataset, target_bytes, self.generation, tuple(partitions))
         found: dict[int, list[tuple[int, int, int]]] = {}
@@ -141,7 +141,7 @@ class Readable:
 
 
 @dataclass(frozen=True)
-class Sealed:
+class SealedDataset:
     """A sealed dataset, its schema, and the stored bytes of each of its partitions, 0 without rows."""
 
     source: Readable

@@ -21,13 +21,13 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from .readable import Sealed
+from .readable import SealedDataset
 from .results import told
 from .shuffles import Shuffles
 
 
 def collected(
-    shuffles: Shuffles, sealed: Sealed, *, owned: bool = True, node: object = None
+    shuffles: Shuffles, sealed: SealedDataset, *, owned: bool = True, node: object = None
 ) -> pa.RecordBatchReader:
     """A reader of the dataset, which drops it at its end if it is ``owned``. It keeps the ``node`` of a plan alive."""
     if owned:
@@ -36,7 +36,7 @@ def collected(
 
 
 class _Batches:
-    def __init__(self, shuffles: Shuffles, sealed: Sealed, node: object, *, owned: bool) -> None:
+    def __init__(self, shuffles: Shuffles, sealed: SealedDataset, node: object, *, owned: bool) -> None:
         self._node = node
         dataset = sealed.source.dataset
         self._rows = told([dataset], "what this reader reads", sealed.read())

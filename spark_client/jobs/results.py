@@ -35,7 +35,7 @@ from spark_client.executors import Portable, ShownFromUsers
 
 from .explaining import explained
 from .frame_seconds import Counter
-from .readable import Sealed
+from .readable import SealedDataset
 from .tasks import ReadTask
 
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
@@ -85,7 +85,7 @@ class Results:
         self._shared: set[str] = set()
         self._made: dict[str, set[object]] = {}
         """The frames that were made of a dataset and not released, each by an object that stands for it."""
-        self._frames: weakref.WeakKeyDictionary[DataFrame, Sealed] = weakref.WeakKeyDictionary()
+        self._frames: weakref.WeakKeyDictionary[DataFrame, SealedDataset] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def add(self, dataset: str, *, shared: bool = False) -> None:
@@ -97,12 +97,12 @@ class Results:
         if scope is not None and scope[0] is self:
             scope[1].append(dataset)
 
-    def add_frame(self, frame: DataFrame, sealed: Sealed) -> None:
+    def add_frame(self, frame: DataFrame, sealed: SealedDataset) -> None:
         """``frame`` has the rows of this dataset, in order and without a stage after it. It was added."""
         with self._lock:
             self._frames[frame] = sealed
 
-    def sealed(self, frame: DataFrame, schema: pa.Schema) -> Sealed | None:
+    def sealed(self, frame: DataFrame, schema: pa.Schema) -> SealedDataset | None:
         """What this very frame reads, if it has the schema and was not released; None for any other frame."""
         with self._lock:
             found = self._frames.get(frame)

@@ -24,7 +24,7 @@ _PARTITION_BYTES = 64 << 10
 """What a partition costs beside its data, so that empty ones are shared out, too."""
 
 
-class Piece(NamedTuple):
+class PartitionSlice(NamedTuple):
     """The frames from ``first`` to before ``until`` of a partition; ``until`` None: the whole partition. ``side`` is
     the side of a pair that has these frames; the other one is read whole.
     """
@@ -59,19 +59,19 @@ class Shares:
         """The number of tasks."""
         return len(self.bounds) - 1
 
-    def __getitem__(self, task: int) -> list[Piece]:
+    def __getitem__(self, task: int) -> list[PartitionSlice]:
         return [self._piece(unit) for unit in range(self.bounds[task], self.bounds[task + 1])]
 
-    def _piece(self, unit: int) -> Piece:
+    def _piece(self, unit: int) -> PartitionSlice:
         more = 0  # units than partitions so far
         for partition, borders, _, side in self.cuts:
             number = unit - partition - more
             if number < 0:
                 break
             if number < len(borders) - 1:
-                return Piece(partition, borders[number], borders[number + 1], side)
+                return PartitionSlice(partition, borders[number], borders[number + 1], side)
             more += len(borders) - 2
-        return Piece(unit - more)
+        return PartitionSlice(unit - more)
 
     @classmethod
     def each(cls, parts: int) -> Shares:

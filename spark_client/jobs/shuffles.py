@@ -41,26 +41,26 @@ from flight_server.protocol import (
     SealRequest,
     Unavailable,
 )
-from spark_client.connection import LeaseKeeper, Server
+from spark_client.connection import LeaseKeeper, RemoteServer
 from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 
 from .after_collection import AfterCollection
 from .persisting import Persisted
 from .progress import watch
-from .readable import Readable, Sealed
+from .readable import Readable, SealedDataset
 from .results import Results
 from .sessions import Sessions
 from .task_reports import REPORT_DDL, accepted, work_of
 from .tasks import WriteTask
-from .written import Written
+from .written import WrittenDataset
 
 _log = logging.getLogger(__name__)
 _DESCRIPTION = "spark.job.description"
 
 
 @dataclass(frozen=True)
-class Write:
+class WriteTasks:
     """Some tasks of the job that writes a dataset: one for each partition of ``rows``. ``task`` makes their code from
     the dataset's generation.
     """
@@ -78,7 +78,7 @@ class Target:
     dataset: str
     partitions: int
     schema: pa.Schema
-    writes: Sequence[Write]
+    writes: Sequence[WriteTasks]
     label: str
     name: str | None = None
 
@@ -92,7 +92,7 @@ class Shuffles:
     """
 
     def __init__(
-        self, server: Server, lease_seconds: float, copies: Copies | None = None, host: object = None
+        self, server: RemoteServer, lease_seconds: float, copies: Copies | None = None, host: object = None
     ) -> None:
         self.server = server
         # The lease-renewal thread refers to ``self``, so the host lives while results outlive their client.
@@ -140,7 +140,7 @@ class Shuffles:
         answer = self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
         return Readable.sealed(self.server, dataset, generation, answer), answer
 
-    def write(self, targets: Sequence[Target]) -> list[Written]:
+    def write(self, targets: Sequence[Target]) -> list[WrittenDataset]:
         """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped.
 
         Raises as ``Pipeline.toDF``.
@@ -185,9 +185,9 @@ class Shuffles:
 
     def _ended(
         self, target: Target, generations: dict[str, str], reports: list[Any], began: float
-    ) -> Written:
+    ) -> WrittenDataset:
         source, totals = self.seal(target.dataset, generations[target.dataset], accepted(reports))
-        return Written(source, totals, work_of(reports), time.monotonic() - began)
+        return WrittenDataset(source, totals, work_of(reports), time.monotonic() - began)
 
     def drop(self, dataset: str) -> None:
         """Drop a dataset of this driver. Twice is fine."""
@@ -238,7 +238,7 @@ class Shuffles:
             self.discard(dataset)
         self._keeper.close()
 
-    def _is_there(self, sealed: Sealed) -> bool:
+    def _is_there(self, sealed: SealedDataset) -> bool:
         source = sealed.source
         try:
             self._renew(source.dataset, source.generation)

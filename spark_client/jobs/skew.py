@@ -20,7 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .readable import Sealed
+from .readable import SealedDataset
 from .shares import TASK_BYTES, Cut
 
 LEAST_PIECES = 3
@@ -33,13 +33,13 @@ def skewed(partition_bytes: Sequence[int]) -> list[int]:
     return np.flatnonzero(sizes > max(TASK_BYTES * 3 // 2, 4 * int(median))).tolist()
 
 
-def cuts_of(sealed: Sealed) -> list[Cut]:
+def cuts_of(sealed: SealedDataset) -> list[Cut]:
     """The cuts of one dataset's partitions. Asks the server if there are any; raises as ``Server.action``."""
     found = skewed(sealed.partition_bytes)
     return list(_cuts(sealed, dict.fromkeys(found, 0))) if found else []
 
 
-def cuts_of_pair(left: Sealed, right: Sealed, sides: Collection[str]) -> list[Cut]:
+def cuts_of_pair(left: SealedDataset, right: SealedDataset, sides: Collection[str]) -> list[Cut]:
     """The cuts of partitions that are read side by side, of those ``sides`` that may be cut. Raises as
     :func:`cuts_of`.
     """
@@ -75,7 +75,7 @@ def _with_other(cut: Cut, total: Sequence[int]) -> tuple[int, ...]:
     return tuple(size_bytes + other_bytes for size_bytes in cut.piece_bytes)
 
 
-def _cuts(sealed: Sealed, most: dict[int, int]) -> Iterator[Cut]:
+def _cuts(sealed: SealedDataset, most: dict[int, int]) -> Iterator[Cut]:
     """The cuts of these partitions, each in at most so many pieces; 0 for as many as there are."""
     planned = sealed.source.plan(sorted(most), TASK_BYTES)
     for partition, pieces in sorted(planned.items()):

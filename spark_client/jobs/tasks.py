@@ -27,14 +27,14 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand
 from spark_client.arrow import Coalescer, Declared, counts, values, widened
-from spark_client.connection import Reading, Server
+from spark_client.connection import Reading, RemoteServer
 from spark_client.lanes import PutStream
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
 from spark_client.spill import TaskMemory
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
 
 from .readable import Readable
-from .shares import Piece, Shares
+from .shares import PartitionSlice, Shares
 from .task_reports import TaskWork, added, report
 from .worker_memory import reading_budget, writing_budget
 
@@ -93,7 +93,7 @@ class InTurn:
         return batch, round_robin_ids(batch.num_rows, start, self.partitions)
 
 
-class Source(Protocol):
+class TaskSource(Protocol):
     """What tasks read by number: a dataset's partitions, or a scan's splits."""
 
     def read(self, number: int, memory: TaskMemory, /) -> Iterator[Any]:
@@ -101,7 +101,7 @@ class Source(Protocol):
         ...
 
 
-class CutSource(Source, Protocol):
+class CutSource(TaskSource, Protocol):
     """One whose partitions consist of frames."""
 
     def read_frames(self, number: int, first: int, until: int, memory: TaskMemory, /) -> Iterator[Any]:
@@ -109,7 +109,7 @@ class CutSource(Source, Protocol):
         ...
 
 
-def _read(source: Source, piece: Piece, memory: TaskMemory) -> Iterator[Any]:
+def _read(source: TaskSource, piece: PartitionSlice, memory: TaskMemory) -> Iterator[Any]:
     if piece.until is None:
         return source.read(piece.partition, memory)
     return cast(CutSource, source).read_frames(piece.partition, piece.first, piece.until, memory)
@@ -119,15 +119,15 @@ def _read(source: Source, piece: Piece, memory: TaskMemory) -> Iterator[Any]:
 class Sides:
     """Two sources whose parts of one number belong together, each with stages of its own."""
 
-    left: Source
-    right: Source
+    left: TaskSource
+    right: TaskSource
     left_stages: tuple[Stage, ...] = ()
     right_stages: tuple[Stage, ...] = ()
 
-    def read_both(self, piece: Piece, how: Pass) -> Both:
+    def read_both(self, piece: PartitionSlice, how: Pass) -> Both:
         """Both sides of one part, after their stages; of a cut one, the whole other side."""
         how = replace(how, kept=True)
-        whole = Piece(piece.partition)
+        whole = PartitionSlice(piece.partition)
         left = _read(self.left, piece if piece.side == "left" else whole, how.memory)
         right = _read(self.right, piece if piece.side == "right" else whole, how.memory)
         return Both(run(self.left_stages, left, how), run(self.right_stages, right, how))
@@ -142,7 +142,7 @@ class ReadTask:
     ``kept`` and ``limits`` are as in :class:`~spark_client.steps.Pass`; ``options`` say what its stages may gather.
     """
 
-    source: Source | Sides
+    source: TaskSource | Sides
     shares: Shares
     stages: tuple[Stage, ...] = ()
     limits: BatchLimits = NO_LIMITS
@@ -203,14 +203,14 @@ class WriteTask:
     (``spark.sql.unionOutputPartitioning``), runs them in one task: then it is a producer for each part.
     """
 
-    server: Server
+    server: RemoteServer
     dataset: str
     generation: str
     partitions: int
     declared: Declared
     placement: Placement
     stages: tuple[Stage, ...] = ()
-    source: Source | Sides | None = None
+    source: TaskSource | Sides | None = None
     shares: Shares | None = None
     limits: BatchLimits = NO_LIMITS
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)

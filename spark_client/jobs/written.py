@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .readable import Readable, Sealed
+from .readable import Readable, SealedDataset
 from .task_reports import TaskWork
 
 
-class Written(NamedTuple):
+class WrittenDataset(NamedTuple):
     """A sealed dataset, the server's totals (see ``Shuffles.seal``), what the job's tasks did, and how long the driver
     waited for them and the seal.
     """
@@ -22,5 +22,5 @@ class Written(NamedTuple):
 class Ran(NamedTuple):
     """A dataset as a plan reads it, and what the job that wrote it did."""
 
-    sealed: Sealed
-    written: Written
+    sealed: SealedDataset
+    written: WrittenDataset

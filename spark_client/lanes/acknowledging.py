@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Mapping
 
 from flight_server.protocol import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest, FlightShuffleError
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 
 from .lane import BatchRun
 
@@ -27,7 +27,7 @@ class Acknowledging:
     """The acknowledgements of one stream."""
 
     def __init__(
-        self, server: Server, dataset: str, partition: int | None, reader: str | None = None
+        self, server: RemoteServer, dataset: str, partition: int | None, reader: str | None = None
     ) -> None:
         self.reader = reader or uuid.uuid4().hex
         self._only_at_end = reader is not None

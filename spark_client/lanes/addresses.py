@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flight_server.protocol import REUSE_CONNECTION, InvalidRequest
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 
 from .lane import LaneChoice
 
@@ -20,7 +20,7 @@ class Address:
     location: str
 
 
-def addresses(server: Server, locations: Sequence[str], lane: LaneChoice) -> list[Address]:
+def addresses(server: RemoteServer, locations: Sequence[str], lane: LaneChoice) -> list[Address]:
     """The addresses to try, each once: those of the bulk lane first, then in the order of ``locations``.
 
     ``arrow-flight-reuse-connection://?`` means ``server``, which is also added if no location speaks gRPC.

@@ -33,7 +33,7 @@ import pyarrow as pa
 from flight_server.protocol.checksums import crc32c
 from spark_client.arrow import has_dictionary
 
-from .checked import PREFIX_BYTES, CheckedMessages, Damaged, check
+from .checked import PREFIX_BYTES, CheckedMessages, DamagedArrival, check
 from .http import Body
 from .lane import BatchRun
 
@@ -58,7 +58,7 @@ class RunReader:
     def __init__(self, body: Body, *, checked: bool = False) -> None:
         self._body = body
         self._checked = CheckedMessages(body) if checked else None
-        self._damage: Damaged | None = None
+        self._damage: DamagedArrival | None = None
         self._runs: Iterator[BatchRun] = iter(())
         first = b""
         if 0 < (size_bytes := body.next_chunk_bytes()) <= _MAX_SCHEMA_BYTES:
@@ -133,7 +133,7 @@ class RunReader:
             pass
         if ends:
             if count < len(ends):
-                self._damage = Damaged("its length is another one")
+                self._damage = DamagedArrival("its length is another one")
         elif start < buffer.size:
             self._body.give_back(view[start:])
         if batches:
@@ -150,14 +150,14 @@ class RunReader:
             return ends, checksums
         announced = self._body.announced
         if not announced:
-            self._damage = Damaged("it has no checksum")
+            self._damage = DamagedArrival("it has no checksum")
         while announced:
             said = announced.popleft()
             end = start + said[0]
             checksum = crc32c(view[start + PREFIX_BYTES : end])
             try:
                 check(said, checksum)
-            except Damaged as damage:
+            except DamagedArrival as damage:
                 self._damage = damage
                 break
             ends.append(end)

@@ -31,11 +31,11 @@ from flight_server.protocol import (
     bulk_path,
     from_json,
 )
-from spark_client.connection import Server, TimedOut, Unreachable
+from spark_client.connection import RemoteServer, TimedOut, Unreachable
 
 from .batch_runs import RunReader
 from .http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
-from .lane import BatchRun, BrokenStream, Totals
+from .lane import BatchRun, BrokenStream, ReadTotals
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -75,7 +75,7 @@ class BulkReader:
     """
 
     def __init__(
-        self, pool: HttpPool, location: str, server: Server, ticket: Ticket, *, beyond: bool
+        self, pool: HttpPool, location: str, server: RemoteServer, ticket: Ticket, *, beyond: bool
     ) -> None:
         self.headers: dict[str, str] = {}
         self._pool = pool
@@ -91,7 +91,7 @@ class BulkReader:
         self._where = pool.location
         self._connection: Connection | None = None
         self._body: Body | None = None
-        self._totals: Totals | None = None
+        self._totals: ReadTotals | None = None
         self._done = False
         self._cancelled = False
 
@@ -170,7 +170,7 @@ class BulkReader:
         return NoBulkLane(sentence, server=self._where)
 
     @property
-    def totals(self) -> Totals | None:
+    def totals(self) -> ReadTotals | None:
         return self._totals
 
     def read_run(self) -> BatchRun | None:
@@ -183,7 +183,7 @@ class BulkReader:
                 return run
             self._body.finish()
         self.headers = {**self.headers, **self._body.trailers}
-        self._totals = Totals.parse(self.headers)
+        self._totals = ReadTotals.parse(self.headers)
         if self._totals is None:
             raise BrokenStream(
                 f"the stream from {self._where} ended without its totals, so it may not be whole",

@@ -41,7 +41,7 @@ from flight_server.protocol import (
     Unauthenticated,
     from_json,
 )
-from spark_client.connection import Compression, ForkedProcess, Server, TimedOut, Unreachable
+from spark_client.connection import Compression, ForkedProcess, RemoteServer, TimedOut, Unreachable
 
 from .compression import BufferCompressor, most_to
 from .duplex import Duplex
@@ -69,7 +69,7 @@ class BulkWriter:
         self,
         pool: HttpPool,
         location: str,
-        server: Server,
+        server: RemoteServer,
         command: PutCommand,
         schema: pa.Schema,
         *,

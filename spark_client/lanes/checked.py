@@ -21,7 +21,7 @@ PREFIX_BYTES = 8
 _PREFIX = struct.Struct("<4si")
 
 
-class Damaged(ConnectionResetError):
+class DamagedArrival(ConnectionResetError):
     """A message differs from the one that the server has sent."""
 
     def __init__(self, how: str) -> None:
@@ -88,18 +88,18 @@ class CheckedMessages:
         if self._promised is None:
             self._promised = said is not None
         if said is None and self._promised:
-            raise Damaged("it has no checksum")
+            raise DamagedArrival("it has no checksum")
         left_bytes = None if said is None else said[0] - PREFIX_BYTES
         if mark != ipc_framing.CONTINUATION or header_bytes <= 0 or _is_less(left_bytes, header_bytes):
-            raise Damaged(f"its header cannot have {header_bytes} bytes")
+            raise DamagedArrival(f"its header cannot have {header_bytes} bytes")
         header = self._part(header_bytes)
         try:
             read = ipc_framing.IpcHeader(memoryview(header))
             body_bytes, kind = read.body_bytes, read.kind
         except BadFrame as bad:
-            raise Damaged(bad.message) from None
+            raise DamagedArrival(bad.message) from None
         if body_bytes < 0 or (left_bytes is not None and header_bytes + body_bytes != left_bytes):
-            raise Damaged(f"its body cannot have {body_bytes} bytes")
+            raise DamagedArrival(f"its body cannot have {body_bytes} bytes")
         content = self._part(body_bytes)
         checksum = message_crc32c(memoryview(header), memoryview(content))
         check(said, checksum)
@@ -115,9 +115,9 @@ class CheckedMessages:
 
 
 def check(said: tuple[int, int] | None, checksum: int) -> None:
-    """Raise :class:`Damaged` if a message's checksum differs from the server's."""
+    """Raise :class:`DamagedArrival` if a message's checksum differs from the server's."""
     if said is not None and said[1] != checksum:
-        raise Damaged(f"its checksum is {checksum:08x}, and was {said[1]:08x} when it was sent")
+        raise DamagedArrival(f"its checksum is {checksum:08x}, and was {said[1]:08x} when it was sent")
 
 
 def _is_less(limit: int | None, value: int) -> bool:

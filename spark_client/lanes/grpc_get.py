@@ -30,10 +30,10 @@ from flight_server.protocol import (
     InvalidRequest,
     Ticket,
 )
-from spark_client.connection import Call, Server, TimedOut, immortal_in_children
+from spark_client.connection import Call, RemoteServer, TimedOut, immortal_in_children
 
 from .enveloped_batches import EnvelopedBatches
-from .lane import BatchRun, BrokenStream, Closed, Totals
+from .lane import BatchRun, BrokenStream, Closed, ReadTotals
 
 _FRESH_SECONDS = 5.0
 _SLICE_SECONDS = 0.5
@@ -52,14 +52,14 @@ class _Proofs:
 class GrpcReader:
     """A ``LaneReader``. ``open`` can be cancelled only while it asks for the schema."""
 
-    def __init__(self, server: Server, ticket: Ticket) -> None:
+    def __init__(self, server: RemoteServer, ticket: Ticket) -> None:
         immortal_in_children(self)
         self._server = server
         self._ticket = ticket
         self._call = Call(server.location, dataset=ticket.dataset)
         self._reader: flight.FlightStreamReader | None = None
         self._envelopes: EnvelopedBatches | None = None
-        self._totals: Totals | None = None
+        self._totals: ReadTotals | None = None
         self._cancelled = False
 
     def open(self) -> pa.Schema:
@@ -86,7 +86,7 @@ class GrpcReader:
         return self._call.headers
 
     @property
-    def totals(self) -> Totals | None:
+    def totals(self) -> ReadTotals | None:
         return self._totals
 
     def read_run(self) -> BatchRun | None:
@@ -96,7 +96,7 @@ class GrpcReader:
                 with self._call.errors():
                     chunk = self._reader.read_chunk()
             except StopIteration:
-                self._totals = Totals.parse(self._call.headers)
+                self._totals = ReadTotals.parse(self._call.headers)
                 if self._totals is None:
                     raise BrokenStream(
                         f"the stream of {self._call.place} ended without its totals, so it may not be whole",
@@ -139,7 +139,9 @@ class GrpcReader:
             self._reader.cancel()
 
 
-def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool] = lambda: False) -> None:
+def wait_until_known(
+    server: RemoteServer, dataset: str, cancelled: Callable[[], bool] = lambda: False
+) -> None:
     """Return when the server has given the dataset's schema, now or in the last ``_FRESH_SECONDS``, or when cancelled.
 
     The server answers once it knows the schema. A cancel is seen within ``_SLICE_SECONDS``.

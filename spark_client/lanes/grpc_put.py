@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import Commit, FlightShuffleError, PutCommand
-from spark_client.connection import Compression, Server
+from spark_client.connection import Compression, RemoteServer
 
 from .compression import most_to, shrinks
 from .lane import BrokenStream, Closed
@@ -32,7 +32,7 @@ class GrpcWriter:
 
     def __init__(
         self,
-        server: Server,
+        server: RemoteServer,
         command: PutCommand,
         schema: pa.Schema,
         compression: Compression = None,

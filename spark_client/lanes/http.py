@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from flight_server.protocol import CHECKSUMS, Unavailable
-from spark_client.connection import Server, Timeouts
+from spark_client.connection import RemoteServer, Timeouts
 
 MAX_BUSY = 32
 MAX_IDLE = 8
@@ -48,7 +48,7 @@ class HttpPool:
     """
 
     def __init__(
-        self, url: str, server: Server, *, max_busy: int | None = MAX_BUSY, max_idle: int = MAX_IDLE
+        self, url: str, server: RemoteServer, *, max_busy: int | None = MAX_BUSY, max_idle: int = MAX_IDLE
     ) -> None:
         parts = urlsplit(url)
         self.location = f"{parts.scheme}://{parts.netloc}"

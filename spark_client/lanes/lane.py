@@ -61,7 +61,7 @@ class BatchRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class ReadTotals:
     """The server's totals of the whole partition, or, with ``until``, of the range that was asked for."""
 
     rows: int
@@ -70,7 +70,7 @@ class Totals:
     """The running checksum of all frames (``protocol.checksums``), if the server sends it."""
 
     @classmethod
-    def parse(cls, headers: Mapping[str, str]) -> Totals | None:
+    def parse(cls, headers: Mapping[str, str]) -> ReadTotals | None:
         """The totals in these headers; None if rows or frames are missing or no numbers."""
         rows, frames = headers.get(ROWS_TRAILER, ""), headers.get(FRAMES_TRAILER, "")
         if not (rows.isdecimal() and frames.isdecimal()):
@@ -99,7 +99,7 @@ class LaneReader(Protocol):
         """Headers and trailers received so far, by names in lower case."""
 
     @property
-    def totals(self) -> Totals | None:
+    def totals(self) -> ReadTotals | None:
         """The server's totals, once ``read_run`` has returned None."""
 
     def read_run(self) -> BatchRun | None:

@@ -43,7 +43,7 @@ from flight_server.protocol import (
     Ticket,
     Unavailable,
 )
-from spark_client.connection import EmbeddedEnded, Server, TimedOut, Unreachable
+from spark_client.connection import EmbeddedEnded, RemoteServer, TimedOut, Unreachable
 
 from .acknowledging import Acknowledging
 from .addresses import Address, addresses
@@ -73,7 +73,12 @@ class PartitionStream:
     """
 
     def __init__(
-        self, server: Server, ticket: Ticket, *, locations: Sequence[str] = (), lane: LaneChoice = "auto"
+        self,
+        server: RemoteServer,
+        ticket: Ticket,
+        *,
+        locations: Sequence[str] = (),
+        lane: LaneChoice = "auto",
     ) -> None:
         self.server = server
         self.dataset = ticket.dataset
@@ -293,7 +298,7 @@ class PartitionStream:
             raise NoBulkLane(f"{pool.location} did not answer a moment ago")
         return BulkReader(pool, address.location, self.server, ticket, beyond=not choice)
 
-    def _server(self, address: Address) -> Server:
+    def _server(self, address: Address) -> RemoteServer:
         if address.location == self.server.location:
             return self.server
         # Attached, because an unreferenced server would close its connections.
@@ -369,7 +374,7 @@ class PartitionStream:
 
 
 def partition_streams(
-    server: Server,
+    server: RemoteServer,
     endpoints: Iterable[flight.FlightEndpoint],
     *,
     lane: LaneChoice = "auto",

@@ -31,7 +31,7 @@ from flight_server.protocol import (
     partition_metadata,
 )
 from spark_client.arrow import own_dictionaries
-from spark_client.connection import Compression, Server
+from spark_client.connection import Compression, RemoteServer
 
 from .writing import open_writing
 
@@ -58,7 +58,7 @@ class PutStream:
 
     def __init__(
         self,
-        server: Server,
+        server: RemoteServer,
         command: PutCommand,
         schema: pa.Schema,
         places: Sequence[str] | None = None,
@@ -172,7 +172,9 @@ def as_reader(data: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(first.schema, all_batches())
 
 
-async def put_async(server: Server, command: PutCommand, data: Any, compression: Compression = None) -> int:
+async def put_async(
+    server: RemoteServer, command: PutCommand, data: Any, compression: Compression = None
+) -> int:
     """Put ``data``, as :func:`as_reader` takes it or an async iterable of RecordBatches; the number of rows.
 
     Blocking calls run in threads, one at a time. Cancelling this cancels the running call where the lane can, waits
@@ -205,7 +207,7 @@ async def put_async(server: Server, command: PutCommand, data: Any, compression:
 
 
 async def _opened(
-    server: Server, command: PutCommand, schema: pa.Schema, compression: Compression
+    server: RemoteServer, command: PutCommand, schema: pa.Schema, compression: Compression
 ) -> PutStream:
     """An open stream, abandoned if this is cancelled meanwhile."""
     made: list[PutStream] = []

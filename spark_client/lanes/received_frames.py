@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from flight_server.protocol import FROM_TRAILER, UNTIL_TRAILER
 from flight_server.protocol.checksums import running_crc32c
 
-from .lane import BatchRun, Totals
+from .lane import BatchRun, ReadTotals
 
 
 class ReceivedFrames:
@@ -57,11 +57,11 @@ class ReceivedFrames:
         """Whether frames came that were not asked for."""
         return self.until is not None and self.next_frame > self.until
 
-    def is_short(self, totals: Totals) -> bool:
+    def is_short(self, totals: ReadTotals) -> bool:
         """Whether frames lack, which another connection may have."""
         return self.next_frame < self._end(totals)
 
-    def fault(self, totals: Totals, headers: Mapping[str, str]) -> str | None:
+    def fault(self, totals: ReadTotals, headers: Mapping[str, str]) -> str | None:
         """Why the frames, of which none lacks, are not what was asked for; None if they are."""
         began, until = headers.get(FROM_TRAILER), headers.get(UNTIL_TRAILER)
         ranged = self.until is not None
@@ -82,7 +82,7 @@ class ReceivedFrames:
             f"{_hex(self._crc32c)} and {_hex(totals.crc32c)}"
         )
 
-    def _end(self, totals: Totals) -> int:
+    def _end(self, totals: ReadTotals) -> int:
         return totals.frames if self.until is None else self.asked_from + totals.frames
 
 

@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from flight_server.protocol import PartitionFailed, Ticket, Unavailable, Versions
-from spark_client.connection import Server, TimedOut
+from spark_client.connection import RemoteServer, TimedOut
 
 from .addresses import Address
 from .http import HttpPool
@@ -84,7 +84,12 @@ class VersionStream(PartitionStream):
     """
 
     def __init__(
-        self, server: Server, ticket: Ticket, *, locations: Sequence[str] = (), lane: LaneChoice = "auto"
+        self,
+        server: RemoteServer,
+        ticket: Ticket,
+        *,
+        locations: Sequence[str] = (),
+        lane: LaneChoice = "auto",
     ) -> None:
         super().__init__(server, ticket, locations=locations, lane=lane)
         self._wanted = ticket.versions or Versions()

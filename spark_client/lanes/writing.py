@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, NotFound, PutCommand, Unavailable, Unsupported
-from spark_client.connection import Compression, Server, TimedOut, Unreachable, check_compression
+from spark_client.connection import Compression, RemoteServer, TimedOut, Unreachable, check_compression
 
 from .bulk_put import BulkWriter
 from .grpc_put import GrpcWriter
@@ -34,7 +34,7 @@ from .partition_stream import DOWN_SECONDS
 
 
 def open_writing(
-    server: Server,
+    server: RemoteServer,
     command: PutCommand,
     schema: pa.Schema,
     places: Sequence[str] | None = None,
@@ -90,7 +90,7 @@ def open_writing(
     )
 
 
-def places_of(server: Server, *, once: bool = False) -> tuple[str, ...]:
+def places_of(server: RemoteServer, *, once: bool = False) -> tuple[str, ...]:
     """The server's places, from its last answer; empty if it has none.
 
     Raises:
@@ -117,14 +117,14 @@ class _Known:
         self.places, self.until_seconds = (), 0.0
 
     def close(self) -> None:
-        """For :meth:`Server.attached`; nothing is open."""
+        """For :meth:`RemoteServer.attached`; nothing is open."""
 
 
-def _known(server: Server) -> _Known:
+def _known(server: RemoteServer) -> _Known:
     return server.attached("places of puts", _Known)
 
 
-def _pool(server: Server, place: str) -> HttpPool:
+def _pool(server: RemoteServer, place: str) -> HttpPool:
     # Not the readers' pool: an address may answer GETs and not accept the upgrade, or the reverse.
     parts = urlsplit(place)
     return server.attached(("puts", parts.scheme, parts.netloc), lambda: HttpPool(place, server))

@@ -34,13 +34,13 @@ import pyarrow as pa
 
 from flight_server.protocol import Compacted, FlightShuffleError, NotFound, OutOfBudget, Unavailable
 from spark_client.arrow import values
-from spark_client.hosts import HostFiles, Part
+from spark_client.hosts import HostFiles, PartFile
 from spark_client.lanes import CutRead
 
 from .images import Image, LayerRows, Unsure, changed, merged
 from .layer_names import LayerName, stack
 from .layers import Layer, write_layer
-from .lookup_content import DIFF, Content
+from .lookup_content import DIFF, LookupContent
 from .open_layers import open_layers
 
 FETCH_SECONDS = 600.0
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 class HostImages:
     """The images of one content on this host. Cheap to make; the files are shared."""
 
-    content: Content
+    content: LookupContent
     old_seconds: float = OLD_SECONDS
     _files: HostFiles = field(init=False)
 
@@ -195,7 +195,7 @@ class HostImages:
     def _write(self, name: LayerName, rows: Callable[[], LayerRows], size_bytes: int = 0) -> None:
         key, written = name.key(self.prefix), list[int]()
 
-        def write(part: Part) -> None:
+        def write(part: PartFile) -> None:
             of = rows()
             write_layer(
                 part,

@@ -56,7 +56,7 @@ _ALIGNED_BYTES = 64
 Positions = NDArray[np.int64]
 
 
-class Sink(Protocol):
+class LayerSink(Protocol):
     """Where a layer is written."""
 
     def write(self, data: Any, /) -> int:
@@ -132,7 +132,7 @@ def _sorted(entries: NDArray[np.uint64], kind: Literal["stable"] | None = None) 
 
 
 def write_layer(
-    sink: Sink,
+    sink: LayerSink,
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     *,
@@ -299,7 +299,7 @@ class _Summed:
 
     closed = False
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: LayerSink) -> None:
         self._sink = sink
         self.size_bytes = 0
         self.checksum = 0

@@ -55,7 +55,7 @@ class VersionSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Content:
+class LookupContent:
     """The keys and values of a changelog that a lookup needs.
 
     Args:

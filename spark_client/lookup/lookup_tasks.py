@@ -15,7 +15,7 @@ from spark_client.arrow import spread
 from .current_images import current_images
 from .host_images import HostImages
 from .images import Image
-from .lookup_content import Content
+from .lookup_content import LookupContent
 from .lookup_join import Join, probe
 from .version_pins import MicroBatch, version_of, version_of_application
 
@@ -34,7 +34,7 @@ class Chosen:
     always: bool = False
     pin: str | None = None
 
-    def image(self, content: Content) -> Image:
+    def image(self, content: LookupContent) -> Image:
         """The image of the version, fetched if this host does not have it. Raises as ``HostImages.at``."""
         batch = None if self.always else MicroBatch.of_task()
         if batch is not None:
@@ -59,7 +59,7 @@ class Chosen:
 class JoinTask:
     """``ShuffleClient.lookup``."""
 
-    content: Content
+    content: LookupContent
     join: Join
     chosen: Chosen
 
@@ -77,7 +77,7 @@ class ValueTask:
     ``alone`` returns the only value column itself, not a struct.
     """
 
-    def __init__(self, content: Content, chosen: Chosen, *, alone: bool) -> None:
+    def __init__(self, content: LookupContent, chosen: Chosen, *, alone: bool) -> None:
         self._content = content
         self._chosen = chosen
         self._alone = alone

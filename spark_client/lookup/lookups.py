@@ -35,7 +35,7 @@ from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.changelogs import Changelog, ChangelogAddress, Hold, release_hold
+from spark_client.changelogs import Changelog, ChangelogAddress, VersionHold, release_hold
 from spark_client.connection import LeaseKeeper
 from spark_client.datasource import spark_struct
 from spark_client.executors import Portable, owner_of_session
@@ -50,7 +50,7 @@ from spark_client.joining import KeyForm
 from spark_client.placement import find_keys
 
 from .changelog_source import PIN_SECONDS, ChangelogSource
-from .lookup_content import Content
+from .lookup_content import LookupContent
 from .lookup_join import How, Join
 from .lookup_tasks import Chosen, JoinTask, ValueTask
 from .version_pins import application_pin
@@ -65,7 +65,7 @@ class Lookups:
 
     def __init__(self, owner: Shuffles) -> None:
         self._owner = owner
-        self._held: dict[tuple[str, str], dict[int, Hold]] = {}
+        self._held: dict[tuple[str, str], dict[int, VersionHold]] = {}
         self._newest: list[tuple[tuple[str, str], int]] = []
         self._pins: dict[str, ChangelogAddress] = {}  # of functions
         self._keeper = LeaseKeeper(self._renew, PIN_SECONDS)
@@ -142,7 +142,7 @@ class Lookups:
 
     def _content(
         self, spark: SparkSession, address: ChangelogAddress, right: StructType, left: Sequence[pa.DataType]
-    ) -> Content:
+    ) -> LookupContent:
         name = address.dataset
         declared = arrow_schema(spark, right, f"lookup in {name!r}")
         forms = tuple(
@@ -154,7 +154,7 @@ class Lookups:
             f"changelog {name!r}", pa.schema([pa.field(each.name, each.type) for each in declared])
         )
         application = self._owner.application()
-        return Content(ChangelogSource(address), keys, forms, stage, application, self._owner.copies)
+        return LookupContent(ChangelogSource(address), keys, forms, stage, application, self._owner.copies)
 
     def _hold(self, spark: SparkSession, address: ChangelogAddress, version: int | None) -> int:
         """Hold a version, or the newest; which one.
@@ -171,8 +171,8 @@ class Lookups:
                 self._newest = [each for each in self._newest if each != (changelog, version)]
                 return version
         owner = owner_of_session(spark, "a plan's lookup")
-        hold = Hold(address, version, lease_seconds=self._owner.lease_seconds, owner=owner)
-        ended: list[Hold] = []
+        hold = VersionHold(address, version, lease_seconds=self._owner.lease_seconds, owner=owner)
+        ended: list[VersionHold] = []
         with self._lock:
             if (known := held.setdefault(hold.version, hold)) is not hold:
                 ended.append(hold)

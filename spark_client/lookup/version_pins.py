@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from pyspark import TaskContext
 
 from flight_server.protocol import Compacted, NotFound
-from spark_client.hosts import HostFile, HostFiles, Part
+from spark_client.hosts import HostFile, HostFiles, PartFile
 
-from .lookup_content import Content
+from .lookup_content import LookupContent
 
 BATCH = "streaming.sql.batchId"
 QUERY = "sql.streaming.queryId"
@@ -66,7 +66,7 @@ class MicroBatch:
         return f"lookup.{self.query}.{self.number}."
 
 
-def version_of(content: Content, batch: MicroBatch) -> int:
+def version_of(content: LookupContent, batch: MicroBatch) -> int:
     """The version that the batch has pinned.
 
     Raises:
@@ -76,7 +76,7 @@ def version_of(content: Content, batch: MicroBatch) -> int:
     return _noted(content, f"{_prefix(content, batch)}{batch.number:014x}", batch)
 
 
-def version_of_application(content: Content, name: str) -> int:
+def version_of_application(content: LookupContent, name: str) -> int:
     """The version that this pin of the driver's application holds, the newest at its first use. Raises as
     :func:`version_of`.
     """
@@ -84,18 +84,18 @@ def version_of_application(content: Content, name: str) -> int:
     return _noted(content, f"{content.application}-{digest}a", application_pin(content, name))
 
 
-def application_pin(content: Content, name: str) -> str:
+def application_pin(content: LookupContent, name: str) -> str:
     """The pin's name at the server."""
     return f"lookup.{content.application}.{name}."
 
 
-def _noted(content: Content, key: str, pin: MicroBatch | str) -> int:
+def _noted(content: LookupContent, key: str, pin: MicroBatch | str) -> int:
     with _lock:
         if (known := _known.get(key)) is not None:
             return known
     files = HostFiles(content.copies)
 
-    def ask(part: Part) -> None:
+    def ask(part: PartFile) -> None:
         part.write(json.dumps({"version": _ask(content, files, pin)}).encode())
 
     file = files.open_or_make(key, _NOTE_BYTES, ask, ASK_SECONDS)
@@ -114,7 +114,7 @@ def _read(file: HostFile) -> int:
         file.close()
 
 
-def _ask(content: Content, files: HostFiles, pin: MicroBatch | str) -> int:
+def _ask(content: LookupContent, files: HostFiles, pin: MicroBatch | str) -> int:
     try:
         return content.source.pin(pin) if isinstance(pin, str) else _ask_for_batch(content, files, pin)
     except Compacted as error:
@@ -135,7 +135,7 @@ def _ask(content: Content, files: HostFiles, pin: MicroBatch | str) -> int:
         ) from error
 
 
-def _ask_for_batch(content: Content, files: HostFiles, batch: MicroBatch) -> int:
+def _ask_for_batch(content: LookupContent, files: HostFiles, batch: MicroBatch) -> int:
     ended, prefix = batch.number - 2, _prefix(content, batch)
     release = MicroBatch(batch.query, ended).pin if ended >= 0 else None
     version = content.source.pin(batch.pin, releases=release)
@@ -148,7 +148,7 @@ def _ask_for_batch(content: Content, files: HostFiles, batch: MicroBatch) -> int
     return version
 
 
-def _prefix(content: Content, batch: MicroBatch) -> str:
+def _prefix(content: LookupContent, batch: MicroBatch) -> str:
     return f"{content.application}-{_digest(f'{content.source.identity} {batch.query}')}n"
 
 

@@ -68,7 +68,7 @@ class Held(Generic[T]):
 
 
 @dataclass(frozen=True)
-class QueueStatistics:
+class MergeQueueStatistics:
     """One consistent reading; ``held`` items are in RAM, ``parked`` ones on disk."""
 
     streams: int
@@ -198,9 +198,9 @@ class MergeQueue(Generic[T]):
         if self._error is not None:
             raise fresh(self._error)
 
-    def statistics(self) -> QueueStatistics:
+    def statistics(self) -> MergeQueueStatistics:
         queued = sum(len(line) for line in self._lines)
-        return QueueStatistics(
+        return MergeQueueStatistics(
             streams=self._streams,
             streams_opened=len(self._opened),
             streams_ended=self._streams - len(self._open),

@@ -33,7 +33,7 @@ from spark_client.connection import ForkedProcess, Timeouts
 from spark_client.lanes import Batch, BatchRun
 from spark_client.spill import Parked, Scratch
 
-from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing, Order, QueueStatistics
+from .merge_queue import WAIT, Held, MergeQueue, MergeQueueStatistics, Meter, Nothing, Order
 
 DEFAULT_BUDGET_BYTES = 256 << 20
 SLICE_SECONDS = 0.5
@@ -71,7 +71,7 @@ class Stream(Protocol):
 class MergeStatistics:
     """One reading. The ``pool`` figures include its other users."""
 
-    queue: QueueStatistics
+    queue: MergeQueueStatistics
     pool_used_bytes: int
     pool_peak_bytes: int
     spilled_bytes: int

@@ -11,13 +11,21 @@ from pyspark.sql.types import ArrayType, StructField
 
 from flight_server.protocol import InvalidRequest
 from spark_client.jobs import spark_field
-from spark_client.reducing import FUNCTIONS, SYNONYMS, Computed, Result, State, count_rows, counted
+from spark_client.reducing import (
+    FUNCTIONS,
+    SYNONYMS,
+    Computed,
+    ResultColumn,
+    StateColumn,
+    count_rows,
+    counted,
+)
 
 Aggregations = Mapping[str, str | Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedResult:
     """One result: ``name`` is None for Spark's name of it; ``column`` is ``*`` for rows; ``function`` is in
     ``reducing.FUNCTIONS``.
     """
@@ -27,7 +35,9 @@ class Wanted:
     function: str
 
 
-def aggregations_wanted(aggregations: Aggregations, named: Mapping[str, Any], stage: str) -> Iterator[Wanted]:
+def aggregations_wanted(
+    aggregations: Aggregations, named: Mapping[str, Any], stage: str
+) -> Iterator[WantedResult]:
     """The results, in their order.
 
     Raises:
@@ -41,7 +51,7 @@ def aggregations_wanted(aggregations: Aggregations, named: Mapping[str, Any], st
         )
     for name, value in [*aggregations.items(), *named.items()]:
         if isinstance(value, str) and name not in named:
-            yield Wanted(None, name, _function(value, stage))
+            yield WantedResult(None, name, _function(value, stage))
         elif isinstance(value, tuple):
             if len(value) != 2 or not all(isinstance(part, str) for part in value):
                 raise InvalidRequest(
@@ -49,10 +59,10 @@ def aggregations_wanted(aggregations: Aggregations, named: Mapping[str, Any], st
                     "one column are a list",
                     stage=stage,
                 )
-            yield Wanted(name, value[0], _function(value[1], stage))
+            yield WantedResult(name, value[0], _function(value[1], stage))
         elif isinstance(value, list):
             for each in value:
-                yield Wanted(None, name, _function(each, stage))
+                yield WantedResult(None, name, _function(each, stage))
         else:
             raise InvalidRequest(
                 f"{stage}: {name!r} is {value!r}; it takes a pair of a column and a function, as in "
@@ -69,7 +79,7 @@ def _function(name: Any, stage: str) -> str:
 
 
 def computed(
-    wanted: Wanted, column: tuple[StructField, pa.DataType] | None, stage: str
+    wanted: WantedResult, column: tuple[StructField, pa.DataType] | None, stage: str
 ) -> tuple[StructField, Computed]:
     """The result's column in Spark, and how it is computed from ``column``, which is None for rows.
 
@@ -105,13 +115,13 @@ def computed(
 
 
 def results_of(
-    found: Sequence[tuple[StructField, Computed]], states: Sequence[State], apart: str | None = None
-) -> tuple[Result, ...]:
+    found: Sequence[tuple[StructField, Computed]], states: Sequence[StateColumn], apart: str | None = None
+) -> tuple[ResultColumn, ...]:
     """The results from groups with these states, and, last, the number of different values of ``apart``."""
     places = {state: place for place, state in enumerate(states)}
     return tuple(
-        Result(field.name, (len(states),), counted)
+        ResultColumn(field.name, (len(states),), counted)
         if apart is not None and how.distinct == apart
-        else Result(field.name, tuple(places[state] for state in how.states), how.finish)
+        else ResultColumn(field.name, tuple(places[state] for state in how.states), how.finish)
         for field, how in found
     )

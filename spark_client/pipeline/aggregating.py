@@ -12,7 +12,7 @@ from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema, check_key, declared_struct, spark_field
 from spark_client.placement import check_groupable
-from spark_client.reducing import FUNCTIONS, Again, Computed, Present, Reduction, Result, State
+from spark_client.reducing import FUNCTIONS, Again, Computed, Present, Reduction, ResultColumn, StateColumn
 from spark_client.steps import (
     FilterStage,
     FinalStage,
@@ -24,7 +24,7 @@ from spark_client.steps import (
     Stage,
 )
 
-from .aggregate_requests import Aggregations, Wanted, aggregations_wanted, computed, results_of
+from .aggregate_requests import Aggregations, WantedResult, aggregations_wanted, computed, results_of
 from .base import integer
 from .exchanging import Exchanging
 from .nodes import Exchanged, Pair
@@ -105,12 +105,12 @@ class Aggregating(Exchanging):
         found: list[tuple[StructField, Computed]],
         stage: str,
         partitions: SupportsIndex | None,
-    ) -> tuple[Self, Reduction, tuple[Result, ...]]:
+    ) -> tuple[Self, Reduction, tuple[ResultColumn, ...]]:
         """Rows of states in partitions by the keys, what merges them there, and the results of the merged."""
         counted = {how.distinct for _, how in found if how.distinct}
         apart = next(iter(counted)) if len(counted) == 1 and not counted <= set(keys) else None
         counts = [how for _, how in found if how.distinct is None or how.distinct != apart]
-        states: list[State] = list(dict.fromkeys(state for how in counts for state in how.states))
+        states: list[StateColumn] = list(dict.fromkeys(state for how in counts for state in how.states))
         if apart is None:
             grouped, reduction = self._grouped(
                 keys, (), tuple(states), stage, partitions=partitions, placed=keys
@@ -159,7 +159,7 @@ class Aggregating(Exchanging):
         return [self.leg.fields[name] for name in names]
 
     def _computed(
-        self, wanted: Wanted, columns: Mapping[str, str], stage: str
+        self, wanted: WantedResult, columns: Mapping[str, str], stage: str
     ) -> tuple[StructField, Computed]:
         """The result's column in Spark, and how it is computed."""
         if wanted.column == "*":
@@ -175,7 +175,7 @@ class Aggregating(Exchanging):
         self,
         keys: tuple[str, ...],
         carried: tuple[str, ...],
-        states: tuple[State, ...],
+        states: tuple[StateColumn, ...],
         stage: str,
         *,
         partitions: SupportsIndex | None,

@@ -16,7 +16,7 @@ from spark_client.arrow import Declared
 from spark_client.jobs import Shuffles, arrow_schema, declared_struct, is_on, spark_setting
 from spark_client.steps import SortStage, Stage, TopStage
 
-from .nodes import Exchanged, Leg, Pair, Part, steps
+from .nodes import Exchanged, Leg, Pair, PlanPart, steps
 from .spark_names import instead
 
 
@@ -97,7 +97,7 @@ def _stages(leg: Leg) -> int:
     return max(_stages_of(part) for part in leg.parts)
 
 
-def _stages_of(part: Part) -> int:
+def _stages_of(part: PlanPart) -> int:
     origin, before = part.origin, 0
     if isinstance(origin, Exchanged):
         before = _stages(origin.leg)

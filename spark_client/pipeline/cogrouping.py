@@ -19,7 +19,7 @@ from spark_client.placement import check_groupable
 from spark_client.steps import CogroupStage, GroupedSide, PandasCogroup
 
 from .base import Steps
-from .nodes import Exchange, Exchanged, Leg, Pair, Part
+from .nodes import Exchange, Exchanged, Leg, Pair, PlanPart
 from .pairing import Types, check_keys_kept, key_types, placed_keys, placed_types, placing_types
 
 AnySteps = TypeVar("AnySteps", bound=Steps)
@@ -81,7 +81,7 @@ class Cogrouped(Generic[AnySteps]):
             two.side(compared, wanted[1]),
         )
         stage = CogroupStage(fn, declared, first_side, second_side, with_keys, iterates)
-        return replace(left, leg=Leg((Part(Pair(first, second), (stage,)),), struct, declared))
+        return replace(left, leg=Leg((PlanPart(Pair(first, second), (stage,)),), struct, declared))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class _End:
     def types(self) -> Types:
         return key_types(self.steps._schema, self.keys)
 
-    def side(self, compared: Types, wanted: Types | None) -> tuple[Part, GroupedSide]:
+    def side(self, compared: Types, wanted: Types | None) -> tuple[PlanPart, GroupedSide]:
         """What the tasks read, placed by the hashes of the ``wanted`` types, and how they group it."""
         (part,) = self.steps.leg.parts
         exchanged = self.exchanged

@@ -7,14 +7,16 @@ import re
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from spark_client.connection import Server
-from spark_client.jobs import ByColumn, ByKeys, InTurn, Placement, Write, WriteTask
+from spark_client.connection import RemoteServer
+from spark_client.jobs import ByColumn, ByKeys, InTurn, Placement, WriteTask, WriteTasks
 from spark_client.steps import Stage
 
 from .nodes import Exchange, Exchanged, Input
 
 
-def write_of(server: Server, dataset: str, node: Exchanged, given: Input, stages: tuple[Stage, ...]) -> Write:
+def write_of(
+    server: RemoteServer, dataset: str, node: Exchanged, given: Input, stages: tuple[Stage, ...]
+) -> WriteTasks:
     """The tasks that send the rows of ``given``, after the stages, as the node's exchange says."""
     exchange = node.exchange
     rows = given.rows
@@ -45,7 +47,7 @@ def write_of(server: Server, dataset: str, node: Exchanged, given: Input, stages
             exchange.budget_bytes,
         )
 
-    return Write(rows, task)
+    return WriteTasks(rows, task)
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:

@@ -15,7 +15,7 @@ from spark_client.placement import partition_ids
 from spark_client.steps import SortStage
 
 from .base import default_partitions, integer
-from .nodes import Exchange, Exchanged, Leg, Part
+from .nodes import Exchange, Exchanged, Leg, PlanPart
 from .range_steps import Ranging
 
 
@@ -106,7 +106,7 @@ class Exchanging(Ranging):
 
     def _exchanged(self, exchange: Exchange, order: tuple[SortKey, ...]) -> Self:
         declared = replace(self.leg.declared, stage=str(exchange))
-        leg = Leg((Part(Exchanged(self.leg, exchange)),), self.leg.struct, declared)
+        leg = Leg((PlanPart(Exchanged(self.leg, exchange)),), self.leg.struct, declared)
         if order:
             named = replace(declared, stage=f"sort by {', '.join(map(str, order))}")
             leg = leg.with_stage(SortStage(named, order), self.leg.struct)

@@ -28,12 +28,12 @@ from pyspark.sql import SparkSession
 from spark_client.jobs import (
     Cut,
     Ran,
-    Sealed,
+    SealedDataset,
     Shares,
     Shuffles,
     Sides,
     Target,
-    Written,
+    WrittenDataset,
     cores,
     cuts_of,
     cuts_of_pair,
@@ -42,7 +42,7 @@ from spark_client.jobs import (
 from spark_client.steps import Stage
 
 from .exchange_writes import dataset_name, write_of
-from .nodes import Exchange, Exchanged, Input, Leg, Pair, Part, exchanges
+from .nodes import Exchange, Exchanged, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
 
 
@@ -54,7 +54,7 @@ class Execution:
         self._spark = spark
         self._token = uuid.uuid4().hex
         self._began = time.monotonic()
-        self._written: dict[Exchanged, Sealed] = {}
+        self._written: dict[Exchanged, SealedDataset] = {}
         self._persisted: set[Exchanged] = set()
         self._users: Counter[Exchanged] = Counter()
         self._legs: dict[Exchanged, Leg] = {}
@@ -80,7 +80,7 @@ class Execution:
             self.drop_all()
             raise
 
-    def sealed(self, exchanged: Exchanged) -> Sealed:
+    def sealed(self, exchanged: Exchanged) -> SealedDataset:
         """Run what the exchange needs, and the exchange; its dataset. Raises as :meth:`inputs`."""
         self._users[exchanged] += 1
         self._count(self._leg(exchanged))
@@ -104,7 +104,7 @@ class Execution:
             if exchanged not in self._persisted
         ]
 
-    def written(self, exchanged: Exchanged) -> Sealed:
+    def written(self, exchanged: Exchanged) -> SealedDataset:
         """The dataset of an exchange that has run, and that the last leg reads."""
         return self._written[exchanged]
 
@@ -135,7 +135,7 @@ class Execution:
         self._run_together(list(dict.fromkeys(exchanges(leg))))
         return [(self._input(part, alone=alone), part.stages) for part in leg.parts]
 
-    def _input(self, part: Part, *, alone: bool) -> Input:
+    def _input(self, part: PlanPart, *, alone: bool) -> Input:
         origin = part.origin
         if isinstance(origin, Input):
             return origin
@@ -176,7 +176,7 @@ class Execution:
             tasks = None if available is None else tasks_for([*partition_bytes, read_bytes], available)
         return Shares.equal(partition_bytes, tasks or exchange.partitions, cuts)
 
-    def _sealed(self, exchanged: Exchanged) -> Sealed:
+    def _sealed(self, exchanged: Exchanged) -> SealedDataset:
         known = self._written.get(exchanged)
         if known is not None:
             return known
@@ -276,7 +276,7 @@ def divisible_sides(pair: Pair, stages: tuple[Stage, ...]) -> list[str]:
     return may
 
 
-def _sealed_by(written: Written, target: Target) -> Ran:
+def _sealed_by(written: WrittenDataset, target: Target) -> Ran:
     sizes = written.totals["partition_bytes"]
     partition_bytes = tuple(sizes.get(str(partition), 0) for partition in range(target.partitions))
-    return Ran(Sealed(written.source, target.schema, partition_bytes), written)
+    return Ran(SealedDataset(written.source, target.schema, partition_bytes), written)

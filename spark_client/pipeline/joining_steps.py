@@ -21,7 +21,7 @@ from .asof_steps import as_of_times, time_columns
 from .base import Steps, find_columns
 from .cogrouping import Cogrouped
 from .join_columns import joined_columns
-from .nodes import Leg, Pair, Part
+from .nodes import Leg, Pair, PlanPart
 from .pairing import JoinKey, paired
 
 On = str | Iterable[str] | Iterable[tuple[str, str]] | Mapping[str, str]
@@ -166,7 +166,7 @@ class Joining(Steps):
         stage: Stage = JoinStage(declared, plan, *placed)
         if nearest:
             stage = AsofStage(declared, plan, nearest[0], *placed)
-        return replace(self, leg=Leg((Part(Pair(found.left, found.right), (stage,)),), struct, declared))
+        return replace(self, leg=Leg((PlanPart(Pair(found.left, found.right), (stage,)),), struct, declared))
 
     def _table(self, broadcast: Broadcast, where: str) -> _Right:
         place = f"in broadcast {broadcast.name!r}"

@@ -1,7 +1,7 @@
 """What a plan consists of: legs, the exchanges between them, and where each leg's rows come from.
 
 A plan is a tree of immutable nodes, from the last leg back to the DataFrames and scans: a :class:`Leg` has
-:class:`Part` s, a part has an *origin* and the stages over it, and an origin is
+:class:`PlanPart` s, a part has an *origin* and the stages over it, and an origin is
 
     ==================  ==============================================================================
     :class:`Input`      the rows of a DataFrame, or what tasks read of a scan
@@ -25,7 +25,7 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
-from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, Source, batch_limits
+from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, TaskSource, batch_limits
 from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage
 
 
@@ -73,7 +73,7 @@ class Input:
 
     rows: DataFrame
     label: str
-    source: Source | Sides | None = None
+    source: TaskSource | Sides | None = None
     shares: Shares | None = None
     batch_rows: int | None = None
 
@@ -82,7 +82,7 @@ class Input:
         cls,
         spark: SparkSession,
         label: str,
-        source: Source | Sides,
+        source: TaskSource | Sides,
         shares: Shares,
         batch_rows: int | None = None,
     ) -> Input:
@@ -113,22 +113,22 @@ class Exchanged:
         """Where a run takes the rows from: the leg, or the twin, if that is persisted."""
         if self.twin is None or not is_persisted(self.twin):
             return self.leg
-        return Leg((Part(self.twin),), self.leg.struct, self.leg.declared)
+        return Leg((PlanPart(self.twin),), self.leg.struct, self.leg.declared)
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
     """The same partitions of two exchanges with equal keys, each after stages of its own."""
 
-    left: Part
-    right: Part
+    left: PlanPart
+    right: PlanPart
 
 
 Origin = Input | Exchanged | Pair
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class PlanPart:
     """Stages over the rows of an origin, in one pass."""
 
     origin: Origin
@@ -149,7 +149,7 @@ class Part:
 class Leg:
     """The rows of all parts, and their schema."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PlanPart, ...]
     struct: StructType
     declared: Declared = field(repr=False)
 
@@ -164,7 +164,7 @@ class Leg:
         return Leg(parts, struct, stage.declared)
 
     @property
-    def single(self) -> Part | None:
+    def single(self) -> PlanPart | None:
         """The only part; None after a union."""
         return self.parts[0] if len(self.parts) == 1 else None
 
@@ -175,7 +175,7 @@ def exchanges(leg: Leg) -> Iterator[Exchanged]:
         yield from _exchanges(part)
 
 
-def _exchanges(part: Part) -> Iterator[Exchanged]:
+def _exchanges(part: PlanPart) -> Iterator[Exchanged]:
     if isinstance(part.origin, Exchanged):
         yield part.origin
     elif isinstance(part.origin, Pair):
@@ -188,7 +188,7 @@ def steps(leg: Leg) -> str:
     return " + ".join(_steps(part) for part in leg.parts)
 
 
-def _steps(part: Part) -> str:
+def _steps(part: PlanPart) -> str:
     origin = part.origin
     if isinstance(origin, Input):
         before = origin.label

@@ -14,7 +14,7 @@ from spark_client.joining import KeyForm
 from spark_client.placement import PlacedKeys
 
 from .base import Steps, default_partitions, integer
-from .nodes import Exchange, Exchanged, Part
+from .nodes import Exchange, Exchanged, PlanPart
 
 Types = tuple[pa.DataType, ...]
 
@@ -33,8 +33,8 @@ class Paired:
     they were; None without stages that could change them.
     """
 
-    left: Part
-    right: Part
+    left: PlanPart
+    right: PlanPart
     left_placed: PlacedKeys | None
     right_placed: PlacedKeys | None
 
@@ -88,10 +88,10 @@ class _Side:
         wanted = self.types or key_types(self.steps._schema, self.keys)
         return last if _hashed(placed_types(last)) == _hashed(wanted) else None
 
-    def part(self, count: int) -> tuple[Part, PlacedKeys | None]:
+    def part(self, count: int) -> tuple[PlanPart, PlacedKeys | None]:
         exchanged, leg = self.exchanged, self.steps.leg
         if exchanged is None or exchanged.exchange.partitions != count:
-            return Part(Exchanged(leg, Exchange(count, self.keys, types=self.types))), None
+            return PlanPart(Exchanged(leg, Exchange(count, self.keys, types=self.types))), None
         (part,) = leg.parts
         kept = all(part.source(key) == key for key in self.keys)
         return part, None if kept else placed_keys(exchanged)

@@ -77,7 +77,7 @@ from .finishing import Finishing
 from .grouping_steps import Grouping
 from .joining_steps import Joining
 from .mapping import Mapping
-from .nodes import Input, Leg, Part
+from .nodes import Input, Leg, PlanPart
 
 
 class Pipeline(Mapping, Grouping, Joining, Aggregating, Combining, Exchanging, Finishing):
@@ -95,10 +95,10 @@ class Pipeline(Mapping, Grouping, Joining, Aggregating, Combining, Exchanging, F
         shuffles.sessions.used(spark)
         struct = declared_struct(spark, df.schema, "the DataFrame")
         declared = Declared("the DataFrame", arrow_schema(spark, struct, "the DataFrame"))
-        return cls(shuffles, spark, Leg((Part(Input(df, "DataFrame")),), struct, declared))
+        return cls(shuffles, spark, Leg((PlanPart(Input(df, "DataFrame")),), struct, declared))
 
     @classmethod
     def of_scan(cls, shuffles: Shuffles, spark: SparkSession, scan: Scan) -> Pipeline:
         """A pipeline without steps over what its first tasks read."""
         start = Input.of(spark, str(scan), scan.splits, Shares.each(len(scan.splits)), scan.batch_rows)
-        return cls(shuffles, spark, Leg((Part(start),), scan.struct, scan.declared))
+        return cls(shuffles, spark, Leg((PlanPart(start),), scan.struct, scan.declared))

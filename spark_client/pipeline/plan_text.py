@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from spark_client.jobs import readable_size
 from spark_client.steps import READING
 
-from .nodes import Exchange, Exchanged, Input, Leg, Pair, Part
+from .nodes import Exchange, Exchanged, Input, Leg, Pair, PlanPart
 from .run_statistics import ExchangeStatistics
 
 Of = Mapping[Exchanged, ExchangeStatistics]
@@ -39,7 +39,7 @@ class _Text:
             return self._of_part(leg.single, seconds)
         return ["union", *_branches([self._of_part(part, seconds) for part in leg.parts])]
 
-    def _of_part(self, part: Part, seconds: Mapping[str, float]) -> list[str]:
+    def _of_part(self, part: PlanPart, seconds: Mapping[str, float]) -> list[str]:
         stages = [stage.declared.stage for stage in reversed(part.stages)]
         lines = [f"{name}  {seconds[name]:.2f} s" if name in seconds else name for name in stages]
         origin = part.origin

@@ -2,6 +2,6 @@
 
 from .aggregate_functions import FUNCTIONS, SYNONYMS, Computed, Function, count_rows
 from .coded_states import Again
-from .group_results import Result, counted, finished
-from .group_states import Present, State
+from .group_results import ResultColumn, counted, finished
+from .group_states import Present, StateColumn
 from .reduction import BATCH_ROWS, Reduction, merge_bytes

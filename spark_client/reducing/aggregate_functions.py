@@ -26,7 +26,7 @@ class Computed:
     if the result is how many different values it has, which may be counted without the states.
     """
 
-    states: tuple[states.State, ...]
+    states: tuple[states.StateColumn, ...]
     finish: Callable[..., pa.Array]
     type: pa.DataType
     nullable: bool = True
@@ -82,7 +82,7 @@ def _count(column: str, kind: pa.DataType) -> Computed:  # noqa: ARG001 - the fa
 
 def count_rows() -> Computed:
     """``count(*)``."""
-    return Computed((states.Rows(),), results.counted, pa.int64(), nullable=False)
+    return Computed((states.RowCount(),), results.counted, pa.int64(), nullable=False)
 
 
 def _sum_of(column: str, kind: pa.DataType) -> states.Sum:
@@ -110,7 +110,7 @@ def _mean(column: str, kind: pa.DataType) -> Computed:
 
 def _extreme(kernel: str, column: str, kind: pa.DataType) -> Computed:
     if pa.types.is_nested(kind):
-        state: states.State = coded_states.Foremost(column, kind, kernel == "max")
+        state: states.StateColumn = coded_states.Foremost(column, kind, kernel == "max")
     else:
         state = states.Extreme.of(column, kind, kernel)
     return Computed((state,), partial(results.extreme, kind), kind)

@@ -25,7 +25,7 @@ from spark_client.arrow import SortCodes, SortKey, array_over, offsets, values, 
 from spark_client.placement import group_codes
 
 from .canonical_keys import canonical
-from .group_states import Merging, State
+from .group_states import Merging, StateColumn
 
 MOMENTS = pa.struct([("count", pa.int64()), ("mean", pa.float64()), ("deviations", pa.float64())])
 
@@ -118,7 +118,7 @@ class Again:
     """A state that a column has already: rows of groups are grouped once more, by fewer keys."""
 
     column: str
-    state: State
+    state: StateColumn
 
     @property
     def type(self) -> pa.DataType:

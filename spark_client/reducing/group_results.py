@@ -17,7 +17,7 @@ from .group_states import as_floats
 
 
 @dataclass(frozen=True)
-class Result:
+class ResultColumn:
     """One column of the result: ``finish`` over the columns of ``states``, which are numbers of states."""
 
     name: str
@@ -122,7 +122,7 @@ def _placed(found: NDArray[np.float64], places: NDArray[np.int64], rows: int) ->
     return pc.if_else(flags, array_over(whole), pa.scalar(None, pa.float64()))
 
 
-def finished(results: Sequence[Result], states: Sequence[Any], stage: str) -> list[pa.Array]:
+def finished(results: Sequence[ResultColumn], states: Sequence[Any], stage: str) -> list[pa.Array]:
     """The columns of the results. Raises InvalidRequest: one does not fit its type."""
     found = []
     for result in results:

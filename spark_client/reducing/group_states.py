@@ -6,15 +6,15 @@ So a row, what one task knows of a group, and what all know have one form, and a
     ==================  ==================================================  ==========================
     state               lifted                                              merged by
     ==================  ==================================================  ==========================
-    :class:`Rows`       1                                                   Arrow's ``sum``
+    :class:`RowCount`       1                                                   Arrow's ``sum``
     :class:`Present`    1, or 0 for a null                                  Arrow's ``sum``
     :class:`Sum`        the value in the sum's type                         Arrow's ``sum``, checked
     :class:`Product`    the value as a double                               Arrow's ``product``
     :class:`Extreme`    the value; a float as an integer of the same order  Arrow's ``min`` or ``max``
     ==================  ==================================================  ==========================
 
-Those that Arrow has no kernel for are in ``coded_states``. Nulls do not count, except in ``Rows``. The state of a group
-without values is null or zero.
+Those that Arrow has no kernel for are in ``coded_states``. Nulls do not count, except in ``RowCount``. The state of a
+group without values is null or zero.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_client.arrow import array_over, widened
 LONG, DOUBLE = pa.int64(), pa.float64()
 
 
-class State(Protocol):
+class StateColumn(Protocol):
     """One column of a group's state. ``kernel`` is Arrow's aggregation that merges it; None for :meth:`merged`."""
 
     @property
@@ -76,7 +76,7 @@ class Merging:
 
 
 @dataclass(frozen=True)
-class Rows(Merging):
+class RowCount(Merging):
     """How many rows."""
 
     column: None = None

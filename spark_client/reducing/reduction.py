@@ -34,7 +34,7 @@ from spark_client.placement import group_codes
 
 from .canonical_keys import canonical
 from .coded_states import first_rows
-from .group_states import State
+from .group_states import StateColumn
 
 CHUNK_BYTES = 16 << 20
 BATCH_ROWS = 64 * 1024
@@ -55,7 +55,7 @@ class Reduction:
     """
 
     keys: tuple[str, ...]
-    states: tuple[State, ...]
+    states: tuple[StateColumn, ...]
     schema: pa.Schema
     stage: str
     carried: tuple[str, ...] = ()

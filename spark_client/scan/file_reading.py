@@ -23,8 +23,8 @@ from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, So
 
 from .holdable import csv_schema, json_schema, orc_schema, parquet_schema, roomy
 from .legacy_calendar import check_dates, is_legacy
-from .pieces import File, Fragment, Home, Piece
-from .wanted import Wanted
+from .pieces import File, FileHome, FilePiece, Fragment
+from .wanted import WantedColumns
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 8 << 20
@@ -52,13 +52,13 @@ class FileReading:
     of ORC's timestamps.
     """
 
-    homes: tuple[Home, ...]
-    wanted: Wanted
+    homes: tuple[FileHome, ...]
+    wanted: WantedColumns
     filter: Any = None
     batch_rows: int = BATCH_ROWS
     zone: str | None = None
 
-    def read(self, file: File | Fragment, pieces: Sequence[Piece]) -> Iterator[Any]:
+    def read(self, file: File | Fragment, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         """The rows of pieces of one file.
 
         Raises:
@@ -85,7 +85,7 @@ class FileReading:
         if None not in planned and rows != sum(filter(None, planned)):
             raise _changed(file.path, "rows", sum(filter(None, planned)), rows)
 
-    def _batches(self, file: File | Fragment, pieces: Sequence[Piece]) -> Iterator[Any]:
+    def _batches(self, file: File | Fragment, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         if isinstance(file, Fragment):
             columns = list(self.wanted.declared.schema.names)
             return iter(file.fragment.to_batches(columns=columns, batch_size=self.batch_rows))
@@ -96,7 +96,7 @@ class FileReading:
             return self._row_groups(home, file, pieces)
         return self._record_batches(home, file, pieces)
 
-    def _row_groups(self, home: Home, file: File, pieces: Sequence[Piece]) -> Iterator[Any]:
+    def _row_groups(self, home: FileHome, file: File, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         from pyarrow import parquet as pq  # noqa: PLC0415 - only a task that reads Parquet needs it
 
         with home.filesystem.open_input_file(file.path) as source:
@@ -131,7 +131,7 @@ class FileReading:
                         check_dates(given, file.path)
                     yield given
 
-    def _record_batches(self, home: Home, file: File, pieces: Sequence[Piece]) -> Iterator[Any]:
+    def _record_batches(self, home: FileHome, file: File, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         with home.filesystem.open_input_file(file.path) as source:
             if file.size_bytes not in (None, source.size()):
                 raise _changed(file.path, "bytes", file.size_bytes, source.size())
@@ -145,7 +145,7 @@ class FileReading:
             for piece in pieces:
                 yield reader.get_batch(piece.unit)
 
-    def _scanned(self, home: Home, file: File) -> Iterator[Any]:
+    def _scanned(self, home: FileHome, file: File) -> Iterator[Any]:
         size_bytes = home.filesystem.get_file_info(file.path).size
         if None not in (size_bytes, file.size_bytes) and size_bytes != file.size_bytes:
             raise _changed(file.path, "bytes", file.size_bytes, size_bytes)
@@ -153,7 +153,7 @@ class FileReading:
             return self._json_rows(home, file)
         return self._fragment(home, file)
 
-    def _fragment(self, home: Home, file: File) -> Iterator[Any]:
+    def _fragment(self, home: FileHome, file: File) -> Iterator[Any]:
         fragment = home.format.make_fragment(file.path, home.filesystem)
         there = physical = fragment.physical_schema
         if home.kind == "csv":
@@ -180,7 +180,7 @@ class FileReading:
                 check_dates(given, file.path)
             yield given
 
-    def _json_rows(self, home: Home, file: File) -> Iterator[Any]:
+    def _json_rows(self, home: FileHome, file: File) -> Iterator[Any]:
         """Not by the scanner, which finds only the names that the first rows of a file have."""
         from pyarrow import json  # noqa: PLC0415 - only a task that reads JSON needs it
 
@@ -205,14 +205,14 @@ class FileReading:
         there = set(schema.names) - values.keys()
         return [name for name in self.wanted.declared.schema.names if name in there]
 
-    def _buffer_bytes(self, home: Home, pieces: Sequence[Piece]) -> int:
+    def _buffer_bytes(self, home: FileHome, pieces: Sequence[FilePiece]) -> int:
         """How many bytes of each column are held at a time; 0 for whole row groups."""
         largest_bytes = max(piece.size_bytes for piece in pieces)
         if largest_bytes <= WHOLE_BYTES.get(home.filesystem.type_name, WHOLE_BYTES_ELSEWHERE):
             return 0
         return max(BUFFER_BYTES // 16, min(BUFFER_BYTES, largest_bytes // len(self.wanted.declared.schema)))
 
-    def _batch_rows(self, piece: Piece) -> int:
+    def _batch_rows(self, piece: FilePiece) -> int:
         if not piece.rows or not piece.size_bytes:
             return self.batch_rows
         return max(1, min(self.batch_rows, BATCH_BYTES * piece.rows // piece.size_bytes))

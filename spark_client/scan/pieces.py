@@ -21,7 +21,7 @@ from .file_systems import portable
 from .filters import statistics_tell
 from .holdable import is_view, parquet_schema
 from .legacy_calendar import is_legacy
-from .wanted import Wanted
+from .wanted import WantedColumns
 
 FOOTER_THREADS = 16
 VALUE_BYTES = 16
@@ -29,7 +29,7 @@ VALUE_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Home:
+class FileHome:
     """What many files share: how they are opened and read.
 
     Args:
@@ -77,7 +77,7 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """A part of ``file``: its row group or record batch ``unit``, or all of it.
 
     Args:
@@ -96,9 +96,9 @@ class Piece:
 def pieces_of(
     dataset: Any,
     schema: pa.Schema,
-    wanted: Wanted,
+    wanted: WantedColumns,
     filter: Any = None,  # noqa: A002 - pyarrow's name
-) -> tuple[tuple[Home, ...], list[Piece]]:
+) -> tuple[tuple[FileHome, ...], list[FilePiece]]:
     """The homes, and the pieces in the dataset's order. The filter fits ``schema``, which may have other types than
     the dataset's own: then only footers tell what it excludes.
 
@@ -126,14 +126,14 @@ def pieces_of(
 
 
 class _Planner:
-    def __init__(self, schema: pa.Schema, wanted: Wanted, filter: Any) -> None:  # noqa: A002 - as above
+    def __init__(self, schema: pa.Schema, wanted: WantedColumns, filter: Any) -> None:  # noqa: A002 - as above
         self._schema = schema
         self._wanted = wanted
         self._names = frozenset(wanted.declared.schema.names)
         self._filter = filter if filter is not None and statistics_tell(filter, schema) else None
         self._filtered = () if self._filter is None else needed(self._filter, schema)
         self._fitting: tuple[tuple[str, ...], pa.Schema] | None = None
-        self.homes: tuple[Home, ...] = ()
+        self.homes: tuple[FileHome, ...] = ()
 
     def files(self, fragments: Sequence[Any]) -> list[File | Fragment]:
         """What each fragment is of, and the homes. Sizes that no footer tells are asked for in one call for each file
@@ -171,7 +171,7 @@ class _Planner:
             if type(other_form) is type(form) and other_form.equals(form) and other.equals(filesystem):
                 return number
         known.append((filesystem, form))
-        home = Home(portable(filesystem), form.default_extname)
+        home = FileHome(portable(filesystem), form.default_extname)
         if isinstance(form, ds.ParquetFileFormat):
             home = replace(home, dictionaries=frozenset(form.read_options.dictionary_columns))
         elif not isinstance(form, ds.IpcFileFormat):
@@ -179,14 +179,14 @@ class _Planner:
         self.homes += (home,)
         return len(self.homes) - 1
 
-    def pieces(self, fragment: Any, file: File | Fragment) -> list[Piece]:
+    def pieces(self, fragment: Any, file: File | Fragment) -> list[FilePiece]:
         """The pieces of one fragment. Raises as :func:`pieces_of`."""
         from pyarrow import dataset as ds  # noqa: PLC0415 - as above
 
         try:
             if isinstance(file, Fragment):
                 rows = fragment.count_rows()
-                return [Piece(file, 0, rows, rows * VALUE_BYTES * len(self._wanted.declared.schema))]
+                return [FilePiece(file, 0, rows, rows * VALUE_BYTES * len(self._wanted.declared.schema))]
             if isinstance(fragment, ds.ParquetFileFragment):
                 return list(self._row_groups(file, fragment))
             if isinstance(fragment.format, ds.IpcFileFormat):
@@ -194,9 +194,9 @@ class _Planner:
         except (pa.ArrowException, OSError) as error:
             first_line = str(error).partition("\n")[0]
             raise InvalidRequest(f"scan: {file.path} cannot be read: {first_line}", file=file.path) from error
-        return [Piece(file, 0, None, file.size_bytes or 0)]
+        return [FilePiece(file, 0, None, file.size_bytes or 0)]
 
-    def _row_groups(self, file: File, fragment: Any) -> Iterator[Piece]:
+    def _row_groups(self, file: File, fragment: Any) -> Iterator[FilePiece]:
         if not self._wanted.lenient:
             # Of its own: the dataset's would keep the footers of all files.
             fragment = fragment.format.make_fragment(
@@ -220,7 +220,7 @@ class _Planner:
                 if share is None:
                     share = _share(metadata.row_group(group.id), self._names)
                 whole_bytes = group.total_byte_size
-                yield Piece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes)
+                yield FilePiece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes)
 
     def _of_others(self, physical: pa.Schema, schema: pa.Schema) -> bool:
         """Whether the filter would be compared with statistics that are views, or numbers that stand for intervals,
@@ -240,14 +240,14 @@ class _Planner:
         self._wanted.check(file.path, schema, names)
         self._fitting = names, schema
 
-    def _record_batches(self, file: File, fragment: Any) -> Iterator[Piece]:
+    def _record_batches(self, file: File, fragment: Any) -> Iterator[FilePiece]:
         with fragment.filesystem.open_input_file(fragment.path) as source:
             reader = pa.ipc.open_file(source)
             self._check(file, reader.schema)
             count = reader.num_record_batches
         file = replace(file, units=count)
         for unit in range(count):
-            yield Piece(file, unit, None, (file.size_bytes or 0) // count)
+            yield FilePiece(file, unit, None, (file.size_bytes or 0) // count)
 
 
 def _share(group: Any, names: Collection[str]) -> float:

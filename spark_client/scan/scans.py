@@ -51,7 +51,7 @@ from .folder_values import FolderRules
 from .known_columns import known_columns
 from .pieces import pieces_of
 from .splits import Splits
-from .wanted import Wanted
+from .wanted import WantedColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,7 @@ class Scan:
             check_compared(
                 struct, declared.schema, expression, "scan: filter", "give schema= with it as string"
             )
-        wanted = Wanted(
+        wanted = WantedColumns(
             declared, tuple(names), known.origin, known.lenient, columns is None, rules.case_sensitive
         )
         homes, pieces = pieces_of(dataset, known.schema, wanted, expression)

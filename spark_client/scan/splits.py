@@ -26,7 +26,7 @@ from spark_client.spill import TaskMemory
 
 from .file_reading import FileReading
 from .file_systems import hidden
-from .pieces import File, Fragment, Piece
+from .pieces import File, FilePiece, Fragment
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Splits:
     reading: FileReading
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], sizes: SplitSizes, reading: FileReading) -> Splits:
+    def of(cls, pieces: Sequence[FilePiece], sizes: SplitSizes, reading: FileReading) -> Splits:
         """The pieces in their order, in splits.
 
         Raises:
@@ -55,13 +55,13 @@ class Splits:
     def __len__(self) -> int:
         return len(self.packed)
 
-    def pieces(self, number: int) -> list[Piece]:
+    def pieces(self, number: int) -> list[FilePiece]:
         """What one split is of."""
         found = []
         plan = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
         for kind, said, units in plan:
             file = _KINDS[kind](*said)
-            found += [Piece(file, *unit) for unit in units]
+            found += [FilePiece(file, *unit) for unit in units]
         return found
 
     def read(self, number: int, memory: TaskMemory | None = None) -> Iterator[Any]:  # noqa: ARG002 - of a source
@@ -75,7 +75,7 @@ class Splits:
 _KINDS = (File, Fragment)
 
 
-def _packed(pieces: Sequence[Piece]) -> bytes:
+def _packed(pieces: Sequence[FilePiece]) -> bytes:
     """The pieces as plain tuples: a path once for each file, and no names."""
     found = []
     for _, group in groupby(pieces, _occurrence):
@@ -85,7 +85,7 @@ def _packed(pieces: Sequence[Piece]) -> bytes:
     return zlib.compress(pickle.dumps(found), 1)
 
 
-def _occurrence(piece: Piece) -> int:
+def _occurrence(piece: FilePiece) -> int:
     """What pieces of one file share, not those of a file that was given twice, which is read twice."""
     return id(piece.file)
 
@@ -94,7 +94,7 @@ def _values(of: Any) -> tuple[Any, ...]:
     return tuple(getattr(of, field.name) for field in fields(of))
 
 
-def _shared_out(pieces: Sequence[Piece], sizes: SplitSizes) -> tuple[tuple[Piece, ...], ...]:
+def _shared_out(pieces: Sequence[FilePiece], sizes: SplitSizes) -> tuple[tuple[FilePiece, ...], ...]:
     costs = []
     before: Any = None
     for piece in pieces:
@@ -102,7 +102,7 @@ def _shared_out(pieces: Sequence[Piece], sizes: SplitSizes) -> tuple[tuple[Piece
         before = piece.file
     total = sum(costs)
     tasks = sizes.tasks(total)
-    found: list[list[Piece]] = [[] for _ in range(tasks)]
+    found: list[list[FilePiece]] = [[] for _ in range(tasks)]
     start = 0
     for piece, cost in zip(pieces, costs, strict=True):
         found[min(tasks - 1, (2 * start + cost) * tasks // (2 * max(1, total)))].append(piece)

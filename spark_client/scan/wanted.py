@@ -20,7 +20,7 @@ _DRIFT = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedColumns:
     """What every file must give.
 
     Args:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spark_client import spill
 from spark_client.arrow import Declared, Picker, together
 from spark_client.placement import row_hashes
-from spark_client.reducing import BATCH_ROWS, Reduction, Result, finished, merge_bytes
+from spark_client.reducing import BATCH_ROWS, Reduction, ResultColumn, finished, merge_bytes
 
 from .one_pass import Pass
 
@@ -62,7 +62,7 @@ class FinalStage:
     """
 
     reduction: Reduction
-    results: tuple[Result, ...]
+    results: tuple[ResultColumn, ...]
     declared: Declared
 
     divisible = False

@@ -32,7 +32,7 @@ import pyarrow as pa
 from flight_server.protocol import DatasetRequest
 from spark_client import ShuffleClient
 from spark_client.arrow import Declared
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.jobs import InTurn, Readable, Shuffles, WriteTask
 from tests.benchmarks.measure import GB, MIB, conditions, console, cpu_seconds, own_cpu_seconds, table
 from tests.benchmarks.peers import batch_of
@@ -130,7 +130,7 @@ def puts(workers: ProcessPoolExecutor, location: str, size_bytes: int) -> Iterat
 
 def exchange(workers: ProcessPoolExecutor, location: str, size_bytes: int) -> Iterator[Used]:
     """One shuffle dataset, written and read by tasks."""
-    name, server, schema = uuid.uuid4().hex, Server(location), _rows().schema
+    name, server, schema = uuid.uuid4().hex, RemoteServer(location), _rows().schema
     shuffles = Shuffles(server, 600.0)
     try:
         generation, places = shuffles.create(name, schema, PARTITIONS)

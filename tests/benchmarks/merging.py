@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import CreateRequest
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes.partition_stream import partition_streams
 from spark_client.merge.merged import MergedStream, merge
 from tests.benchmarks.measure import MIB, conditions, console, table
@@ -99,7 +99,7 @@ def _drained(merged: MergedStream) -> None:
 
 
 def _consume(location: str, streams: int, consumer: str) -> None:
-    server = Server(location)
+    server = RemoteServer(location)
     endpoints = server.flight_info(f"merge-{streams}").endpoints
     rss_before_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     pool = MemoryPool(BUDGET_BYTES, "merge")

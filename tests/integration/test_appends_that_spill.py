@@ -11,7 +11,7 @@ import pytest
 
 from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest, WriteMode
 from spark_client import ShuffleClient
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes import PutStream
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -39,13 +39,15 @@ def coded(seed: int) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def server(flight_server_process: Callable[..., ServerProcess]) -> Iterator[Server]:
-    server = Server(flight_server_process(memory_limit="32MiB", http_port=0).location)
+def server(flight_server_process: Callable[..., ServerProcess]) -> Iterator[RemoteServer]:
+    server = RemoteServer(flight_server_process(memory_limit="32MiB", http_port=0).location)
     yield server
     server.close()
 
 
-def written(server: Server, mode: WriteMode, make: Batches, seeds: range, *, partitions: int = 3) -> None:
+def written(
+    server: RemoteServer, mode: WriteMode, make: Batches, seeds: range, *, partitions: int = 3
+) -> None:
     """Write a batch of each seed into the partitions by turns, a producer for each, and seal."""
     schema = make(0).schema
     text = base64.b64encode(schema.serialize().to_pybytes()).decode()
@@ -87,7 +89,7 @@ def spilled_bytes(client: ShuffleClient) -> int:
 
 @pytest.mark.parametrize("make", [plain, coded], ids=["plain", "dictionaries"])
 def test_what_was_appended_is_read_as_it_was_written_when_memory_has_ended(
-    server: Server, make: Batches
+    server: RemoteServer, make: Batches
 ) -> None:
     with ShuffleClient(server.location) as client:
         written(server, WriteMode.APPEND, make, range(15))
@@ -99,7 +101,7 @@ def test_what_was_appended_is_read_as_it_was_written_when_memory_has_ended(
         assert client.get("other", ordered=True).read_all().equals(in_order(plain, range(30), partitions=1))
 
 
-def test_many_appends_one_after_the_other_keep_every_row_of_each(server: Server) -> None:
+def test_many_appends_one_after_the_other_keep_every_row_of_each(server: RemoteServer) -> None:
     with ShuffleClient(server.location) as client:
         writes = [range(start, start + 12) for start in range(0, 96, 12)]
         for seeds in writes:
@@ -109,7 +111,7 @@ def test_many_appends_one_after_the_other_keep_every_row_of_each(server: Server)
 
 
 def test_an_append_to_what_an_overwrite_left_does_not_find_the_files_of_the_overwritten(
-    server: Server,
+    server: RemoteServer,
 ) -> None:
     with ShuffleClient(server.location) as client:
         written(server, WriteMode.NEW, plain, range(40))
@@ -123,7 +125,7 @@ def test_an_append_to_what_an_overwrite_left_does_not_find_the_files_of_the_over
         assert same(reader.read_all(), in_order(plain, range(40))), "a reader of the overwritten one finishes"
 
 
-def test_the_files_of_an_append_go_when_the_dataset_is_dropped(server: Server) -> None:
+def test_the_files_of_an_append_go_when_the_dataset_is_dropped(server: RemoteServer) -> None:
     with ShuffleClient(server.location) as client:
         written(server, WriteMode.APPEND, plain, range(30))
         written(server, WriteMode.APPEND, plain, range(100, 130))

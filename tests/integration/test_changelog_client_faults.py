@@ -22,7 +22,7 @@ from flight_server.protocol.errors import (
 )
 from spark_client import Changelog, Reading, ShuffleClient, Timeouts, Writing, latest
 from spark_client.changelogs import Follower, gathered_puts
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes.writing import _known
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -205,7 +205,7 @@ def test_a_follower_whose_connection_breaks_in_a_step_gets_each_change_once(
     with ShuffleClient(empty_server.location) as direct, Proxy.to(target) as proxy:
         rates = direct.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
         location = proxy.location if lane == "grpc" else empty_server.location
-        server = Server(location, timeouts=patient, reading=Reading(lane=lane))
+        server = RemoteServer(location, timeouts=patient, reading=Reading(lane=lane))
         follower = Follower(replace(rates.address, server=server, locations=(proxy.http,)), 0)
         found: Counter[Row] = Counter()
         for time in range(1, 6):
@@ -223,7 +223,7 @@ def test_a_flipped_bit_is_noticed_and_the_step_comes_again(empty_server: ServerP
     patient = Timeouts(backoff_seconds=0.01, backoff_limit_seconds=0.05)
     with ShuffleClient(empty_server.location) as direct, Proxy.to(str(empty_server.http)) as proxy:
         rates = direct.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
-        server = Server(empty_server.location, timeouts=patient, reading=Reading(lane="bulk"))
+        server = RemoteServer(empty_server.location, timeouts=patient, reading=Reading(lane="bulk"))
         follower = Follower(replace(rates.address, server=server, locations=(proxy.http,)), 0)
         found: Counter[Row] = Counter()
         for time in range(1, 6):
@@ -240,7 +240,7 @@ def test_a_flipped_bit_is_noticed_and_the_step_comes_again(empty_server: ServerP
 @pytest.fixture
 def cut_puts(empty_server: ServerProcess) -> Iterator[tuple[Changelog, Proxy]]:
     """A changelog whose puts go through a proxy, the first of which has been committed."""
-    server = Server(
+    server = RemoteServer(
         empty_server.location,
         timeouts=Timeouts(backoff_seconds=0.01, backoff_limit_seconds=0.05),
         writing=Writing(lane="bulk"),

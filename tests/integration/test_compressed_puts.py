@@ -18,7 +18,7 @@ from pyarrow import flight
 from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
-from spark_client.connection import Compression, Reading, Server, Writing
+from spark_client.connection import Compression, Reading, RemoteServer, Writing
 from spark_client.jobs.tasks import InTurn, WriteTask
 from spark_client.lanes import Closed, PutStream, compression
 from tests.integration.round_trip.test_types import COLUMNS, celsius
@@ -119,7 +119,7 @@ def test_an_exchange_compresses_as_its_client_was_told(
     process: ServerProcess, name: str, lane: Lane, how: Compression
 ) -> None:
     rows = pa.record_batch([*TEXT.columns, FLOATS.column(0)[:ROWS]], ["t", "f"])
-    server = Server(process.location, writing=Writing(lane, compression=how))
+    server = RemoteServer(process.location, writing=Writing(lane, compression=how))
     try:
         created = server.action("create", CreateRequest(name, Kind.SHUFFLE, partitions=PARTITIONS).encode())
         generation = created["generation"]
@@ -187,7 +187,7 @@ def test_a_put_that_auto_has_not_begun_is_committed_and_abandoned_like_others(
 
 @each_lane
 def test_an_abandoned_put_does_not_begin_later(process: ServerProcess, name: str, lane: Lane) -> None:
-    server = Server(process.location, writing=Writing(lane))
+    server = RemoteServer(process.location, writing=Writing(lane))
     try:
         server.action("create", CreateRequest(name, Kind.SHUFFLE, partitions=1).encode())
         stream = PutStream(server, PutCommand(name, producer=0, attempt="a"), TEXT.schema, compression="auto")

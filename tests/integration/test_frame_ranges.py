@@ -11,7 +11,7 @@ import pytest
 from pyarrow import flight
 
 from flight_server.protocol import InvalidRequest, Released, Ticket
-from spark_client.connection import Server, Timeouts
+from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.bulk import get
@@ -40,8 +40,8 @@ def client(process: ServerProcess) -> Iterator[flight.FlightClient]:
 
 
 @pytest.fixture
-def server(process: ServerProcess) -> Iterator[Server]:
-    made = Server(process.location, timeouts=QUICK)
+def server(process: ServerProcess) -> Iterator[RemoteServer]:
+    made = RemoteServer(process.location, timeouts=QUICK)
     yield made
     made.close()
 
@@ -66,7 +66,7 @@ def put(client: flight.FlightClient, name: str, frames: int = FRAMES, rows: int 
 
 
 def read(
-    server: Server, lane: LaneChoice, name: str, start: int, until: int | None, *places: str
+    server: RemoteServer, lane: LaneChoice, name: str, start: int, until: int | None, *places: str
 ) -> tuple[list[pa.RecordBatch], PartitionStream]:
     """The batches of the range, by a stream that may resume."""
     known = server.flight_info(name).endpoints[0]
@@ -88,7 +88,7 @@ def rows_of(batches: list[pa.RecordBatch]) -> list[int]:
 @pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize("wanted", [(0, 7), (7, 13), (13, 20), (0, 20), (4, 4), (20, 20)])
 def test_a_range_has_exactly_its_frames_and_the_dictionaries_in_force(
-    server: Server, client: flight.FlightClient, name: str, lane: LaneChoice, wanted: tuple[int, int]
+    server: RemoteServer, client: flight.FlightClient, name: str, lane: LaneChoice, wanted: tuple[int, int]
 ) -> None:
     start, until = wanted
     put(client, name)
@@ -117,7 +117,7 @@ def test_the_trailers_are_the_totals_of_the_range(
 
 @pytest.mark.parametrize("lane", LANES)
 def test_a_range_that_the_partition_does_not_have_is_refused(
-    server: Server, client: flight.FlightClient, name: str, lane: LaneChoice
+    server: RemoteServer, client: flight.FlightClient, name: str, lane: LaneChoice
 ) -> None:
     put(client, name)
     for start, until in ((0, 21), (21, 22)):
@@ -142,7 +142,7 @@ def test_until_goes_with_one_partition_and_is_a_number(
 
 @pytest.mark.parametrize("lane", LANES)
 def test_a_changelog_has_versions_and_no_ranges(
-    process: ServerProcess, client: flight.FlightClient, server: Server, name: str, lane: LaneChoice
+    process: ServerProcess, client: flight.FlightClient, server: RemoteServer, name: str, lane: LaneChoice
 ) -> None:
     from spark_client import ShuffleClient
 
@@ -154,7 +154,7 @@ def test_a_changelog_has_versions_and_no_ranges(
 
 @pytest.mark.parametrize("lane", LANES)
 def test_a_broken_range_is_read_on_from_the_next_frame_and_never_past_its_end(
-    process: ServerProcess, server: Server, client: flight.FlightClient, name: str, lane: LaneChoice
+    process: ServerProcess, server: RemoteServer, client: flight.FlightClient, name: str, lane: LaneChoice
 ) -> None:
     put(client, name, rows=100_000)
     assert process.http is not None
@@ -176,7 +176,7 @@ def test_a_range_of_a_spilled_partition_is_read_from_disk(
     with flight.connect(process.location) as client:
         put(client, name, frames=40, rows=100_000)
         eventually(lambda: action(client, "statistics")["spilled_frames"] > 10, True)
-        made = Server(process.location, timeouts=QUICK)
+        made = RemoteServer(process.location, timeouts=QUICK)
         try:
             batches, _ = read(made, lane, name, 11, 29)
         finally:
@@ -186,7 +186,7 @@ def test_a_range_of_a_spilled_partition_is_read_from_disk(
 
 @pytest.mark.parametrize("lane", LANES)
 def test_an_open_partition_gives_the_range_and_then_ends(
-    process: ServerProcess, server: Server, client: flight.FlightClient, name: str, lane: LaneChoice
+    process: ServerProcess, server: RemoteServer, client: flight.FlightClient, name: str, lane: LaneChoice
 ) -> None:
     writer, _ = client.do_put(flight.FlightDescriptor.for_path(name), frame(0).schema)
     with writer:
@@ -198,7 +198,7 @@ def test_an_open_partition_gives_the_range_and_then_ends(
 
 @pytest.mark.parametrize("lane", LANES)
 def test_retention_releases_a_frame_when_every_range_that_has_it_was_read(
-    server: Server, client: flight.FlightClient, name: str, lane: LaneChoice
+    server: RemoteServer, client: flight.FlightClient, name: str, lane: LaneChoice
 ) -> None:
     action(client, "create", dataset=name, retention={"readers": 1})
     put(client, name)

@@ -18,7 +18,7 @@ from pyarrow import flight
 
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import Released
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.bulk import Cut, RawGet, get
@@ -41,9 +41,9 @@ def process() -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def server(process: ServerProcess) -> Iterator[Server]:
+def server(process: ServerProcess) -> Iterator[RemoteServer]:
     """A server with a whole dataset that goes as soon as one reader has passed it."""
-    made = Server(process.location, timeouts=QUICK)
+    made = RemoteServer(process.location, timeouts=QUICK)
     made.action("create", {"dataset": NAME, "retention": {"readers": 1}})
     writer = made.open_put(flight.FlightDescriptor.for_path(NAME), batch(0).schema)[0]
     for number in range(FRAMES):
@@ -84,7 +84,7 @@ def check_released(code: str, detail: dict[str, Any], taken: int) -> None:
 
 
 def test_pyarrow_s_client_is_told_after_the_frames_that_it_could_get(
-    process: ServerProcess, server: Server
+    process: ServerProcess, server: RemoteServer
 ) -> None:
     with flight.connect(process.location) as client:
         reader = client.do_get(flight.Ticket(NAME.encode()))
@@ -96,7 +96,7 @@ def test_pyarrow_s_client_is_told_after_the_frames_that_it_could_get(
     assert taken == [batch(number) for number in range(len(taken))]
 
 
-def test_the_error_is_typed_and_says_what_is_left(process: ServerProcess, server: Server) -> None:
+def test_the_error_is_typed_and_says_what_is_left(process: ServerProcess, server: RemoteServer) -> None:
     with RawFlight(process.location) as raw:
         call = raw.call("DoGet", field(1, NAME.encode()))
         messages = iter(call)
@@ -111,7 +111,7 @@ def test_the_error_is_typed_and_says_what_is_left(process: ServerProcess, server
 
 
 def test_the_bulk_lane_is_cut_and_says_why_to_a_reader_that_reads_on(
-    process: ServerProcess, server: Server
+    process: ServerProcess, server: RemoteServer
 ) -> None:
     url = f"{process.http}/v1/datasets/{NAME}/partitions/0"
     with RawGet(url, receive_buffer_bytes=64 << 10) as slow:
@@ -130,7 +130,7 @@ def test_the_bulk_lane_is_cut_and_says_why_to_a_reader_that_reads_on(
 
 @pytest.mark.parametrize("lane", ["grpc", "bulk", "auto"])
 def test_our_client_raises_what_the_server_says(
-    process: ServerProcess, server: Server, lane: LaneChoice
+    process: ServerProcess, server: RemoteServer, lane: LaneChoice
 ) -> None:
     assert process.http is not None
     locations = [process.location, process.http]
@@ -147,7 +147,7 @@ def test_our_client_raises_what_the_server_says(
     assert taken == [batch(number) for number in range(len(taken))]
 
 
-def test_a_reader_that_lacks_only_the_end_gets_it(process: ServerProcess, server: Server) -> None:
+def test_a_reader_that_lacks_only_the_end_gets_it(process: ServerProcess, server: RemoteServer) -> None:
     overtake(process)
     ticket = json.dumps({"dataset": NAME, "from": FRAMES}).encode()
     with RawFlight(process.location) as raw:

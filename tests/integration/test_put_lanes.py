@@ -19,7 +19,7 @@ from flight_server.protocol import CreateRequest, Kind, PutCommand, Ticket
 from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, PartitionFailed, Unauthenticated
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
-from spark_client.connection import Server, Timeouts, Writing
+from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.jobs.tasks import ByKeys, WriteTask
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import StreamStalled
@@ -57,19 +57,21 @@ def raw(process: ServerProcess) -> Iterator[RawFlight]:
 
 
 @contextlib.contextmanager
-def connected(location: str, lane: Lane, **options: Any) -> Iterator[Server]:
-    server = Server(location, writing=Writing(lane), **options)
+def connected(location: str, lane: Lane, **options: Any) -> Iterator[RemoteServer]:
+    server = RemoteServer(location, writing=Writing(lane), **options)
     try:
         yield server
     finally:
         server.close()
 
 
-def stream(server: Server, name: str, schema: pa.Schema, attempt: str = "1", **options: Any) -> PutStream:
+def stream(
+    server: RemoteServer, name: str, schema: pa.Schema, attempt: str = "1", **options: Any
+) -> PutStream:
     return PutStream(server, PutCommand(name, producer=0, attempt=attempt), schema, **options)
 
 
-def shuffle(server: Server, schema: pa.Schema, partitions: int) -> str:
+def shuffle(server: RemoteServer, schema: pa.Schema, partitions: int) -> str:
     name = uuid.uuid4().hex
     server.action("create", CreateRequest(name, Kind.SHUFFLE, partitions=partitions).encode())
     return name

@@ -13,7 +13,7 @@ import pytest
 
 from flight_server.protocol.errors import FlightShuffleError
 from spark_client import Reading, ShuffleClient
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -64,5 +64,5 @@ def test_what_does_not_fit_the_budget_waits_in_the_scratch_directory(
 
 def test_reading_options_travel_with_the_server_into_tasks() -> None:
     reading = Reading(lane="grpc", budget_bytes=7, scratch_dir="/var/tmp")
-    travelled: Server = pickle.loads(pickle.dumps(Server("grpc://127.0.0.1:1", reading=reading)))
+    travelled: RemoteServer = pickle.loads(pickle.dumps(RemoteServer("grpc://127.0.0.1:1", reading=reading)))
     assert travelled.reading == reading

@@ -148,11 +148,11 @@ def test_a_task_killed_while_others_wait_for_its_file_does_not_stop_them(
     marker = tmp_path / "killed"
 
     def dies_while_fetching(batches: Iterator[Any]) -> Iterator[Any]:
-        from spark_client.broadcast.content import Content
+        from spark_client.broadcast.content import BroadcastContent
 
-        fetch: Any = Content.fetch
+        fetch: Any = BroadcastContent.fetch
 
-        def fetch_half(content: Content, part: Any) -> None:
+        def fetch_half(content: BroadcastContent, part: Any) -> None:
             if marker.exists():
                 fetch(content, part)
                 return
@@ -160,11 +160,11 @@ def test_a_task_killed_while_others_wait_for_its_file_does_not_stop_them(
             part.write(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
 
-        Content.fetch = fetch_half  # type: ignore[method-assign,assignment]
+        BroadcastContent.fetch = fetch_half  # type: ignore[method-assign,assignment]
         try:
             yield from look_up(shared)(batches)
         finally:
-            Content.fetch = fetch  # type: ignore[method-assign]
+            BroadcastContent.fetch = fetch  # type: ignore[method-assign]
 
     rows = spark.range(0, 5000, 1, 4).mapInArrow(dies_while_fetching, DDL).collect()
     assert marker.exists()

@@ -11,7 +11,7 @@ import pytest
 
 from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
 from spark_client import ShuffleClient
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes import PutStream
 from tests.support.server_process import ServerProcess
 from tests.support.spark_source import Tables, session_with_source
@@ -52,7 +52,7 @@ def load(spark: SparkSession, server: ServerProcess) -> Read:
 def write_shuffle(location: str, name: str, partitions: dict[int, pa.Table], count: int) -> None:
     """A sealed shuffle of ``count`` partitions, of which some have rows."""
     schema = next(iter(partitions.values())).schema
-    server = Server(location)
+    server = RemoteServer(location)
     encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
     request = CreateRequest(name, Kind.SHUFFLE, schema=encoded, partitions=count)
     generation = server.action("create", request.encode())["generation"]
@@ -157,7 +157,7 @@ def test_a_dataframe_reads_one_generation_or_says_that_it_was_replaced(
 
 
 def test_a_dataset_that_is_being_written_is_read_to_its_end(server: ServerProcess, load: Read) -> None:
-    connection = Server(server.location)
+    connection = RemoteServer(server.location)
     schema = numbers(1).schema
     with PutStream(connection, PutCommand("read/open", producer=0, attempt="1"), schema) as put:
         put.write(numbers(1, 2).to_batches()[0])

@@ -25,7 +25,7 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client import ShuffleClient
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.datasource.changelog_writes import encoded
 from spark_client.lanes import PutStream
 from tests.support.changelog_of_rates import declare, facts, rows, table
@@ -54,20 +54,22 @@ def client(process: ServerProcess) -> Iterator[ShuffleClient]:
 
 
 @pytest.fixture
-def server(process: ServerProcess) -> Iterator[Server]:
-    found = Server(process.location)
+def server(process: ServerProcess) -> Iterator[RemoteServer]:
+    found = RemoteServer(process.location)
     yield found
     found.close()
 
 
-def stage(server: Server, write: str, schema: pa.Schema, mode: WriteMode = WriteMode.APPEND) -> str:
+def stage(server: RemoteServer, write: str, schema: pa.Schema, mode: WriteMode = WriteMode.APPEND) -> str:
     request = CreateRequest(
         "rates", Kind.SHUFFLE, schema=encoded(schema), partitions=100, mode=mode, write=write
     )
     return str(server.action("create", request.encode())["generation"])
 
 
-def put(server: Server, generation: str, producer: int, attempt: str, data: pa.Table, **more: Any) -> None:
+def put(
+    server: RemoteServer, generation: str, producer: int, attempt: str, data: pa.Table, **more: Any
+) -> None:
     command = PutCommand("rates", producer=producer, attempt=attempt, generation=generation)
     with PutStream(server, command, data.schema, **more) as stream:
         for batch in data.to_batches(10_000):
@@ -75,7 +77,7 @@ def put(server: Server, generation: str, producer: int, attempt: str, data: pa.T
         stream.commit()
 
 
-def seal(server: Server, generation: str, attempts: dict[int, str], **more: Any) -> dict[str, Any]:
+def seal(server: RemoteServer, generation: str, attempts: dict[int, str], **more: Any) -> dict[str, Any]:
     return server.action("seal", SealRequest("rates", generation, attempts, **more).encode())
 
 
@@ -83,7 +85,7 @@ def many(first: int, count: int = MANY_ROWS) -> pa.Table:
     return table(((f"C{number}", number, number / 2), 1) for number in range(first, first + count))
 
 
-def test_exactly_the_accepted_rows_are_one_version(client: ShuffleClient, server: Server) -> None:
+def test_exactly_the_accepted_rows_are_one_version(client: ShuffleClient, server: RemoteServer) -> None:
     generation = stage(server, "accepted", many(0).schema)
     put(server, generation, 0, "won", many(MANY_ROWS))
     put(server, generation, 1, "won", many(2 * MANY_ROWS), compression="lz4")
@@ -100,7 +102,7 @@ def test_exactly_the_accepted_rows_are_one_version(client: ShuffleClient, server
 
 
 def test_a_seal_that_is_repeated_or_made_twice_at_once_makes_one_version(
-    client: ShuffleClient, server: Server
+    client: ShuffleClient, server: RemoteServer
 ) -> None:
     generation = stage(server, "repeated", many(0).schema)
     put(server, generation, 0, "a", many(0))
@@ -117,7 +119,7 @@ def test_a_seal_that_is_repeated_or_made_twice_at_once_makes_one_version(
 
 
 def test_a_transaction_happens_once_in_whatever_staged_dataset_it_comes(
-    client: ShuffleClient, server: Server
+    client: ShuffleClient, server: RemoteServer
 ) -> None:
     def write(name: str, time: int, transaction: Transaction) -> int:
         data = table([(("EUR", time, 1.5), 1)])
@@ -139,7 +141,7 @@ def test_a_transaction_happens_once_in_whatever_staged_dataset_it_comes(
 
 
 def test_dictionaries_are_decoded_and_diffs_may_be_of_any_integer_type(
-    client: ShuffleClient, server: Server
+    client: ShuffleClient, server: RemoteServer
 ) -> None:
     def data(*diffs: int) -> pa.Table:
         names = [["EUR", "USD"], ["USD", "GBP"]]
@@ -171,7 +173,7 @@ def test_dictionaries_are_decoded_and_diffs_may_be_of_any_integer_type(
 
 
 def test_a_write_that_cannot_be_a_version_is_refused_and_changes_nothing(
-    client: ShuffleClient, server: Server
+    client: ShuffleClient, server: RemoteServer
 ) -> None:
     good = table([(("EUR", 1, 1.5), 1)])
     with pytest.raises(Conflict, match="is a changelog, which is not overwritten: drop it"):

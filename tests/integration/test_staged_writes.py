@@ -26,7 +26,7 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client import ShuffleClient
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes import PutStream
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -59,8 +59,8 @@ def client(process: ServerProcess) -> Iterator[ShuffleClient]:
 
 
 @pytest.fixture
-def server(process: ServerProcess) -> Iterator[Server]:
-    server = Server(process.location)
+def server(process: ServerProcess) -> Iterator[RemoteServer]:
+    server = RemoteServer(process.location)
     _test[:] = [uuid.uuid4().hex]
     yield server
     server.close()
@@ -75,7 +75,7 @@ def table(start: int, count: int = 1) -> pa.Table:
 
 
 def stage(
-    server: Server, mode: WriteMode, write: str, *, schema: pa.Schema = SCHEMA, durable: bool = False
+    server: RemoteServer, mode: WriteMode, write: str, *, schema: pa.Schema = SCHEMA, durable: bool = False
 ) -> str:
     encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
     request = CreateRequest(
@@ -91,7 +91,7 @@ def stage(
 
 
 def put(  # noqa: PLR0917 - in the order of the words "producer 0, attempt a puts a batch into partition 3"
-    server: Server, generation: str, producer: int, attempt: str, batch: Any, partition: int
+    server: RemoteServer, generation: str, producer: int, attempt: str, batch: Any, partition: int
 ) -> None:
     command = PutCommand("d", producer=producer, attempt=attempt, generation=generation)
     with PutStream(server, command, batch.schema) as stream:
@@ -100,11 +100,11 @@ def put(  # noqa: PLR0917 - in the order of the words "producer 0, attempt a put
         stream.commit()
 
 
-def seal(server: Server, generation: str, attempts: dict[int, str], **more: Any) -> dict[str, Any]:
+def seal(server: RemoteServer, generation: str, attempts: dict[int, str], **more: Any) -> dict[str, Any]:
     return server.action("seal", SealRequest("d", generation, attempts, **more).encode())
 
 
-def write(server: Server, mode: WriteMode, write: str, *batches: Any, **more: Any) -> dict[str, Any]:
+def write(server: RemoteServer, mode: WriteMode, write: str, *batches: Any, **more: Any) -> dict[str, Any]:
     """A whole write, with a partition for each batch."""
     generation = stage(server, mode, write)
     for producer, batch in enumerate(batches):
@@ -118,7 +118,7 @@ def read(client: ShuffleClient) -> list[int]:
     return found
 
 
-def test_an_overwrite_is_seen_at_its_seal_and_not_before(client: ShuffleClient, server: Server) -> None:
+def test_an_overwrite_is_seen_at_its_seal_and_not_before(client: ShuffleClient, server: RemoteServer) -> None:
     client.put("d", table(0, 500_000))
     reader = client.get("d")
     generation = stage(server, WriteMode.OVERWRITE, "w")
@@ -136,7 +136,7 @@ def test_an_overwrite_is_seen_at_its_seal_and_not_before(client: ShuffleClient, 
 
 
 def test_a_write_that_is_dropped_leaves_nothing_and_changes_nothing(
-    client: ShuffleClient, server: Server
+    client: ShuffleClient, server: RemoteServer
 ) -> None:
     client.put("d", table(1))
     generation = stage(server, WriteMode.OVERWRITE, "w")
@@ -158,7 +158,7 @@ def test_a_write_that_is_dropped_leaves_nothing_and_changes_nothing(
 
 
 def test_an_append_adds_partitions_and_keeps_generation_and_readers(
-    client: ShuffleClient, server: Server
+    client: ShuffleClient, server: RemoteServer
 ) -> None:
     first = write(server, WriteMode.APPEND, "w1", numbers(0, 400_000), numbers(400_000))
     before = client.get("d")
@@ -172,7 +172,7 @@ def test_an_append_adds_partitions_and_keeps_generation_and_readers(
 
 
 def test_a_read_of_the_whole_over_http_ends_with_what_was_there_when_it_began(
-    process: ServerProcess, client: ShuffleClient, server: Server
+    process: ServerProcess, client: ShuffleClient, server: RemoteServer
 ) -> None:
     write(server, WriteMode.APPEND, "w1", numbers(0, 400_000), numbers(400_000))
     with urlopen(f"{process.http}/v1/datasets/d") as answer:
@@ -183,13 +183,13 @@ def test_a_read_of_the_whole_over_http_ends_with_what_was_there_when_it_began(
         assert pa.ipc.open_stream(answer).read_all().num_rows == 400_002
 
 
-def test_what_a_put_wrote_can_be_appended_to(client: ShuffleClient, server: Server) -> None:
+def test_what_a_put_wrote_can_be_appended_to(client: ShuffleClient, server: RemoteServer) -> None:
     client.put("d", table(1))
     write(server, WriteMode.APPEND, "w", numbers(2))
     assert read(client) == [1, 2]
 
 
-def test_a_seal_whose_answer_was_lost_can_be_repeated(client: ShuffleClient, server: Server) -> None:
+def test_a_seal_whose_answer_was_lost_can_be_repeated(client: ShuffleClient, server: RemoteServer) -> None:
     client.put("d", table(1))
     generation = stage(server, WriteMode.APPEND, "w")
     put(server, generation, 0, "a", numbers(2), 0)
@@ -203,7 +203,7 @@ def test_a_seal_whose_answer_was_lost_can_be_repeated(client: ShuffleClient, ser
 
 
 def test_a_transaction_is_appended_once_and_a_lost_one_is_noticed(
-    client: ShuffleClient, server: Server
+    client: ShuffleClient, server: RemoteServer
 ) -> None:
     for time, version in enumerate((0, 1, 1, 0)):
         after = version - 1 if version else None
@@ -222,7 +222,7 @@ def test_a_transaction_is_appended_once_and_a_lost_one_is_noticed(
 
 
 def test_a_new_dataset_is_refused_where_there_is_one_at_the_seal(
-    client: ShuffleClient, server: Server
+    client: ShuffleClient, server: RemoteServer
 ) -> None:
     generation = stage(server, WriteMode.NEW, "w")
     put(server, generation, 0, "a", numbers(1), 0)
@@ -237,7 +237,7 @@ def test_a_new_dataset_is_refused_where_there_is_one_at_the_seal(
     assert read(client) == [1]
 
 
-def test_what_cannot_be_appended_to_says_why(client: ShuffleClient, server: Server) -> None:
+def test_what_cannot_be_appended_to_says_why(client: ShuffleClient, server: RemoteServer) -> None:
     client.put("d", table(1))
     with pytest.raises(InvalidRequest, match="schema"):
         stage(server, WriteMode.APPEND, "w", schema=pa.schema([("other", pa.int64())]))
@@ -254,7 +254,7 @@ def test_what_cannot_be_appended_to_says_why(client: ShuffleClient, server: Serv
 
 def test_a_durable_overwrite_survives_the_server(tmp_path: Path) -> None:
     with ServerProcess.start("--data-dir", str(tmp_path), http_port=0) as process:
-        server = Server(process.location)
+        server = RemoteServer(process.location)
         _test[:] = ["durable"]
         generation = stage(server, WriteMode.NEW, "w0", durable=True)
         put(server, generation, 0, "a", numbers(1), 0)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from flight_server.protocol import FlightShuffleError
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from tests.load.torture_calls import Fault, Name
 from tests.load.torture_jobs import Jobs
 
 SECONDS = 20.0
 
 
-def clear(calls: Jobs, server: Server, names: Iterable[Name], data_dir: Path) -> None:
+def clear(calls: Jobs, server: RemoteServer, names: Iterable[Name], data_dir: Path) -> None:
     """Drop all names and staged writes, while there is no other traffic.
 
     Raises:
@@ -36,7 +36,7 @@ def clear(calls: Jobs, server: Server, names: Iterable[Name], data_dir: Path) ->
         raise Fault("a server that holds nothing has refused a put")
 
 
-def _left(server: Server, data_dir: Path) -> dict[str, Any]:
+def _left(server: RemoteServer, data_dir: Path) -> dict[str, Any]:
     statistics = server.action("statistics")
     for name in statistics["datasets"]:
         with suppress(FlightShuffleError):  # it has gone by itself

@@ -30,7 +30,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from flight_server.protocol import FlightShuffleError
-from spark_client.connection import Server, Timeouts, Writing
+from spark_client.connection import RemoteServer, Timeouts, Writing
 from tests.load.cleared import clear
 from tests.load.torture_calls import HANG_SECONDS, Hang, Name, Shared, Unreadable
 from tests.load.torture_jobs import Jobs
@@ -185,20 +185,20 @@ class Torture:
             "keepalive_seconds": 2,
         }
 
-    def _ways(self, process: ForkedServer, stack: ExitStack) -> list[Server]:
+    def _ways(self, process: ForkedServer, stack: ExitStack) -> list[RemoteServer]:
         """Ways to the server: both lanes for puts, and one whose connections are reset."""
         proxy = stack.enter_context(Proxy.to(process.location))
         self._proxy = proxy
         ways = [
-            Server(process.location, timeouts=_TIMEOUTS, writing=Writing(lane="bulk")),
-            Server(process.location, timeouts=_TIMEOUTS, writing=Writing(lane="grpc")),
-            Server(proxy.location, timeouts=_TIMEOUTS, writing=Writing(lane="grpc"), max_connections=2),
+            RemoteServer(process.location, timeouts=_TIMEOUTS, writing=Writing(lane="bulk")),
+            RemoteServer(process.location, timeouts=_TIMEOUTS, writing=Writing(lane="grpc")),
+            RemoteServer(proxy.location, timeouts=_TIMEOUTS, writing=Writing(lane="grpc"), max_connections=2),
         ]
         for way in ways:
             stack.callback(way.close)
         return ways
 
-    def _traffic(self, process: ForkedServer, ways: list[Server]) -> str:
+    def _traffic(self, process: ForkedServer, ways: list[RemoteServer]) -> str:
         """Let the clients work for some seconds; how the server ends: has ended, if it is killed meanwhile."""
         chance = self._chance
         how = chance.choices(_ENDS, (12, 5, 2, 1))[0]
@@ -259,7 +259,7 @@ class Torture:
         for name in self._names:
             name.history.crash()
 
-    def _verify_all(self, ways: list[Server], when: str) -> None:
+    def _verify_all(self, ways: list[RemoteServer], when: str) -> None:
         """Read every name, while there is no other traffic."""
         calls = Jobs(self.shared, ways[:2], self._chance)
         for name in list(self._names):
@@ -270,7 +270,7 @@ class Torture:
     # The clients.
 
     def _work(
-        self, ways: list[Server], chance: random.Random, stop: threading.Event, *, slowly: bool
+        self, ways: list[RemoteServer], chance: random.Random, stop: threading.Event, *, slowly: bool
     ) -> None:
         calls = Jobs(self.shared, ways, chance)
         while (name := self._take(chance, stop)) is not None:

@@ -37,7 +37,7 @@ from flight_server.protocol import (
     Unavailable,
 )
 from flight_server.protocol.errors import DataQuarantined, from_json
-from spark_client.connection import Server, TimedOut
+from spark_client.connection import RemoteServer, TimedOut
 from spark_client.lanes import BrokenStream, Closed, PutStream, partition_streams
 from tests.load import marked_rows, name_model
 from tests.load.call_history import CallHistory
@@ -127,7 +127,7 @@ class Shared:
 class Calls:
     """One client, at one name at a time. ``servers`` are ways to the same server."""
 
-    def __init__(self, shared: Shared, servers: list[Server], chance: random.Random) -> None:
+    def __init__(self, shared: Shared, servers: list[RemoteServer], chance: random.Random) -> None:
         self.shared = shared
         self.chance = chance
         self._servers = servers

@@ -21,7 +21,7 @@ from flight_server.protocol.errors import (
     Unauthenticated,
 )
 from spark_client import Reading, ShuffleClient, Writing
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes import put_stream
 from spark_client.lanes.writing import open_writing
 from tests.support.polling import eventually
@@ -380,7 +380,7 @@ def test_a_read_after_a_restart_is_told_of_the_restart(
 
 
 def flight_read(location: str, ticket: bytes) -> Any:
-    server = Server(location)
+    server = RemoteServer(location)
     try:
         with server.calling() as (raw, call), call.errors():
             return raw.do_get(flight.Ticket(ticket)).read_all()

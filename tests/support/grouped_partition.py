@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_client.arrow import Declared
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.jobs import InTurn, Readable, ReadTask, Shares, Shuffles, WriteTask
 from spark_client.spill import TaskMemory
 from spark_client.steps import GroupStage
@@ -58,7 +58,7 @@ def batches(rows: int, groups: int) -> Iterator[pa.RecordBatch]:
 
 def put(location: str, rows: int, groups: int) -> tuple[Shuffles, str]:
     """Write the partition; its owner, to be closed, and its generation."""
-    server = Server(location)
+    server = RemoteServer(location)
     shuffles = Shuffles(server, 60.0)
     generation, places = shuffles.create(DATASET, SCHEMA, 1)
     declared = Declared("test", SCHEMA)
@@ -99,7 +99,7 @@ def main() -> None:
     import pyspark.worker  # noqa: F401  # what Spark's worker has loaded before a task
 
     location, generation, scratch_dir = sys.argv[1:]
-    source = Readable.find(Server(location), DATASET, generation)
+    source = Readable.find(RemoteServer(location), DATASET, generation)
     declared = Declared("test", RESULT, by_name=True)
     stage = GroupStage(_count, declared, ("k",), SCHEMA, with_keys=False, iterates=False)
     task = ReadTask(source, Shares.each(1), (stage,))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_client.hosts.host_files import Copies, HostFile, HostFiles, Part
+from spark_client.hosts.host_files import Copies, HostFile, HostFiles, PartFile
 
 
-def writer(text: str = "content") -> Callable[[Part], object]:
+def writer(text: str = "content") -> Callable[[PartFile], object]:
     return lambda part: part.write(text.encode())
 
 
-def never(part: Part) -> None:
+def never(part: PartFile) -> None:
     pytest.fail("the file is there already")
 
 
@@ -33,6 +33,6 @@ def within(bases: tuple[Path, ...], limit_bytes: int | None = None) -> Copies:
 
 
 def make(
-    files: HostFiles, key: str, write: Callable[[Part], object] | None = None, size_bytes: int = 10
+    files: HostFiles, key: str, write: Callable[[PartFile], object] | None = None, size_bytes: int = 10
 ) -> HostFile:
     return files.open_or_make(key, size_bytes, write or writer(), deadline_seconds=20)

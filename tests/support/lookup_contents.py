@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_client.arrow import Declared
 from spark_client.hosts import Copies
 from spark_client.joining import KeyForm
-from spark_client.lookup.lookup_content import Content
+from spark_client.lookup.lookup_content import LookupContent
 from tests.support.versioned_table import VersionedTable
 
 
@@ -22,7 +22,7 @@ def content(
     *,
     left: Sequence[pa.DataType] | None = None,
     limit_bytes: int | None = None,
-) -> Content:
+) -> LookupContent:
     """The content whose files are in ``base``."""
     kinds = left or [schema.field(key).type for key in keys]
     forms = tuple(
@@ -31,4 +31,4 @@ def content(
     others = [name for name in schema.names if name not in keys]
     declared = Declared("changelog", pa.schema([schema.field(name) for name in [*keys, *others]]))
     copies = Copies((str(base),), limit_bytes=limit_bytes)
-    return Content(source, tuple(keys), forms, declared, "app", copies)
+    return LookupContent(source, tuple(keys), forms, declared, "app", copies)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spark_client.arrow import Coalescer, Declared, SortKey
 from spark_client.joining import AsOf, Column, How, JoinPlan, KeyForm, MatchKeys
 from spark_client.placement import PlacedKeys, partition_ids
-from spark_client.reducing import FUNCTIONS, Computed, Reduction, Result, State
+from spark_client.reducing import FUNCTIONS, Computed, Reduction, ResultColumn, StateColumn
 from spark_client.spill import TaskMemory
 from spark_client.steps import (
     AsofStage,
@@ -277,11 +277,11 @@ def reduction(
         (f"{name}({column})", FUNCTIONS[name].make(column, schema.field(column).type))
         for column, name in wanted
     ]
-    states: list[State] = []
+    states: list[StateColumn] = []
     results = []
     for name, each in computed:
         states += [state for state in each.states if state not in states]
-        results.append(Result(name, tuple(map(states.index, each.states)), each.finish))
+        results.append(ResultColumn(name, tuple(map(states.index, each.states)), each.finish))
     kept = [schema.field(name) for name in (*keys, *carried)]
     reduced = pa.schema([*kept, *((f"state{number}", state.type) for number, state in enumerate(states))])
     reduction = Reduction(keys, tuple(states), reduced, "the step", carried)

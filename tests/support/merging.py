@@ -10,7 +10,7 @@ from pyarrow import flight
 
 from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import NotFound
-from spark_client.connection import Server, Timeouts
+from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes.partition_stream import PartitionStream
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])
@@ -34,12 +34,12 @@ def batch_of(partition: int, frame: int, rows: int = ROWS) -> pa.RecordBatch:
     return pa.record_batch([pa.array([partition] * rows, pa.int64()), numbers], schema=SCHEMA)
 
 
-def create(server: Server, name: str, partitions: int = 1) -> None:
+def create(server: RemoteServer, name: str, partitions: int = 1) -> None:
     server.action("create", {"dataset": name, "kind": "stream", "partitions": partitions})
 
 
 def open_put(
-    server: Server, name: str, partition: int = 0, mode: str = "create"
+    server: RemoteServer, name: str, partition: int = 0, mode: str = "create"
 ) -> flight.FlightStreamWriter:
     """A put that the server knows of: another connection may look for it."""
     command = PutCommand(name, partition, mode=mode).encode()
@@ -48,7 +48,7 @@ def open_put(
     return writer
 
 
-def _is_known(server: Server, name: str) -> bool:
+def _is_known(server: RemoteServer, name: str) -> bool:
     try:
         server.schema(name)
     except NotFound:
@@ -56,20 +56,22 @@ def _is_known(server: Server, name: str) -> bool:
     return True
 
 
-def put(server: Server, name: str, partition: int = 0, frames: int = FRAMES, mode: str = "create") -> None:
+def put(
+    server: RemoteServer, name: str, partition: int = 0, frames: int = FRAMES, mode: str = "create"
+) -> None:
     writer = open_put(server, name, partition, mode)
     for frame in range(frames):
         writer.write_batch(batch_of(partition, frame))
     writer.close()
 
 
-def put_all(server: Server, name: str, partitions: int, frames: int = FRAMES) -> None:
+def put_all(server: RemoteServer, name: str, partitions: int, frames: int = FRAMES) -> None:
     create(server, name, partitions)
     for partition in range(partitions):
         put(server, name, partition, frames)
 
 
-def streams_of(server: Server, name: str) -> list[PartitionStream]:
+def streams_of(server: RemoteServer, name: str) -> list[PartitionStream]:
     return [
         PartitionStream(server, Ticket.parse(endpoint.ticket.ticket), lane="grpc")
         for endpoint in server.flight_info(name).endpoints

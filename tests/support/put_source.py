@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol import PutCommand
-from spark_client.connection import Server, Timeouts
+from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes.put_stream import PutStream
 
 QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, why_seconds=0.5)
@@ -144,7 +144,7 @@ class PutSource:
             raise self.errors[0]
 
 
-def opened(server: Server, source: PutSource) -> PutStream:
+def opened(server: RemoteServer, source: PutSource) -> PutStream:
     """A put of ``SCHEMA`` to the source."""
     return PutStream(server, COMMAND, SCHEMA, [source.place])
 

@@ -12,7 +12,7 @@ from spark_client.scan.discovery import dataset_of
 from spark_client.scan.file_reading import FileReading
 from spark_client.scan.pieces import pieces_of
 from spark_client.scan.splits import Splits
-from spark_client.scan.wanted import Wanted
+from spark_client.scan.wanted import WantedColumns
 
 ONE_FOR_ALL = SplitSizes()
 
@@ -31,7 +31,9 @@ def splits_of(
     dataset = dataset_of(what) if isinstance(what, str) or hasattr(what, "joinpath") else what
     read = dataset.schema if schema is None else schema
     declared = Declared("the scan", read)
-    wanted = Wanted(declared, tuple(names or read.names), "the first file", lenient, every=names is None)
+    wanted = WantedColumns(
+        declared, tuple(names or read.names), "the first file", lenient, every=names is None
+    )
     homes, pieces = pieces_of(dataset, read if lenient else dataset.schema, wanted, filter)
     return Splits.of(pieces, sizes, FileReading(homes, wanted, filter, batch_rows))
 

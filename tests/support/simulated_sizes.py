@@ -22,7 +22,7 @@ from flight_server.kinds.changelog import compactor as compactors
 from flight_server.kinds.changelog import planning
 from flight_server.kinds.changelog.changelog import Changelog
 from flight_server.kinds.changelog.compactor import Compactor
-from flight_server.kinds.changelog.journal import State
+from flight_server.kinds.changelog.journal import StateRecord
 from flight_server.kinds.changelog.planning import Plan
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MemoryRun, Updates
@@ -115,7 +115,7 @@ class Simulation:
         patch.setattr(compactors, "next_log", lambda changelog: None)
         patch.setattr(changelogs, "time", self.clock)
         self.compactor = Compactor(MemoryPool(None), Background(lambda event, **facts: None))
-        state = State("log", "1", "", None, delay_seconds, None)
+        state = StateRecord("log", "1", "", None, delay_seconds, None)
         self.changelog = Changelog(
             state,
             latest(),

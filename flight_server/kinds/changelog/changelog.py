@@ -44,7 +44,7 @@ from flight_server.protocol import (
 from flight_server.storage import Forgotten
 
 from .holds import Holds, gone
-from .journal import State, log_name, run_name
+from .journal import StateRecord, log_name, run_name
 from .rule_checks import RuleChecks
 from .rules import Rule
 from .runs import Layout, LogFile, MemoryRun, Run, RunFile
@@ -111,7 +111,7 @@ class Changelog:
 
     def __init__(
         self,
-        state: State,
+        state: StateRecord,
         layout: Layout,
         rule: Rule,
         directory: Path,
@@ -144,7 +144,7 @@ class Changelog:
         # Runs that the state file on the medium may name, since it could not be replaced for certain.
         self.doubtful: list[RunFile] = []
         self.room: Reservation | None = None  # of ``metadata``
-        self.save: Callable[[State], None] = _not_on_disk
+        self.save: Callable[[StateRecord], None] = _not_on_disk
         self.check_held: Callable[[], None] = _held  # see ``Disk.check_held``
         self.fuel_rows = 0
         # Of the compactor: when the next tick brings fuel, and since when old rows wait that are too few for a merge.
@@ -369,7 +369,7 @@ class Changelog:
         }
 
 
-def _forgotten(state: State) -> None:
+def _forgotten(state: StateRecord) -> None:
     raise Forgotten(state.dataset)
 
 
@@ -377,5 +377,5 @@ def _held() -> None:
     """There is no disk whose data directory could be gone."""
 
 
-def _not_on_disk(state: State) -> None:
+def _not_on_disk(state: StateRecord) -> None:
     raise AssertionError(f"changelog {state.dataset!r} has no files yet")

@@ -26,7 +26,7 @@ from flight_server.storage import (
     sync_file,
 )
 
-from .journal import State, numbered
+from .journal import StateRecord, numbered
 from .runs import STATE_NAME, UNFINISHED_NAME, write_state
 
 CHANGELOGS_NAME: Final = "changelogs"
@@ -38,7 +38,7 @@ class ChangelogFiles(DurableFiles):
     in_use: Callable[[], bool] | None = None
     """Whether the changelog is not closed; None while there is none."""
 
-    def create(self, state: State) -> None:
+    def create(self, state: StateRecord) -> None:
         """Make the directory, with its marker and the first state file. Blocks. Raises DiskTrouble or OSError."""
         with DIRECTORY_LOCK:
             make_dataset_directory(self.directory, self._marker)
@@ -56,7 +56,7 @@ class ChangelogFiles(DurableFiles):
         files.damage = damage
         return files
 
-    def save(self, state: State) -> None:
+    def save(self, state: StateRecord) -> None:
         """Replace the state file. Blocks.
 
         Raises:

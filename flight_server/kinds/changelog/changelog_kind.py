@@ -12,7 +12,7 @@ import pyarrow as pa
 from flight_server.concurrency import Background, in_slices
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.kinds import Action, BatchSink, Burst, DatasetKind, VersionRead
+from flight_server.kinds import Action, BatchSink, DatasetKind, VersionBurst, VersionRead
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     HOLD,
@@ -158,7 +158,7 @@ class _ChangelogRead:
     def schema_header(self) -> bytes:
         return schema_header(self.store.reads.schema(self.changelog, self.versions))
 
-    def bursts(self, reader: Reader) -> AsyncGenerator[Burst, None]:
+    def bursts(self, reader: Reader) -> AsyncGenerator[VersionBurst, None]:
         return self.store.reads.read(self.changelog, reader, self.versions)
 
 

@@ -45,8 +45,8 @@ from flight_server.protocol import (
 from flight_server.storage import DiskTrouble, sync_directory, to_its_end
 
 from .changelog import Changelog, ChangelogState
-from .journal import Commit, commit_entry
-from .runs import Entry, MemoryRun, Run, RunFile, Updates, to_block
+from .journal import LoggedCommit, commit_entry
+from .runs import LogEntry, MemoryRun, Run, RunFile, Updates, to_block
 from .saving import OF_KEPT_FOR_DELETES
 from .timeline import wall_time
 
@@ -241,7 +241,7 @@ class Commits:
         now = time.monotonic()
         first = changelog.upper + 1
         commits = [
-            Commit(
+            LoggedCommit(
                 version,
                 wall_time(now),
                 waiting.rows,
@@ -303,7 +303,7 @@ class Commits:
 
 
 def _append(
-    changelog: Changelog, commits: list[Commit], group: list[_Waiting], files: list[RunFile]
+    changelog: Changelog, commits: list[LoggedCommit], group: list[_Waiting], files: list[RunFile]
 ) -> Updates:
     """Write the group's entry to the log; its updates with their versions. Runs in a thread. Raises DiskTrouble."""
     changelog.check_held()
@@ -321,7 +321,7 @@ def _append(
         except OSError as error:
             raise DiskTrouble(f"{changelog.directory}: {error.strerror or error}", full=False) from error
     body = to_block(updates).to_pybytes() if len(updates) else b""
-    entry: Entry = commit_entry(commits, [file.path.name for file in files], body)
+    entry: LogEntry = commit_entry(commits, [file.path.name for file in files], body)
     frees = all(waiting.only_removes for waiting in group)
     changelog.log.append([entry], of_kept=OF_KEPT_FOR_DELETES if frees else 0.0)
     return updates

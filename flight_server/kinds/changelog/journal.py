@@ -5,7 +5,7 @@ state file names it. So a crash at any point loses no acknowledged version and c
 
 Files of a changelog's directory
     ``flight-server.json``   the marker, see ``storage.ownership``
-    ``changelog``            the state file, the JSON object of :class:`State`
+    ``changelog``            the state file, the JSON object of :class:`StateRecord`
     ``log-000001`` …         the commits after version ``covered``, in entries of these headers:
                                  {"commits": [[version, time, rows, [id, version] or null], …], "files": [name, …]}
                                  {"hold": name, "version": v, "until": time, "taken": time, "owner": text or null}
@@ -35,7 +35,7 @@ from typing import Any
 from flight_server.storage import TransactionEntry, parse_transaction
 
 from .holds import Hold, Holds
-from .runs import STATE_NAME, UNFINISHED_NAME, Damaged, Entry
+from .runs import STATE_NAME, UNFINISHED_NAME, Damaged, LogEntry
 from .timeline import monotonic_time, past_time, wall_time
 
 _LOG = re.compile("log-([0-9]{6,})")
@@ -43,7 +43,7 @@ _RUN = re.compile("run-([0-9]{6,})")
 
 
 @dataclass(frozen=True)
-class Commit:
+class LoggedCommit:
     """One version, as the log says it. ``transaction``: see :class:`~flight_server.protocol.Transaction`."""
 
     version: int
@@ -56,7 +56,7 @@ class Commit:
 
 
 @dataclass
-class State:
+class StateRecord:
     """The state file. ``keep`` and ``schema`` as ``create`` gave them; ``merge`` as ``merges.Merge`` says; ``holds`` as
     :func:`stored_hold`; ``transactions`` and ``forgotten``: see ``datasets.transactions``.
     """
@@ -82,7 +82,7 @@ class State:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
-    def parse(cls, value: dict[str, Any]) -> State:
+    def parse(cls, value: dict[str, Any]) -> StateRecord:
         """Raises Damaged."""
         try:
             state = cls(**value)
@@ -102,16 +102,16 @@ class State:
         return state
 
 
-def commit_entry(commits: list[Commit], files: list[str], body: bytes) -> Entry:
+def commit_entry(commits: list[LoggedCommit], files: list[str], body: bytes) -> LogEntry:
     """The entry of a group of commits."""
     header: dict[str, Any] = {"commits": [commit.to_json() for commit in commits]}
-    return Entry(header | ({"files": files} if files else {}), body)
+    return LogEntry(header | ({"files": files} if files else {}), body)
 
 
-def hold_entry(name: str, hold: Hold) -> Entry:
+def hold_entry(name: str, hold: Hold) -> LogEntry:
     """The entry of a hold."""
     fields = ("version", "until", "taken", "owner")
-    return Entry({"hold": name, **dict(zip(fields, stored_hold(hold), strict=True))}, b"")
+    return LogEntry({"hold": name, **dict(zip(fields, stored_hold(hold), strict=True))}, b"")
 
 
 def stored_hold(hold: Hold) -> list[Any]:
@@ -132,16 +132,16 @@ def bring_back_hold(holds: Holds, name: str, stored: Sequence[Any]) -> None:
     )
 
 
-def release_entry(names: list[str]) -> Entry:
+def release_entry(names: list[str]) -> LogEntry:
     """The entry of holds that end."""
-    return Entry({"release": names}, b"")
+    return LogEntry({"release": names}, b"")
 
 
-def commits_of(entry: Entry) -> list[Commit]:
+def commits_of(entry: LogEntry) -> list[LoggedCommit]:
     """The commits of an entry; none for one of holds. Raises Damaged."""
     try:
         return [
-            Commit(
+            LoggedCommit(
                 int(version), float(time), int(rows), None if said is None else (str(said[0]), int(said[1]))
             )
             for version, time, rows, said in entry.header.get("commits", ())

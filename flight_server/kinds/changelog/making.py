@@ -9,7 +9,7 @@ from flight_server.memory import MemoryPool, Metadata
 from flight_server.protocol import CreateRequest
 
 from .changelog import DEFAULT_DELAY_SECONDS, Changelog, Hooks
-from .journal import State
+from .journal import StateRecord
 from .rules import Query, QueryProcesses, make_rule
 from .runs import Layout
 
@@ -31,7 +31,7 @@ def new_changelog(
     Raises InvalidRequest if its rule does not fit its schema, and what :meth:`Query.check` raises.
     """
     assert request.schema is not None
-    state = State(
+    state = StateRecord(
         request.dataset,
         generation,
         request.schema,

@@ -45,7 +45,7 @@ from . import views
 from .changelog import Changelog, ChangelogState
 from .deletes import living
 from .folding import Elsewhere, added_up, compacted
-from .journal import State
+from .journal import StateRecord
 from .large_keys import needed, pieces
 from .left_out import LeftOut
 from .planning import Plan
@@ -368,7 +368,7 @@ class Merge:
         self._outputs = None
 
 
-def _write_checkpoint(writer: RunWriter, changelog: Changelog, state: State) -> None:
+def _write_checkpoint(writer: RunWriter, changelog: Changelog, state: StateRecord) -> None:
     writer.sync()
     save(changelog, state)
 

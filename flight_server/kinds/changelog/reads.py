@@ -32,7 +32,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.concurrency import Waits
-from flight_server.kinds import Burst, VersionedMessage
+from flight_server.kinds import VersionBurst, VersionedMessage
 from flight_server.memory import Budget, Reservation, reserve
 from flight_server.protocol import DataQuarantined, Draining, InvalidRequest, Unavailable, Versions
 from flight_server.storage import to_its_end
@@ -42,8 +42,8 @@ from .changelog import Changelog
 from .encoding import encode
 from .large_keys import TooLarge
 from .runs import Damaged
-from .views import Part as Slice
 from .views import View
+from .views import ViewPart as Slice
 
 MAX_SLICE_BYTES = 8 << 20
 MIN_SLICE_BYTES = 64 << 10
@@ -97,7 +97,7 @@ class ChangelogReads:
 
     async def read(
         self, changelog: Changelog, reader: Reader, versions: Versions
-    ) -> AsyncGenerator[Burst, None]:
+    ) -> AsyncGenerator[VersionBurst, None]:
         """See the module's text. Close the generator to leave; cancelling it is safe.
 
         Raises:
@@ -150,7 +150,9 @@ class ChangelogReads:
             changelog.holds.leave(stream)
             changelog.wake()
 
-    async def _parts(self, stream: _Stream, after: int | None, upto: int) -> AsyncGenerator[Burst, None]:
+    async def _parts(
+        self, stream: _Stream, after: int | None, upto: int
+    ) -> AsyncGenerator[VersionBurst, None]:
         changelog, reader = stream.changelog, stream.reader
         few = after is not None and _new_bytes(changelog.view(), after) < FOLLOWED_BYTES // 4
         room_bytes = 2 * self._slice_bytes
@@ -172,7 +174,7 @@ class ChangelogReads:
             if size_bytes > room.size_bytes:
                 room.grow(size_bytes - room.size_bytes)
             stream.given()
-            yield Burst(encoded, room)
+            yield VersionBurst(encoded, room)
             del encoded, room
             stream.took()
             reader.pace.took(size_bytes)

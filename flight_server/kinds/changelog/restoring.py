@@ -36,7 +36,7 @@ from flight_server.storage import (
 
 from .changelog import Changelog
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, delete_forgotten
-from .journal import State, bring_back_hold, commits_of, numbered
+from .journal import StateRecord, bring_back_hold, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
 from .rules import make_rule
@@ -44,8 +44,8 @@ from .runs import (
     Ages,
     Block,
     Damaged,
-    Entry,
     Layout,
+    LogEntry,
     LogFile,
     MemoryRun,
     RunFile,
@@ -88,7 +88,7 @@ def recover_changelogs(store: Store) -> int:
             except FileNotFoundError:
                 delete_forgotten(directory)
                 continue
-            _recover(store, directory, marker, State.parse(said_state))
+            _recover(store, directory, marker, StateRecord.parse(said_state))
             found += 1
         except DiskTrouble as trouble:
             raise OSError(f"changelog {marker.dataset!r} cannot be recovered: {trouble}") from None
@@ -108,7 +108,7 @@ def recover_changelogs(store: Store) -> int:
     return found
 
 
-def _recover(store: Store, directory: Path, marker: Marker, state: State) -> None:
+def _recover(store: Store, directory: Path, marker: Marker, state: StateRecord) -> None:
     catalogue = store.catalogue
     keep = None if state.keep is None else KeepRule.parse(state.keep)
     layout = Layout(_schema(state), keep)
@@ -158,7 +158,7 @@ def _recover(store: Store, directory: Path, marker: Marker, state: State) -> Non
     _log.info("changelog_recovered", dataset=changelog.name, upper=changelog.upper, rows=changelog.rows)
 
 
-def _schema(state: State) -> pa.Schema:
+def _schema(state: StateRecord) -> pa.Schema:
     try:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(state.schema, validate=True)))
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -172,7 +172,7 @@ def _run(changelog: Changelog, name: str, version: int | None) -> RunFile:
         raise Damaged(f"{name} is missing") from None
 
 
-def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) -> None:
+def _replay(store: Store, changelog: Changelog, state: StateRecord, used: set[str]) -> None:
     """Bring back what the logs have beyond the covered versions."""
     logs = {
         number: path for number, path in numbered(changelog.directory)[0].items() if number >= state.first_log
@@ -210,7 +210,9 @@ def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) ->
         changelog.new_log(state.first_log)
 
 
-def _replay_entry(changelog: Changelog, entry: Entry, covered: int) -> tuple[Updates | None, list[RunFile]]:
+def _replay_entry(
+    changelog: Changelog, entry: LogEntry, covered: int
+) -> tuple[Updates | None, list[RunFile]]:
     header = entry.header
     try:
         if "hold" in header:
@@ -244,7 +246,7 @@ def _cut(path: Path, size_bytes: int) -> None:
     sync_directory(path.parent)
 
 
-def _resume(changelog: Changelog, state: State) -> set[str]:
+def _resume(changelog: Changelog, state: StateRecord) -> set[str]:
     """Go on with the merge that the state file names, if its output is there; the name of that."""
     said = state.merge
     assert said is not None

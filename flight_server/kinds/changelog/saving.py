@@ -13,7 +13,7 @@ from typing import TypeVar
 from flight_server.storage import to_its_end
 
 from .changelog import Changelog
-from .journal import State, stored_hold
+from .journal import StateRecord, stored_hold
 from .runs import LogFile, MemoryRun, Run, RunFile
 from .timeline import wall_time
 
@@ -27,7 +27,7 @@ OF_KEPT_FOR_HOLDS = 1.0
 """What each may take of it: deletes leave room for the merges that they need, and both for the ends of holds."""
 
 
-def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State:
+def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> StateRecord:
     """The state file's contents, with these runs or its own."""
     runs = changelog.runs if runs is None else runs
     covered = _covered(runs, changelog.upper)
@@ -39,7 +39,7 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
     declared = changelog.declared
     merge = next((said for each in changelog.merges if (said := each.to_json()) is not None), None)
     first_log = next((log for last, log in changelog.logs if last > covered), changelog.log)
-    return State(
+    return StateRecord(
         declared.dataset,
         declared.generation,
         declared.schema,
@@ -86,7 +86,7 @@ async def begin_log(changelog: Changelog, threads: Executor) -> None:
         await in_thread(threads, delete_covered, changelog, (), state.covered)
 
 
-def save(changelog: Changelog, state: State) -> None:
+def save(changelog: Changelog, state: StateRecord) -> None:
     """Replace the state file, and delete what an earlier one may have named. Blocks. Raises DiskTrouble, Forgotten."""
     changelog.save(state)
     doubtful, changelog.doubtful = changelog.doubtful, []

@@ -30,7 +30,7 @@ Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class Part:
+class ViewPart:
     """Where a read has come to, and what it found there.
 
     Args:
@@ -69,15 +69,15 @@ class View:
 
     def snapshot(self, version: int, slice_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
         """The collection at a version, in parts; parts may be empty."""
-        part = Part()
+        part = ViewPart()
         while part.left:
             part = self.snapshot_part(version, part, slice_bytes)
             assert part.rows is not None
             yield part.rows
 
     def snapshot_part(
-        self, version: int, before: Part, slice_bytes: int | None = None, allowed_bytes: int = 0
-    ) -> Part:
+        self, version: int, before: ViewPart, slice_bytes: int | None = None, allowed_bytes: int = 0
+    ) -> ViewPart:
         """The part of the collection at a version that follows ``before``; it may be empty.
 
         Args:
@@ -98,27 +98,27 @@ class View:
             updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
             if not len(updates) and any(run.rows for run in runs):
                 # A query without a key gives a row of nothing, and one with a key takes its time for it.
-                return Part(no_rows(self.layout.schema), high + 1)
+                return ViewPart(no_rows(self.layout.schema), high + 1)
         rows, left = snapshot(updates, version, self.rule, before.given, step)
-        return Part(rows, low, high, before.given + rows.num_rows) if left else Part(rows, high + 1)
+        return ViewPart(rows, low, high, before.given + rows.num_rows) if left else ViewPart(rows, high + 1)
 
     def deltas(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
         """The changes of the collection between two versions, consolidated, with ``_diff``; parts may be empty."""
-        part = Part()
+        part = ViewPart()
         while part.left:
             part = self.deltas_part(after, upto, part, slice_bytes)
             assert part.rows is not None
             yield part.rows
 
     def deltas_part(
-        self, after: int, upto: int, before: Part, slice_bytes: int | None = None, allowed_bytes: int = 0
-    ) -> Part:
+        self, after: int, upto: int, before: ViewPart, slice_bytes: int | None = None, allowed_bytes: int = 0
+    ) -> ViewPart:
         """The part of the changes that follows ``before``; as :meth:`snapshot_part`."""
         updates, low = self._changed_part(after, upto, before.low, slice_bytes, allowed_bytes)
         kept = deltas(updates, after, upto, self.rule)
-        return Part(with_diffs(self.layout, kept.rows, kept.counts), low)
+        return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), low)
 
-    def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> Part | None:
+    def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> ViewPart | None:
         """All of the changes, if they are read in about a millisecond: everything is in memory, and no more rows and
         bytes are looked at. Else None.
         """
@@ -136,7 +136,7 @@ class View:
         if sum(map(len, found)) > max_rows or size_bytes > max_bytes:
             return None
         kept = deltas(Updates.joined(self.layout, found), after, upto, self.rule)
-        return Part(with_diffs(self.layout, kept.rows, kept.counts), MAX_HASH + 1)
+        return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), MAX_HASH + 1)
 
     def changed(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[Updates]:
         """All updates, up to ``upto``, of the keys with updates in between, in parts of whole keys."""

@@ -27,7 +27,7 @@ from flight_server.protocol import (
 from flight_server.protocol.checksums import crc32c, message_crc32c
 from flight_server.protocol.enveloped import Envelopes
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameRange, Reads, Run, head_of_read
+from flight_server.transfer import FrameBurst, FrameRange, Reads, head_of_read
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
@@ -91,7 +91,9 @@ class GrpcGet:
                 del burst
         context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
 
-    async def _send(self, run: Run, reader: Reader, context: Context, envelopes: Envelopes | None) -> None:
+    async def _send(
+        self, run: FrameBurst, reader: Reader, context: Context, envelopes: Envelopes | None
+    ) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.
         for outgoing in run:
             message, data, room = outgoing.message, outgoing.data, outgoing.room

@@ -49,7 +49,7 @@ from flight_server.protocol.checksums import message_crc32c
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameRange, Reads, head_of_read
 
-from .chunks import Message, Part, chunk, chunks_of
+from .chunks import FramedMessage, Part, chunk, chunks_of
 from .outlet import Outlet, messages_of
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -213,7 +213,9 @@ class BulkRead:
         stream = ArrowStream(headers)
         await stream.prepare(request)
         try:
-            begin = Message(wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header))
+            begin = FramedMessage(
+                wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header)
+            )
             await reads.delivery.deliver(stream.write, chunks_of([begin], checked=checked), reader)
             async for index in in_slices(partitions, PARTITIONS_AT_ONCE):
                 reader, wanted = Reader(dataset.name, index, peer, pace, self.reader), self._range()

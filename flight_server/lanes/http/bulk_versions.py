@@ -27,7 +27,7 @@ from flight_server.tiering import Reader
 from flight_server.transfer import Reads, head_of_read
 
 from .bulk_get import ArrowStream
-from .chunks import Message, chunks_of
+from .chunks import FramedMessage, chunks_of
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class BulkVersionRead:
         rows = frames = 0
         try:
             header = self.read.schema_header()
-            first = Message(wire.FlightData(header=memoryview(header)), message_crc32c(header))
+            first = FramedMessage(wire.FlightData(header=memoryview(header)), message_crc32c(header))
             await delivery.deliver(stream.write, chunks_of([first], checked=checked), reader)
             async with aclosing(self.read.bursts(reader)) as bursts:
                 async for burst in bursts:
-                    messages = [Message(message.parts, message.crc32c) for message in burst]
+                    messages = [FramedMessage(message.parts, message.crc32c) for message in burst]
                     await delivery.deliver(
                         stream.write, chunks_of(messages, checked=checked), reader, room=burst.room
                     )

@@ -18,7 +18,7 @@ CHECKED_MESSAGES = 256
 Part = bytes | memoryview
 
 
-class Message(NamedTuple):
+class FramedMessage(NamedTuple):
     """The parts of an IPC message, and its checksum."""
 
     parts: wire.FlightData
@@ -30,7 +30,7 @@ class Message(NamedTuple):
         return ipc_framing.encapsulated_bytes(self.parts.header) + len(self.parts.body)
 
 
-def framed(messages: Iterable[Message], *, checked: bool) -> Iterator[bytes | Message]:
+def framed(messages: Iterable[FramedMessage], *, checked: bool) -> Iterator[bytes | FramedMessage]:
     """The messages and the bytes around each chunk: one chunk, or if ``checked`` chunks of ``CHECKED_MESSAGES``, with
     checksums.
     """
@@ -46,7 +46,7 @@ def framed(messages: Iterable[Message], *, checked: bool) -> Iterator[bytes | Me
         yield b"\r\n"
 
 
-def chunks_of(messages: Iterable[Message], *, checked: bool) -> list[Part]:
+def chunks_of(messages: Iterable[FramedMessage], *, checked: bool) -> list[Part]:
     """The messages in the chunks of :func:`framed`."""
     return joined(framed(messages, checked=checked))
 
@@ -56,7 +56,7 @@ def chunk(parts: list[Part]) -> list[Part]:
     return [b"%x\r\n" % size_of(parts), *parts, b"\r\n"]
 
 
-def joined(pieces: Iterable[bytes | Message]) -> list[Part]:
+def joined(pieces: Iterable[bytes | FramedMessage]) -> list[Part]:
     """The pieces in IPC form: of a message its prefix, its header padded to 8 bytes, and its body.
 
     The header is never changed, and the body as long as it says.

@@ -27,9 +27,9 @@ from asyncio import Transport
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 
 from flight_server.protocol import wire
-from flight_server.transfer import Outgoing, Run
+from flight_server.transfer import FrameBurst, Outgoing
 
-from .chunks import Message, Part, chunks_of, framed, joined, size_of
+from .chunks import FramedMessage, Part, chunks_of, framed, joined, size_of
 
 PARK_SECONDS = 0.1
 FIRST_PARK_SECONDS = 0.005
@@ -43,10 +43,10 @@ PIECE_BYTES = 4 << 10
 _MAX_BUFFERS = 1024  # IOV_MAX
 
 
-def messages_of(run: Iterable[Outgoing]) -> Iterator[Message]:
+def messages_of(run: Iterable[Outgoing]) -> Iterator[FramedMessage]:
     """The messages of a run, each with its parts."""
     for outgoing in run:
-        yield Message(wire.locate(outgoing.data), outgoing.message.crc32c)
+        yield FramedMessage(wire.locate(outgoing.data), outgoing.message.crc32c)
 
 
 class Outlet:
@@ -73,12 +73,12 @@ class Outlet:
         self._draining: asyncio.Task[None] | None = None
         self._parked = parked
 
-    async def send(self, run: Run, *, checked: bool) -> None:
+    async def send(self, run: FrameBurst, *, checked: bool) -> None:
         """Send the run.
 
         Raises:
             ConnectionError: the client has left.
-            FlightShuffleError: see :meth:`Run.fetch`.
+            FlightShuffleError: see :meth:`FrameBurst.fetch`.
         """
         parts = chunks_of(messages_of(run), checked=checked)
         left_bytes = await self._push(parts)
@@ -106,7 +106,7 @@ class Outlet:
                 parts.clear()
                 await self._park(run)
 
-    async def _park(self, run: Run) -> None:
+    async def _park(self, run: FrameBurst) -> None:
         """Hold nothing until the transport has sent its piece."""
         run.park()
         if self._draining is not None:

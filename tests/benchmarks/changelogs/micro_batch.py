@@ -43,7 +43,7 @@ from pyspark.sql import functions as sql
 from spark_client import latest
 from spark_client.lookup import Lookups
 from spark_client.lookup.host_images import HostImages
-from spark_client.lookup.lookup_content import Content
+from spark_client.lookup.lookup_content import LookupContent
 from spark_client.lookup.lookup_join import probe
 from tests.benchmarks.measure import conditions, console, table
 from tests.benchmarks.on_spark.engines import Engines
@@ -251,12 +251,12 @@ def _measured(
 
 
 @contextlib.contextmanager
-def _noted_contents() -> Iterator[list[Content]]:
+def _noted_contents() -> Iterator[list[LookupContent]]:
     """The contents of the lookups that are made in the block."""
-    found: list[Content] = []
+    found: list[LookupContent] = []
     make = Lookups._content
 
-    def noted(*arguments: Any) -> Content:
+    def noted(*arguments: Any) -> LookupContent:
         found.append(make(*arguments))
         return found[-1]
 
@@ -264,7 +264,7 @@ def _noted_contents() -> Iterator[list[Content]]:
         yield found
 
 
-def _probes(content: Content, version: int, size: int) -> list[float]:
+def _probes(content: LookupContent, version: int, size: int) -> list[float]:
     """What a task does for a micro-batch when it has opened its host's image, in this process."""
     image = HostImages(content).at(version)
     chance, found = np.random.default_rng(13), list[float]()

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 
 from flight_server.protocol import Ticket
 from spark_client import FlightDataSource
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.jobs import FrameSeconds, Readable, ReadTask, Shares, reader
 from tests.benchmarks.measure import measure, table
 from tests.benchmarks.on_spark import data
@@ -50,7 +50,7 @@ class Written:
         (self._dataset,) = (found.name for found in engines.shuffle.datasets("exchange/"))
 
     def by_number(self) -> Any:
-        with closing(Server(self._engines.shuffle.location)) as server:
+        with closing(RemoteServer(self._engines.shuffle.location)) as server:
             endpoint = server.flight_info(self._dataset).endpoints[0]
         ticket = Ticket.parse(endpoint.ticket.ticket)
         assert ticket.generation is not None

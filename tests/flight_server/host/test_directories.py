@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flight_server.host.directories import FORMAT, HostDirectory, Owner, owner_of, sweep
-from spark_client.hosts.host_files import Copies, HostFiles, Part
+from spark_client.hosts.host_files import Copies, HostFiles, PartFile
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -125,7 +125,7 @@ def _sweep(base: Path, barrier: Any, ended: Any, removed: Any) -> None:
     removed.put(count)
 
 
-def _write(part: Part) -> None:
+def _write(part: PartFile) -> None:
     part.write(b"x" * 1000)
 
 

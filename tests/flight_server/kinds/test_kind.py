@@ -16,7 +16,7 @@ from pyarrow import flight
 from flight_server import config
 from flight_server.datasets import Attachment, Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.kinds import Action, BatchSink, Burst, DatasetKind, VersionedMessage, VersionRead
+from flight_server.kinds import Action, BatchSink, DatasetKind, VersionBurst, VersionedMessage, VersionRead
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     Commit,
@@ -83,14 +83,14 @@ class KeptRead:
     def schema_header(self) -> bytes:
         return ipc_framing.schema_header(SCHEMA.serialize().to_pybytes())
 
-    async def bursts(self, reader: Reader) -> AsyncGenerator[Burst, None]:
+    async def bursts(self, reader: Reader) -> AsyncGenerator[VersionBurst, None]:
         for batch in kept_by(self._dataset).batches:
             message = pa.ipc.read_message(batch.serialize())
             header, body = memoryview(message.metadata), memoryview(message.body)
             made = VersionedMessage(
                 wire.FlightData(header=header, body=body), message_crc32c(header, body), batch.num_rows, b""
             )
-            yield Burst([made], self._kind.catalogue.budget.frames.reserve(made.size_bytes))
+            yield VersionBurst([made], self._kind.catalogue.budget.frames.reserve(made.size_bytes))
 
 
 class KeptKind(DatasetKind):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from tests.support.merging import QUICK
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -20,8 +20,8 @@ def process() -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def server(process: ServerProcess) -> Iterator[Server]:
-    made = Server(process.location, timeouts=QUICK)
+def server(process: ServerProcess) -> Iterator[RemoteServer]:
+    made = RemoteServer(process.location, timeouts=QUICK)
     yield made
     made.close()
 
@@ -33,8 +33,8 @@ def proxy(process: ServerProcess) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def through(proxy: Proxy) -> Iterator[Server]:
-    made = Server(proxy.location, timeouts=QUICK)
+def through(proxy: Proxy) -> Iterator[RemoteServer]:
+    made = RemoteServer(proxy.location, timeouts=QUICK)
     yield made
     made.close()
 

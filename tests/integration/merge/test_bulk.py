@@ -11,7 +11,7 @@ import pytest
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import Unauthenticated
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled, partition_streams
 from spark_client.merge.merged import merge
@@ -40,11 +40,11 @@ def shaky(process: ServerProcess) -> Iterator[Proxy]:
         yield made
 
 
-def bulk(server: Server, location: str, ticket: Ticket) -> PartitionStream:
+def bulk(server: RemoteServer, location: str, ticket: Ticket) -> PartitionStream:
     return PartitionStream(server, ticket, locations=[location], lane="bulk")
 
 
-def test_every_partition_comes_whole_over_the_bulk_lane_alone(server: Server, name: str) -> None:
+def test_every_partition_comes_whole_over_the_bulk_lane_alone(server: RemoteServer, name: str) -> None:
     put_all(server, name, 5)
     streams = partition_streams(server, server.flight_info(name).endpoints, lane="bulk")
     assert {stream.address.lane for stream in streams} == {"bulk"}
@@ -55,7 +55,7 @@ def test_every_partition_comes_whole_over_the_bulk_lane_alone(server: Server, na
         assert mine["n"].to_pylist() == EVERYTHING
 
 
-def test_more_partitions_than_connections_come_whole_over_both_lanes(server: Server, name: str) -> None:
+def test_more_partitions_than_connections_come_whole_over_both_lanes(server: RemoteServer, name: str) -> None:
     put_all(server, name, 100, frames=2)
     streams = partition_streams(server, server.flight_info(name).endpoints)
     with merge(streams, timeouts=QUICK) as merged:
@@ -63,13 +63,13 @@ def test_more_partitions_than_connections_come_whole_over_both_lanes(server: Ser
 
 
 @pytest.mark.parametrize("frames", [0, 1])
-def test_the_smallest_partitions_come_whole(server: Server, name: str, frames: int) -> None:
+def test_the_smallest_partitions_come_whole(server: RemoteServer, name: str, frames: int) -> None:
     put(server, name, frames=frames)
     stream = partition_streams(server, server.flight_info(name).endpoints, lane="bulk")[0]
     assert read_all(stream) == list(range(frames * ROWS))
 
 
-def test_frames_are_read_while_they_are_written(server: Server, name: str) -> None:
+def test_frames_are_read_while_they_are_written(server: RemoteServer, name: str) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
     streams = partition_streams(server, server.flight_info(name).endpoints, lane="bulk")
@@ -82,7 +82,7 @@ def test_frames_are_read_while_they_are_written(server: Server, name: str) -> No
 
 
 def test_a_lane_that_stays_away_is_an_error_and_with_a_choice_the_other_lane(
-    server: Server, shaky: Proxy, name: str
+    server: RemoteServer, shaky: Proxy, name: str
 ) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
@@ -102,11 +102,11 @@ def test_a_lane_that_stays_away_is_an_error_and_with_a_choice_the_other_lane(
 
 
 def test_a_missing_schema_is_an_error_in_time_and_closing_does_not_wait_for_it(
-    process: ServerProcess, server: Server, name: str
+    process: ServerProcess, server: RemoteServer, name: str
 ) -> None:
     assert process.http is not None
     create(server, name)
-    impatient = Server(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
+    impatient = RemoteServer(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
     with (
         merge([bulk(impatient, process.http, Ticket(name, 0))], timeouts=QUICK) as merged,
         pytest.raises(StreamStalled),
@@ -120,12 +120,12 @@ def test_a_missing_schema_is_an_error_in_time_and_closing_does_not_wait_for_it(
 def test_the_token_is_asked_for_on_both_lanes(name: str) -> None:
     with ServerProcess.start(token="open sesame") as guarded:
         assert guarded.http is not None
-        server = Server(guarded.location, token="open sesame", timeouts=QUICK)
+        server = RemoteServer(guarded.location, token="open sesame", timeouts=QUICK)
         put(server, name, frames=2)
         for lane in ("grpc", "bulk"):
             streams = partition_streams(server, server.flight_info(name).endpoints, lane=lane)
             assert read_all(streams[0]) == list(range(2 * ROWS))
-        stranger = Server(guarded.location, token="guess", timeouts=QUICK)
+        stranger = RemoteServer(guarded.location, token="guess", timeouts=QUICK)
         with pytest.raises(Unauthenticated):
             stranger.flight_info(name)
         with pytest.raises(Unauthenticated):

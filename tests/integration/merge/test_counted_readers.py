@@ -11,7 +11,7 @@ from pyarrow import flight
 
 from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import Released
-from spark_client.connection import Reading, Server
+from spark_client.connection import Reading, RemoteServer
 from spark_client.jobs import Readable
 from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
@@ -28,7 +28,7 @@ for_each_lane = pytest.mark.parametrize("lane", ["grpc", "bulk"])
 
 
 @pytest.fixture
-def counted(server: Server, name: str) -> Iterator[str]:
+def counted(server: RemoteServer, name: str) -> Iterator[str]:
     """A whole dataset that goes when two readers have had it."""
     server.action("create", {"dataset": name, "retention": {"readers": 2}})
     put(server, name)
@@ -36,12 +36,12 @@ def counted(server: Server, name: str) -> Iterator[str]:
     server.action("drop", {"dataset": name})
 
 
-def frames_left(server: Server, name: str) -> int:
+def frames_left(server: RemoteServer, name: str) -> int:
     statistics = server.action("statistics", {"dataset": name})["datasets"][name]
     return int(statistics["partitions"]["0"]["frames_left"])
 
 
-def put_large(server: Server, name: str) -> None:
+def put_large(server: RemoteServer, name: str) -> None:
     """Write ``LARGE`` into a dataset that goes when two readers have had it."""
     server.action("create", {"dataset": name, "retention": {"readers": 2}})
     with PutStream(server, PutCommand(name, producer=0, attempt="a"), SCHEMA) as writing:
@@ -50,14 +50,14 @@ def put_large(server: Server, name: str) -> None:
         writing.commit()
 
 
-def stream_of(process: ServerProcess, server: Server, name: str, lane: LaneChoice) -> PartitionStream:
+def stream_of(process: ServerProcess, server: RemoteServer, name: str, lane: LaneChoice) -> PartitionStream:
     assert process.http is not None
     return PartitionStream(server, Ticket(name, 0), locations=[process.location, process.http], lane=lane)
 
 
 @for_each_lane
 def test_frames_go_when_the_clients_have_said_that_they_have_them(
-    process: ServerProcess, server: Server, counted: str, lane: LaneChoice
+    process: ServerProcess, server: RemoteServer, counted: str, lane: LaneChoice
 ) -> None:
     assert read_all(stream_of(process, server, counted, lane)) == EVERYTHING
     assert frames_left(server, counted) == FRAMES
@@ -73,12 +73,12 @@ def test_frames_go_when_the_clients_have_said_that_they_have_them(
 
 @for_each_lane
 def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_once(
-    process: ServerProcess, server: Server, name: str, lane: LaneChoice
+    process: ServerProcess, server: RemoteServer, name: str, lane: LaneChoice
 ) -> None:
     assert process.http is not None
     put_large(server, name)
     with Proxy.to(process.http if lane == "bulk" else process.location) as between:
-        through = Server(between.location if lane == "grpc" else process.location, timeouts=QUICK)
+        through = RemoteServer(between.location if lane == "grpc" else process.location, timeouts=QUICK)
         stream = PartitionStream(through, Ticket(name, 0), locations=[between.http], lane=lane)
         taken: list[int] = []
         between.cut_after(1_000_000)
@@ -99,7 +99,7 @@ def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_o
 def test_a_task_that_is_tried_again_under_its_name_is_one_reader(
     process: ServerProcess, counted: str, lane: LaneChoice
 ) -> None:
-    server = Server(process.location, timeouts=QUICK, reading=Reading(lane=lane))
+    server = RemoteServer(process.location, timeouts=QUICK, reading=Reading(lane=lane))
     info = server.flight_info(counted)
     generation = json.loads(info.app_metadata)["generation"]
     task = replace(Readable.of(server, counted, generation, info.endpoints[0]), reader="job")
@@ -115,7 +115,7 @@ def test_a_task_that_is_tried_again_under_its_name_is_one_reader(
 
 
 def test_another_client_that_is_cut_may_begin_again_from_the_first_frame(
-    process: ServerProcess, server: Server, name: str
+    process: ServerProcess, server: RemoteServer, name: str
 ) -> None:
     put_large(server, name)
     with Proxy.to(process.location) as between:
@@ -134,7 +134,7 @@ def test_another_client_that_is_cut_may_begin_again_from_the_first_frame(
 
 
 def test_any_client_can_name_itself_and_acknowledge(
-    process: ServerProcess, server: Server, counted: str
+    process: ServerProcess, server: RemoteServer, counted: str
 ) -> None:
     generation = json.loads(server.flight_info(counted).app_metadata)["generation"]
     ticket = {"dataset": counted, "generation": generation, "partition": 0, "reader": "mine"}
@@ -150,7 +150,7 @@ def test_any_client_can_name_itself_and_acknowledge(
 
 def test_a_reader_that_does_not_come_back_in_time_leaves_its_turn_to_another(name: str) -> None:
     with ServerProcess.start("--resume-seconds", "0") as process:
-        server = Server(process.location, timeouts=QUICK)
+        server = RemoteServer(process.location, timeouts=QUICK)
         server.action("create", {"dataset": name, "retention": {"readers": 2}})
         put(server, name)
         generation = json.loads(server.flight_info(name).app_metadata)["generation"]

@@ -25,7 +25,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.errors import DamagedMessage, FlightShuffleError
 from flight_server.protocol.put_framing import PUT_PATH
-from spark_client.connection import Reading, Server, Writing
+from spark_client.connection import Reading, RemoteServer, Writing
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream
@@ -62,13 +62,13 @@ def shaky(process: ServerProcess) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def hasty(process: ServerProcess) -> Iterator[Server]:
-    made = Server(process.location, timeouts=HASTY)
+def hasty(process: ServerProcess) -> Iterator[RemoteServer]:
+    made = RemoteServer(process.location, timeouts=HASTY)
     yield made
     made.close()
 
 
-def stored(server: Server, name: str, make: Callable[[int], pa.RecordBatch]) -> list[pa.RecordBatch]:
+def stored(server: RemoteServer, name: str, make: Callable[[int], pa.RecordBatch]) -> list[pa.RecordBatch]:
     batches = [make(frame) for frame in range(FRAMES)]
     with PutStream(server, PutCommand(name, producer=0, attempt="a"), batches[0].schema) as put:
         for batch in batches:
@@ -77,7 +77,7 @@ def stored(server: Server, name: str, make: Callable[[int], pa.RecordBatch]) -> 
     return batches
 
 
-def read(server: Server, location: str, name: str, partition: int = 0) -> list[pa.RecordBatch]:
+def read(server: RemoteServer, location: str, name: str, partition: int = 0) -> list[pa.RecordBatch]:
     stream = PartitionStream(server, Ticket(name, partition), locations=[location], lane="bulk")
     try:
         return list(iter(stream.read, None))
@@ -85,7 +85,7 @@ def read(server: Server, location: str, name: str, partition: int = 0) -> list[p
         stream.close()
 
 
-def read_by_grpc(server: Server, name: str) -> list[pa.RecordBatch]:
+def read_by_grpc(server: RemoteServer, name: str) -> list[pa.RecordBatch]:
     stream = PartitionStream(server, Ticket(name, 0), lane="grpc")
     try:
         return list(iter(stream.read, None))
@@ -115,7 +115,7 @@ def answer_to(location: str, name: str) -> tuple[bytes, list[range]]:
 
 @for_each_kind_of_data
 def test_a_flipped_bit_on_the_way_to_a_reader_is_healed_or_an_error_and_never_other_data(
-    server: Server, hasty: Server, shaky: Proxy, name: str, make: Callable[[int], pa.RecordBatch]
+    server: RemoteServer, hasty: RemoteServer, shaky: Proxy, name: str, make: Callable[[int], pa.RecordBatch]
 ) -> None:
     batches = stored(server, name, make)
     answer, messages = answer_to(shaky.http, name)
@@ -137,12 +137,12 @@ def test_a_flipped_bit_on_the_way_to_a_reader_is_healed_or_an_error_and_never_ot
 
 @for_each_kind_of_data
 def test_a_flipped_bit_on_the_way_to_a_reader_over_grpc_is_healed_or_an_error_and_never_other_data(
-    process: ServerProcess, server: Server, name: str, make: Callable[[int], pa.RecordBatch]
+    process: ServerProcess, server: RemoteServer, name: str, make: Callable[[int], pa.RecordBatch]
 ) -> None:
     batches = stored(server, name, make)
     with Proxy.to(process.location) as between:
         # The end of an HTTP/2 frame may be damaged: the reader then waits for its rest until the call's deadline.
-        reader = Server(between.location, timeouts=replace(HASTY, stream_seconds=0.5, call_seconds=0.5))
+        reader = RemoteServer(between.location, timeouts=replace(HASTY, stream_seconds=0.5, call_seconds=0.5))
         assert read_by_grpc(reader, name) == batches
         before = between.bytes_back
         assert read_by_grpc(reader, name) == batches
@@ -163,29 +163,31 @@ def test_a_flipped_bit_on_the_way_to_a_reader_over_grpc_is_healed_or_an_error_an
 
 
 def test_a_frame_that_comes_damaged_over_grpc_again_and_again_is_an_error_unless_it_is_not_to_be_checked(
-    process: ServerProcess, server: Server, name: str
+    process: ServerProcess, server: RemoteServer, name: str
 ) -> None:
     batches = stored(server, name, plain)
     with Proxy.to(process.location) as between:
         between.flip_in(b"row 130", bit=0, back=True)  # in the third frame
-        reader = Server(between.location, timeouts=QUICK)
+        reader = RemoteServer(between.location, timeouts=QUICK)
         stream = PartitionStream(reader, Ticket(name, 0), lane="grpc")
         assert [stream.read(), stream.read()] == batches[:2]
         with pytest.raises(BrokenStream, match=f"partition 0 of dataset '{name}'.* frame 2.*checksum"):
             stream.read()
         stream.close()
         reader.close()
-        unchecked = Server(between.location, timeouts=QUICK, reading=Reading(check=False))
+        unchecked = RemoteServer(between.location, timeouts=QUICK, reading=Reading(check=False))
         assert read_by_grpc(unchecked, name) != batches
         unchecked.close()
 
 
-def test_a_damaged_ticket_is_noticed_over_grpc(process: ServerProcess, server: Server, name: str) -> None:
+def test_a_damaged_ticket_is_noticed_over_grpc(
+    process: ServerProcess, server: RemoteServer, name: str
+) -> None:
     neighbour, wanted = f"{name}/neighbour/0", f"{name}/neighbour/1"  # one bit lies between them
     stored(server, neighbour, with_dictionary)
     batches = stored(server, wanted, plain)
     with Proxy.to(process.location) as between:
-        reader = Server(between.location, timeouts=QUICK)
+        reader = RemoteServer(between.location, timeouts=QUICK)
         assert read_by_grpc(reader, wanted) == batches
         between.flip_in(b'1","partition', bit=0, back=False)
         with pytest.raises(BrokenStream, match="running checksum"):
@@ -194,7 +196,7 @@ def test_a_damaged_ticket_is_noticed_over_grpc(process: ServerProcess, server: S
 
 
 def test_a_flipped_bit_in_a_request_never_brings_what_was_not_asked_for(
-    server: Server, hasty: Server, shaky: Proxy, name: str
+    server: RemoteServer, hasty: RemoteServer, shaky: Proxy, name: str
 ) -> None:
     neighbour, name = f"{name}/neighbour/0", f"{name}/neighbour/1"  # one bit lies between them
     stored(server, neighbour, with_dictionary)
@@ -206,7 +208,7 @@ def test_a_flipped_bit_in_a_request_never_brings_what_was_not_asked_for(
 
 
 def test_a_frame_that_comes_damaged_again_and_again_is_an_error_that_names_it(
-    server: Server, shaky: Proxy, name: str
+    server: RemoteServer, shaky: Proxy, name: str
 ) -> None:
     batches = stored(server, name, plain)
     shaky.flip_in(b"row 130", bit=0, back=True)  # in the third frame
@@ -218,7 +220,7 @@ def test_a_frame_that_comes_damaged_again_and_again_is_an_error_that_names_it(
     stream.close()
 
 
-def put_shuffle(server: Server, name: str, batches: list[pa.RecordBatch], places: list[str]) -> None:
+def put_shuffle(server: RemoteServer, name: str, batches: list[pa.RecordBatch], places: list[str]) -> None:
     """The batches to partitions 0, 1, 2 and so on; sealed if the attempt was committed, else sealed empty."""
     schema = base64.b64encode(batches[0].schema.serialize()).decode()
     request = CreateRequest(name, Kind.SHUFFLE, schema, partitions=len(batches))
@@ -236,12 +238,16 @@ def put_shuffle(server: Server, name: str, batches: list[pa.RecordBatch], places
 
 @for_each_kind_of_data
 def test_a_flipped_bit_on_the_way_from_a_producer_is_an_error_and_nothing_of_it_is_kept(
-    server: Server, process: ServerProcess, shaky: Proxy, name: str, make: Callable[[int], pa.RecordBatch]
+    server: RemoteServer,
+    process: ServerProcess,
+    shaky: Proxy,
+    name: str,
+    make: Callable[[int], pa.RecordBatch],
 ) -> None:
     assert process.http is not None
     batches = [make(frame) for frame in range(FRAMES)]
-    patient = Server(process.location, timeouts=QUICK, writing=Writing(lane="bulk"))
-    writer = Server(process.location, timeouts=HASTY, writing=Writing(lane="bulk"))
+    patient = RemoteServer(process.location, timeouts=QUICK, writing=Writing(lane="bulk"))
+    writer = RemoteServer(process.location, timeouts=HASTY, writing=Writing(lane="bulk"))
     before = shaky.bytes_forth
     put_shuffle(patient, name, batches, [shaky.http + PUT_PATH])
     size_bytes = shaky.bytes_forth - before
@@ -272,11 +278,11 @@ def test_a_value_that_flips_on_its_way_to_the_server_is_a_typed_error_that_names
     assert location is not None
     with Proxy.to(location) as between:
         target = between.location if lane == "grpc" else process.location
-        writer = Server(target, timeouts=QUICK, writing=Writing(lane=lane))
+        writer = RemoteServer(target, timeouts=QUICK, writing=Writing(lane=lane))
         between.flip_in(b"row 13" if make is plain else b"word 2", bit=0, back=False)
         with pytest.raises(DamagedMessage, match=f"dataset '{name}' producer 0 attempt a"):
             put_shuffle(writer, name, [make(frame) for frame in range(FRAMES)], [between.http + PUT_PATH])
-        unchecked = Server(target, timeouts=QUICK, writing=Writing(lane=lane, check=False))
+        unchecked = RemoteServer(target, timeouts=QUICK, writing=Writing(lane=lane, check=False))
         put_shuffle(
             unchecked, f"{name}/x", [make(frame) for frame in range(FRAMES)], [between.http + PUT_PATH]
         )

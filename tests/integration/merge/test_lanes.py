@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import Ticket
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.http_source import Answer, HttpSource, well
@@ -22,16 +22,16 @@ from tests.support.proxy import Proxy
 BATCHES = [batch_of(0, frame) for frame in range(FRAMES)]
 
 
-def ticket_of(server: Server, name: str) -> Ticket:
+def ticket_of(server: RemoteServer, name: str) -> Ticket:
     return Ticket.parse(server.flight_info(name).endpoints[0].ticket.ticket)
 
 
-def bulk_answer(server: Server, name: str) -> Answer:
+def bulk_answer(server: RemoteServer, name: str) -> Answer:
     """What the bulk lane of this server answers for the dataset."""
     return well(BATCHES, SCHEMA, ticket_of(server, name).generation or "")
 
 
-def test_the_bulk_lane_is_taken_by_default(server: Server, name: str) -> None:
+def test_the_bulk_lane_is_taken_by_default(server: RemoteServer, name: str) -> None:
     put(server, name)
     with HttpSource(bulk_answer(server, name)) as source:
         stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
@@ -39,7 +39,7 @@ def test_the_bulk_lane_is_taken_by_default(server: Server, name: str) -> None:
         assert len(source.requests) == 1
 
 
-def test_the_grpc_lane_is_taken_when_it_is_asked_for(server: Server, name: str) -> None:
+def test_the_grpc_lane_is_taken_when_it_is_asked_for(server: RemoteServer, name: str) -> None:
     put(server, name)
     with HttpSource(bulk_answer(server, name)) as source:
         stream = PartitionStream(server, ticket_of(server, name), locations=[source.url], lane="grpc")
@@ -59,7 +59,7 @@ def test_the_grpc_lane_is_taken_when_it_is_asked_for(server: Server, name: str) 
     ],
 )
 def test_an_address_that_does_not_speak_the_bulk_lane_sends_the_stream_to_grpc(
-    server: Server, name: str, answer: bytes
+    server: RemoteServer, name: str, answer: bytes
 ) -> None:
     put(server, name)
     with HttpSource(lambda *_: [answer], closes=True) as source:
@@ -70,7 +70,9 @@ def test_an_address_that_does_not_speak_the_bulk_lane_sends_the_stream_to_grpc(
         assert len(source.requests) == 1, "it is left alone for a while"
 
 
-def test_an_address_that_refuses_connections_sends_the_stream_to_grpc(server: Server, name: str) -> None:
+def test_an_address_that_refuses_connections_sends_the_stream_to_grpc(
+    server: RemoteServer, name: str
+) -> None:
     put(server, name)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -80,7 +82,7 @@ def test_an_address_that_refuses_connections_sends_the_stream_to_grpc(server: Se
 
 
 def test_a_bulk_stream_that_breaks_goes_on_over_grpc_without_a_row_lost_or_twice(
-    server: Server, name: str
+    server: RemoteServer, name: str
 ) -> None:
     put(server, name)
     whole = b"".join(bulk_answer(server, name)("/", {}))
@@ -94,18 +96,20 @@ def test_a_bulk_stream_that_breaks_goes_on_over_grpc_without_a_row_lost_or_twice
             assert read_all(stream) == EVERYTHING
 
 
-def test_when_grpc_is_shut_the_bulk_lane_alone_is_enough(server: Server, name: str) -> None:
+def test_when_grpc_is_shut_the_bulk_lane_alone_is_enough(server: RemoteServer, name: str) -> None:
     put(server, name)
     with Proxy.to(server.location) as gone:
         nowhere = gone.location
     ticket, answer = ticket_of(server, name), bulk_answer(server, name)
-    blind = Server(nowhere, timeouts=server.timeouts)
+    blind = RemoteServer(nowhere, timeouts=server.timeouts)
     with HttpSource(answer) as source:
         assert read_all(PartitionStream(blind, ticket, locations=[source.url])) == EVERYTHING
     blind.close()
 
 
-def test_a_forked_child_of_a_process_that_used_grpc_may_use_the_bulk_lane(server: Server, name: str) -> None:
+def test_a_forked_child_of_a_process_that_used_grpc_may_use_the_bulk_lane(
+    server: RemoteServer, name: str
+) -> None:
     put(server, name)
     ticket, answer = ticket_of(server, name), bulk_answer(server, name)
     with HttpSource(answer) as source:
@@ -125,7 +129,7 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_use_the_bulk_lane(server
         assert source.connections == 2
 
 
-def test_a_table_can_be_made_of_what_the_bulk_lane_brings(server: Server, name: str) -> None:
+def test_a_table_can_be_made_of_what_the_bulk_lane_brings(server: RemoteServer, name: str) -> None:
     put(server, name)
     with HttpSource(bulk_answer(server, name)) as source:
         stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])

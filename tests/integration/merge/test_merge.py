@@ -16,7 +16,7 @@ from pyarrow import flight
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound
-from spark_client.connection import ForkedProcess, Server
+from spark_client.connection import ForkedProcess, RemoteServer
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled, partition_streams
 from spark_client.merge.merged import merge, merge_async
@@ -38,7 +38,7 @@ from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
 
-def test_merge_reads_every_partition_whole(server: Server, name: str) -> None:
+def test_merge_reads_every_partition_whole(server: RemoteServer, name: str) -> None:
     put_all(server, name, 5)
     pool = MemoryPool(40_000)
     with merge(streams_of(server, name), pool=pool, timeouts=QUICK) as merged:
@@ -50,20 +50,20 @@ def test_merge_reads_every_partition_whole(server: Server, name: str) -> None:
     assert pool.used_bytes == 0
 
 
-async def test_async_merge_reads_every_partition_whole(server: Server, name: str) -> None:
+async def test_async_merge_reads_every_partition_whole(server: RemoteServer, name: str) -> None:
     put_all(server, name, 3)
     async with merge_async(streams_of(server, name), timeouts=QUICK) as merged:
         assert sum([batch.num_rows async for batch in merged]) == 3 * FRAMES * ROWS
 
 
-def test_a_dataset_without_a_row_is_read_whole(server: Server, name: str) -> None:
+def test_a_dataset_without_a_row_is_read_whole(server: RemoteServer, name: str) -> None:
     put(server, name, frames=0)
     with merge(streams_of(server, name), timeouts=QUICK) as merged:
         assert merged.schema == SCHEMA
         assert list(merged) == []
 
 
-def test_the_endpoints_of_a_flight_info_become_streams(server: Server, name: str) -> None:
+def test_the_endpoints_of_a_flight_info_become_streams(server: RemoteServer, name: str) -> None:
     put_all(server, name, 3)
     streams = partition_streams(server, server.flight_info(name).endpoints, lane="grpc")
     assert [stream.partition for stream in streams] == [0, 1, 2]
@@ -71,7 +71,7 @@ def test_the_endpoints_of_a_flight_info_become_streams(server: Server, name: str
         assert [batch["partition"][0].as_py() for batch in merged] == [0] * 20 + [1] * 20 + [2] * 20
 
 
-def test_merge_reads_while_it_is_being_written(server: Server, name: str) -> None:
+def test_merge_reads_while_it_is_being_written(server: RemoteServer, name: str) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
     with merge(streams_of(server, name), timeouts=QUICK) as merged:
@@ -86,7 +86,7 @@ def test_merge_reads_while_it_is_being_written(server: Server, name: str) -> Non
 
 
 def test_a_dataset_without_a_schema_is_an_error_in_time(process: ServerProcess, name: str) -> None:
-    server = Server(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
+    server = RemoteServer(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
     create(server, name)
     stream = PartitionStream(server, Ticket(name, 0), lane="grpc")
     with merge([stream], timeouts=QUICK) as merged, pytest.raises(StreamStalled, match="no schema came"):
@@ -94,7 +94,7 @@ def test_a_dataset_without_a_schema_is_an_error_in_time(process: ServerProcess, 
     server.close()
 
 
-def test_closing_ends_a_stream_that_waits_for_its_schema(server: Server, name: str) -> None:
+def test_closing_ends_a_stream_that_waits_for_its_schema(server: RemoteServer, name: str) -> None:
     create(server, name)
     with merge([PartitionStream(server, Ticket(name, 0), lane="grpc")], timeouts=QUICK):
         until(lambda: bool(server.action("why", {"dataset": name})["waits"]), "the server waits")
@@ -102,7 +102,7 @@ def test_closing_ends_a_stream_that_waits_for_its_schema(server: Server, name: s
 
 def test_a_peer_that_accepts_and_never_answers_is_an_error_in_time(proxy: Proxy, name: str) -> None:
     quick = replace(QUICK, connect_seconds=0.5, first_message_seconds=1, tries=1)
-    server = Server(proxy.location, timeouts=quick)
+    server = RemoteServer(proxy.location, timeouts=quick)
     proxy.hold()
     with (
         merge([PartitionStream(server, Ticket(name, 0), lane="grpc")], timeouts=QUICK) as merged,
@@ -113,7 +113,7 @@ def test_a_peer_that_accepts_and_never_answers_is_an_error_in_time(proxy: Proxy,
     server.close()
 
 
-def test_closing_ends_streams_that_wait_for_a_producer(server: Server, name: str) -> None:
+def test_closing_ends_streams_that_wait_for_a_producer(server: RemoteServer, name: str) -> None:
     create(server, name, 4)
     writers = [open_put(server, name, i) for i in range(4)]
     for i, writer in enumerate(writers):
@@ -126,7 +126,7 @@ def test_closing_ends_streams_that_wait_for_a_producer(server: Server, name: str
     until(lambda: not _readers(server, name), "the server has released the readers")
 
 
-def test_a_collected_merge_releases_the_server(server: Server, name: str) -> None:
+def test_a_collected_merge_releases_the_server(server: RemoteServer, name: str) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
     merged = merge(streams_of(server, name), timeouts=QUICK)
@@ -136,7 +136,7 @@ def test_a_collected_merge_releases_the_server(server: Server, name: str) -> Non
     until(lambda: not _readers(server, name), "the server has released the reader")
 
 
-def _readers(server: Server, name: str) -> list[object]:
+def _readers(server: RemoteServer, name: str) -> list[object]:
     partitions = server.action("statistics", {"dataset": name})["datasets"][name]["partitions"]
     return [reader for partition in partitions.values() for reader in partition["subscriptions"]]
 
@@ -145,7 +145,7 @@ def _readers(server: Server, name: str) -> list[object]:
 
 
 def test_one_unread_stream_starves_no_other_through_a_small_window(process: ServerProcess, name: str) -> None:
-    server = Server(process.location, timeouts=QUICK, max_connections=1, window_bytes=65_535)
+    server = RemoteServer(process.location, timeouts=QUICK, max_connections=1, window_bytes=65_535)
     put_all(server, name, 6, frames=40)
     with server.calling() as (client, _):
         unread = client.do_get(flight.Ticket(Ticket(name, 5).encode()))
@@ -155,10 +155,10 @@ def test_one_unread_stream_starves_no_other_through_a_small_window(process: Serv
     server.close()
 
 
-def test_hundreds_of_streams_share_a_few_connections(server: Server, name: str) -> None:
+def test_hundreds_of_streams_share_a_few_connections(server: RemoteServer, name: str) -> None:
     put_all(server, name, 300, frames=1)
     with Proxy.to(server.location) as between:
-        client = Server(between.location, timeouts=QUICK)
+        client = RemoteServer(between.location, timeouts=QUICK)
         streams = [PartitionStream(client, Ticket(name, i), lane="grpc") for i in range(300)]
         with merge(streams, timeouts=QUICK) as merged:
             assert sum(batch.num_rows for batch in merged) == 300 * ROWS
@@ -166,7 +166,7 @@ def test_hundreds_of_streams_share_a_few_connections(server: Server, name: str) 
         client.close()
 
 
-def test_errors_of_calls_at_the_same_time_are_not_mixed_up(server: Server) -> None:
+def test_errors_of_calls_at_the_same_time_are_not_mixed_up(server: RemoteServer) -> None:
     wrong: list[str] = []
 
     def ask(number: int) -> None:
@@ -186,7 +186,7 @@ def test_errors_of_calls_at_the_same_time_are_not_mixed_up(server: Server) -> No
     assert wrong == []
 
 
-def test_a_server_travels_by_pickle_and_is_shared_where_it_arrives(server: Server, name: str) -> None:
+def test_a_server_travels_by_pickle_and_is_shared_where_it_arrives(server: RemoteServer, name: str) -> None:
     put(server, name, frames=1)
     data = pickle.dumps(server)
     first, second = pickle.loads(data), pickle.loads(data)
@@ -196,7 +196,7 @@ def test_a_server_travels_by_pickle_and_is_shared_where_it_arrives(server: Serve
 
 
 def test_a_forked_child_of_a_process_that_used_grpc_gets_an_error_and_does_not_hang(
-    server: Server, name: str
+    server: RemoteServer, name: str
 ) -> None:
     put(server, name, frames=1)
     gc.collect()  # what others have left is not the child's to destroy

@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import DatasetDropped, NotFound, ProducerFailed, StaleTicket
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled
 from spark_client.merge.merged import merge
@@ -35,7 +35,7 @@ class Way:
 
     lane: str
     proxy: Proxy
-    server: Server
+    server: RemoteServer
 
     def stream(self, ticket: Ticket) -> PartitionStream:
         if self.lane == "grpc":
@@ -47,14 +47,16 @@ class Way:
 def way(request: pytest.FixtureRequest, process: ServerProcess) -> Iterator[Way]:
     assert process.http is not None
     with Proxy.to(process.location if request.param == "grpc" else process.http) as between:
-        server = Server(between.location if request.param == "grpc" else process.location, timeouts=QUICK)
+        server = RemoteServer(
+            between.location if request.param == "grpc" else process.location, timeouts=QUICK
+        )
         yield Way(request.param, between, server)
         server.close()
 
 
 @pytest.mark.parametrize("into", [0.02, 0.3, 0.5, 0.75, 0.98])
 def test_a_connection_that_breaks_anywhere_is_resumed_without_a_row_lost_or_twice(
-    server: Server, proxy: Proxy, through: Server, name: str, into: float
+    server: RemoteServer, proxy: Proxy, through: RemoteServer, name: str, into: float
 ) -> None:
     put(server, name)
     ticket = Ticket.parse(server.flight_info(name).endpoints[0].ticket.ticket)
@@ -68,7 +70,7 @@ def test_a_connection_that_breaks_anywhere_is_resumed_without_a_row_lost_or_twic
 
 
 def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
-    server: Server, proxy: Proxy, through: Server, name: str
+    server: RemoteServer, proxy: Proxy, through: RemoteServer, name: str
 ) -> None:
     writer = open_put(server, name)
     stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
@@ -83,7 +85,7 @@ def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
     stream.close()
 
 
-def test_any_byte_can_be_the_last_one_of_its_connection(server: Server, way: Way, name: str) -> None:
+def test_any_byte_can_be_the_last_one_of_its_connection(server: RemoteServer, way: Way, name: str) -> None:
     put(server, name, frames=2)
     ticket = Ticket.parse(server.flight_info(name).endpoints[0].ticket.ticket)
     before = way.proxy.bytes_back
@@ -96,7 +98,7 @@ def test_any_byte_can_be_the_last_one_of_its_connection(server: Server, way: Way
         assert read_all(stream) == list(range(2 * ROWS)), f"cut after {cut_at} of {size_bytes} bytes"
 
 
-def test_merged_streams_survive_cuts(server: Server, way: Way, name: str) -> None:
+def test_merged_streams_survive_cuts(server: RemoteServer, way: Way, name: str) -> None:
     put_all(server, name, 8)
     rows: dict[int, list[int]] = {i: [] for i in range(8)}
     with merge([way.stream(Ticket(name, i)) for i in range(8)], timeouts=QUICK) as merged:
@@ -108,7 +110,7 @@ def test_merged_streams_survive_cuts(server: Server, way: Way, name: str) -> Non
 
 
 def test_a_server_that_stays_away_is_an_error_after_a_bounded_number_of_tries(
-    server: Server, proxy: Proxy, through: Server, name: str
+    server: RemoteServer, proxy: Proxy, through: RemoteServer, name: str
 ) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
@@ -124,7 +126,7 @@ def test_a_server_that_stays_away_is_an_error_after_a_bounded_number_of_tries(
     assert proxy.location in raised.value.message
 
 
-def test_the_next_location_is_tried_when_the_first_one_is_gone(server: Server, name: str) -> None:
+def test_the_next_location_is_tried_when_the_first_one_is_gone(server: RemoteServer, name: str) -> None:
     put(server, name)
     with Proxy.to(server.location) as gone:
         nowhere = gone.location
@@ -134,7 +136,9 @@ def test_the_next_location_is_tried_when_the_first_one_is_gone(server: Server, n
     assert read_all(stream) == EVERYTHING
 
 
-def test_a_broken_stream_is_never_resumed_in_another_generation(server: Server, way: Way, name: str) -> None:
+def test_a_broken_stream_is_never_resumed_in_another_generation(
+    server: RemoteServer, way: Way, name: str
+) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
     stream = way.stream(Ticket(name, 0))
@@ -150,7 +154,9 @@ def test_a_broken_stream_is_never_resumed_in_another_generation(server: Server, 
     stream.close()
 
 
-def test_a_dataset_that_is_dropped_while_it_is_read_is_the_servers_error(server: Server, name: str) -> None:
+def test_a_dataset_that_is_dropped_while_it_is_read_is_the_servers_error(
+    server: RemoteServer, name: str
+) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
     with merge(streams_of(server, name), timeouts=QUICK) as merged:
@@ -161,7 +167,7 @@ def test_a_dataset_that_is_dropped_while_it_is_read_is_the_servers_error(server:
 
 
 def test_an_unknown_dataset_and_a_stale_ticket_are_said_in_the_servers_words(
-    server: Server, way: Way, name: str
+    server: RemoteServer, way: Way, name: str
 ) -> None:
     with merge([way.stream(Ticket("no/such/thing", 0))], timeouts=QUICK) as merged:
         with pytest.raises(NotFound, match="no/such/thing") as raised:
@@ -173,10 +179,10 @@ def test_an_unknown_dataset_and_a_stale_ticket_are_said_in_the_servers_words(
 
 
 def test_a_producer_that_breaks_off_is_an_error_and_never_a_short_result(
-    server: Server, way: Way, name: str
+    server: RemoteServer, way: Way, name: str
 ) -> None:
     with Proxy.to(server.location) as between:
-        producer = Server(between.location, timeouts=QUICK)
+        producer = RemoteServer(between.location, timeouts=QUICK)
         writer = open_put(producer, name)
         writer.write_batch(batch_of(0, 0))
         with merge([way.stream(Ticket(name, 0))], timeouts=QUICK) as merged:
@@ -188,7 +194,7 @@ def test_a_producer_that_breaks_off_is_an_error_and_never_a_short_result(
 
 
 def test_a_stall_names_stream_server_and_what_the_server_waits_for(way: Way, name: str) -> None:
-    server = Server(way.server.location, timeouts=replace(QUICK, stall_seconds=0.3))
+    server = RemoteServer(way.server.location, timeouts=replace(QUICK, stall_seconds=0.3))
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
     stream = replace(way, server=server).stream(Ticket(name, 0))

@@ -18,7 +18,7 @@ import h2.events
 
 from flight_server.protocol import FRAMES_TRAILER, ROWS_TRAILER, Ticket
 from flight_server.protocol.wire import field
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from tests.support.merging import ROWS, put_all
 
 WINDOW_BYTES = 65_535
@@ -123,7 +123,7 @@ class PlainClient:
 
 
 def test_an_unread_stream_starves_no_sibling_and_is_whole_when_it_is_read_at_last(
-    server: Server, name: str
+    server: RemoteServer, name: str
 ) -> None:
     put_all(server, name, 5, frames=FRAMES)
     with PlainClient(server.location) as client:
@@ -145,7 +145,7 @@ def test_an_unread_stream_starves_no_sibling_and_is_whole_when_it_is_read_at_las
             assert trailers[ROWS_TRAILER] == str(FRAMES * ROWS)
 
 
-def test_many_unread_streams_leave_the_last_one_its_way(server: Server, name: str) -> None:
+def test_many_unread_streams_leave_the_last_one_its_way(server: RemoteServer, name: str) -> None:
     put_all(server, name, 31, frames=20)
     with PlainClient(server.location) as client:
         for i in range(30):

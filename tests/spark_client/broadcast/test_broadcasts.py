@@ -142,7 +142,7 @@ def test_processes_that_race_share_one_file_and_grow_by_no_copy(client: ShuffleC
 def _fetch_and_hang(shared: bytes, started: Any) -> None:
     content = pickle.loads(shared)._content
 
-    def hang(part: host_files.Part) -> None:
+    def hang(part: host_files.PartFile) -> None:
         part.write(b"half of the table")
         started.set()
         signal.pause()

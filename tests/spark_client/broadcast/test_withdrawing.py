@@ -13,8 +13,8 @@ import pytest
 from flight_server.protocol import NotFound, Unavailable
 from spark_client import Broadcast, Copies, ShuffleClient
 from spark_client.broadcast import withdrawing
-from spark_client.broadcast.content import Content
-from spark_client.hosts import HostFiles, Part
+from spark_client.broadcast.content import BroadcastContent
+from spark_client.hosts import HostFiles, PartFile
 from tests.support.server_process import ServerProcess
 
 TABLE = pa.table({"id": pa.array(range(1000), pa.int64())})
@@ -38,7 +38,7 @@ def its_client(mortal: ServerProcess, tmp_path: Path) -> Iterator[ShuffleClient]
         yield found
 
 
-def on_host(shared: Broadcast, base: Path) -> Content:
+def on_host(shared: Broadcast, base: Path) -> BroadcastContent:
     """The content as another host has it, whose directory is ``base``."""
     return replace(shared._content, copies=Copies((str(base),)))
 
@@ -54,8 +54,8 @@ def test_a_host_is_listed_from_before_its_file_is_there_until_it_has_removed_it(
     there = on_host(shared, tmp_path / "a")
     listed: list[str] = []
 
-    class Looking(Content):
-        def fetch(self, part: Part) -> None:
+    class Looking(BroadcastContent):
+        def fetch(self, part: PartFile) -> None:
             listed.extend(withdrawing.withdraw(self))
             super().fetch(part)
 
@@ -140,8 +140,8 @@ def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
 ) -> None:
     shared = its_client.broadcast(TABLE)
 
-    class Losing(Content):
-        def fetch(self, part: Part) -> None:
+    class Losing(BroadcastContent):
+        def fetch(self, part: PartFile) -> None:
             super().fetch(part)
             mortal.kill()
 

@@ -13,7 +13,7 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest, OutOfBudget
 from spark_client.changelogs import GatheringWriter, gathered_puts
-from spark_client.changelogs.gathered_puts import Gathered
+from spark_client.changelogs.gathered_puts import GatheredKind
 from spark_client.changelogs.put_rows import PutRows
 from spark_client.lanes import Closed
 from tests.support.fake_stream import until
@@ -66,8 +66,8 @@ def writer_of(put: FakePut, *, linger_seconds: float = 3600.0, limit_bytes: int 
         return ROWS.batches(pa.table({"n": pa.array(numbers)}))
 
     return GatheringWriter(
-        Gathered(prepared, put),
-        Gathered(lambda numbers: prepared([-number for number in numbers]), put),
+        GatheredKind(prepared, put),
+        GatheredKind(lambda numbers: prepared([-number for number in numbers]), put),
         linger_seconds=linger_seconds,
         limit_bytes=limit_bytes,
     )
@@ -132,7 +132,7 @@ def test_a_writer_rests_when_nothing_is_added_and_goes_on_with_the_next_add(
 ) -> None:
     monkeypatch.setattr(gathered_puts, "REST_SECONDS", 0.001)
     rested: queue.SimpleQueue[None] = queue.SimpleQueue()
-    both = Gathered(ROWS.batches, put)
+    both = GatheredKind(ROWS.batches, put)
     with GatheringWriter(both, both, lambda: rested.put(None)) as writer:
         for version in (1, 2):
             future = writer.add(pa.table({"n": [version]}))

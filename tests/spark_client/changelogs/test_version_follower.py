@@ -12,7 +12,7 @@ import pytest
 
 from flight_server.protocol.errors import PartitionFailed
 from spark_client.changelogs import ChangelogAddress, Follower
-from spark_client.connection import ForkedProcess, Reading, Server, Timeouts
+from spark_client.connection import ForkedProcess, Reading, RemoteServer, Timeouts
 from tests.support.fake_stream import until
 from tests.support.http_source import HttpSource
 from tests.support.versions import marked, opening
@@ -22,8 +22,8 @@ TWO = [marked([1], 5, last=True), marked([2], 6), marked([3], 6, last=True)]
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server("grpc://127.0.0.1:1", timeouts=QUICK, reading=Reading(lane="bulk"))
+def server() -> Iterator[RemoteServer]:
+    made = RemoteServer("grpc://127.0.0.1:1", timeouts=QUICK, reading=Reading(lane="bulk"))
     yield made
     made.close()
 
@@ -35,12 +35,12 @@ def source() -> Iterator[HttpSource]:
         yield made
 
 
-def follower_of(server: Server, source: HttpSource) -> Follower:
+def follower_of(server: RemoteServer, source: HttpSource) -> Follower:
     return Follower(ChangelogAddress(server, "d", "g1", (source.url,)), 4)
 
 
 def test_changes_are_iterated_until_another_thread_closes_the_follower(
-    server: Server, source: HttpSource
+    server: RemoteServer, source: HttpSource
 ) -> None:
     follower = follower_of(server, source)
     found: list[tuple[int, list[int]]] = []
@@ -60,7 +60,9 @@ def test_changes_are_iterated_until_another_thread_closes_the_follower(
     assert list(follower) == []
 
 
-async def test_changes_are_iterated_without_blocking_the_loop(server: Server, source: HttpSource) -> None:
+async def test_changes_are_iterated_without_blocking_the_loop(
+    server: RemoteServer, source: HttpSource
+) -> None:
     async with follower_of(server, source) as follower:
         found = []
         async for change in follower:
@@ -76,7 +78,7 @@ async def test_changes_are_iterated_without_blocking_the_loop(server: Server, so
             await waiting
 
 
-async def test_cancelling_the_wait_for_a_change_loses_none(server: Server) -> None:
+async def test_cancelling_the_wait_for_a_change_loses_none(server: RemoteServer) -> None:
     may_go_on = threading.Event()
 
     def answer(*_: object) -> Iterator[bytes]:
@@ -97,7 +99,7 @@ async def test_cancelling_the_wait_for_a_change_loses_none(server: Server) -> No
             assert (await anext(follower)).table["n"].to_pylist() == [2, 3]
 
 
-def test_an_error_ends_the_follower(server: Server) -> None:
+def test_an_error_ends_the_follower(server: RemoteServer) -> None:
     with HttpSource(lambda *_: opening([([1], None)])) as source:
         follower = follower_of(server, source)
         with pytest.raises(PartitionFailed):
@@ -105,7 +107,7 @@ def test_an_error_ends_the_follower(server: Server) -> None:
         assert list(follower) == []
 
 
-async def test_an_error_is_raised_in_the_task_that_waits(server: Server) -> None:
+async def test_an_error_is_raised_in_the_task_that_waits(server: RemoteServer) -> None:
     with HttpSource(lambda *_: opening([([1], None)])) as source:
         follower = follower_of(server, source)
         with pytest.raises(PartitionFailed):
@@ -114,7 +116,9 @@ async def test_an_error_is_raised_in_the_task_that_waits(server: Server) -> None
         await follower.aclose()
 
 
-def test_a_follower_that_is_collected_gives_its_connection_back(server: Server, source: HttpSource) -> None:
+def test_a_follower_that_is_collected_gives_its_connection_back(
+    server: RemoteServer, source: HttpSource
+) -> None:
     follower = follower_of(server, source)
     assert next(follower).version == 5
     stream = follower._stream
@@ -125,7 +129,9 @@ def test_a_follower_that_is_collected_gives_its_connection_back(server: Server, 
     assert stream._reading is None
 
 
-def test_more_followers_than_connections_of_reads_each_have_one(server: Server, source: HttpSource) -> None:
+def test_more_followers_than_connections_of_reads_each_have_one(
+    server: RemoteServer, source: HttpSource
+) -> None:
     followers = [follower_of(server, source) for _ in range(40)]
     assert [next(follower).version for follower in followers] == [5] * 40
     assert source.connections == 40
@@ -134,7 +140,7 @@ def test_more_followers_than_connections_of_reads_each_have_one(server: Server, 
 
 
 def test_a_forked_child_gets_an_error_and_leaves_the_connection_alone(
-    server: Server, source: HttpSource
+    server: RemoteServer, source: HttpSource
 ) -> None:
     follower = follower_of(server, source)
     assert next(follower).version == 5

@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.memory import MemoryPool
 from spark_client.changelogs import ChangelogAddress, fetch_deltas, fetch_snapshot, read_deltas, read_snapshot
-from spark_client.connection import Reading, Server, Timeouts
+from spark_client.connection import Reading, RemoteServer, Timeouts
 from spark_client.lanes import CutRead
 from tests.support.http_source import HttpSource
 from tests.support.versions import marked, opening, whole
@@ -18,17 +18,17 @@ QUICK = Timeouts(backoff_seconds=0.001, backoff_limit_seconds=0.01, tries=2, clo
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server("grpc://127.0.0.1:1", timeouts=QUICK, reading=Reading(lane="bulk"))
+def server() -> Iterator[RemoteServer]:
+    made = RemoteServer("grpc://127.0.0.1:1", timeouts=QUICK, reading=Reading(lane="bulk"))
     yield made
     made.close()
 
 
-def at(server: Server, source: HttpSource) -> ChangelogAddress:
+def at(server: RemoteServer, source: HttpSource) -> ChangelogAddress:
     return ChangelogAddress(server, "d", "g1", (source.url,))
 
 
-def test_a_table_that_was_cut_is_fetched_again_from_its_start(server: Server) -> None:
+def test_a_table_that_was_cut_is_fetched_again_from_its_start(server: RemoteServer) -> None:
     answers = iter(
         [opening([marked([1], 6)]), opening([marked([1], 7)]), whole([marked([1, 2], 8, last=True)])]
     )
@@ -38,21 +38,21 @@ def test_a_table_that_was_cut_is_fetched_again_from_its_start(server: Server) ->
         assert len(source.requests) == 3
 
 
-def test_a_table_that_is_cut_at_each_try_is_an_error(server: Server) -> None:
+def test_a_table_that_is_cut_at_each_try_is_an_error(server: RemoteServer) -> None:
     with HttpSource(lambda *_: opening([marked([1], 6)]), closes=True) as source:
         with pytest.raises(CutRead):
             fetch_snapshot(at(server, source))
         assert len(source.requests) == QUICK.tries + 1
 
 
-def test_batches_that_were_cut_are_an_error_and_not_read_again(server: Server) -> None:
+def test_batches_that_were_cut_are_an_error_and_not_read_again(server: RemoteServer) -> None:
     with HttpSource(lambda *_: opening([marked([1], 6)]), closes=True) as source:
         with pytest.raises(CutRead, match="version 6"), read_snapshot(at(server, source)) as batches:
             list(batches)
         assert len(source.requests) == 1
 
 
-def test_the_version_is_known_before_the_batches_are_taken(server: Server) -> None:
+def test_the_version_is_known_before_the_batches_are_taken(server: RemoteServer) -> None:
     answer = whole([marked([1], 6), marked([2], 6, last=True)])
     with HttpSource(lambda *_: answer) as source, read_deltas(at(server, source), 4, 6) as batches:
         assert batches.version == 6
@@ -61,13 +61,13 @@ def test_the_version_is_known_before_the_batches_are_taken(server: Server) -> No
         assert source.requests[0][0].endswith("?generation=g1&as_of=6&after=4")
 
 
-def test_deltas_say_the_version_up_to_which_they_go(server: Server) -> None:
+def test_deltas_say_the_version_up_to_which_they_go(server: RemoteServer) -> None:
     with HttpSource(lambda *_: whole([marked([], 9, last=True)])) as source:
         found = fetch_deltas(at(server, source), 4)
         assert (found.version, found.table.num_rows) == (9, 0)
 
 
-def test_batches_that_wait_for_the_consumer_are_counted_in_the_pool(server: Server) -> None:
+def test_batches_that_wait_for_the_consumer_are_counted_in_the_pool(server: RemoteServer) -> None:
     pool = MemoryPool(1 << 20, "reads")
     answer = whole([marked(list(range(1000)), 6, last=True)])
     with HttpSource(lambda *_: answer) as source, read_snapshot(at(server, source), pool=pool) as batches:
@@ -77,7 +77,7 @@ def test_batches_that_wait_for_the_consumer_are_counted_in_the_pool(server: Serv
     assert pool.used_bytes == 0
 
 
-def test_an_address_goes_into_tasks(server: Server) -> None:
+def test_an_address_goes_into_tasks(server: RemoteServer) -> None:
     address = ChangelogAddress(server, "d", "g1", ("http://127.0.0.1:1",))
     copy = pickle.loads(pickle.dumps(address))
     assert (copy.dataset, copy.generation, copy.locations) == ("d", "g1", ("http://127.0.0.1:1",))

@@ -11,7 +11,7 @@ import pytest
 
 from flight_server.protocol import NotFound
 from spark_client import ShuffleClient
-from spark_client.connection import Server, Unreachable
+from spark_client.connection import RemoteServer, Unreachable
 from tests.support.server_process import ServerProcess
 
 TABLE = pa.table({"id": [1]})
@@ -23,7 +23,7 @@ def client() -> Iterator[ShuffleClient]:
         yield client
 
 
-def lose_answer(server: Server, number: int, then: Callable[[], object] = lambda: None) -> None:
+def lose_answer(server: RemoteServer, number: int, then: Callable[[], object] = lambda: None) -> None:
     """The answer of this call from now on, 1 for the next, does not arrive; ``then`` runs meanwhile."""
     calling, left = server.calling, [number]
 

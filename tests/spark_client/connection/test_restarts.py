@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from flight_server.protocol.errors import NotFound
-from spark_client.connection import Server, Timeouts, Unreachable, retrying
+from spark_client.connection import RemoteServer, Timeouts, Unreachable, retrying
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -31,7 +31,7 @@ def proxy(process: ServerProcess) -> Iterator[Proxy]:
 
 @pytest.mark.parametrize("arrived", [False, True])
 def test_a_call_waits_until_its_server_is_back(proxy: Proxy, arrived: bool) -> None:
-    server = Server(proxy.location, timeouts=FOR_EVER)
+    server = RemoteServer(proxy.location, timeouts=FOR_EVER)
     if arrived:  # in another process
         server = pickle.loads(pickle.dumps(server))
     else:
@@ -52,7 +52,7 @@ def test_a_call_waits_until_its_server_is_back(proxy: Proxy, arrived: bool) -> N
 
 def test_a_server_that_never_answered_and_a_call_that_is_made_once_fail_at_once(proxy: Proxy) -> None:
     proxy.refuse()
-    server = Server(proxy.location, timeouts=FOR_EVER)
+    server = RemoteServer(proxy.location, timeouts=FOR_EVER)
     with pytest.raises(Unreachable):
         server.list_flights()
     server.patient = True
@@ -62,7 +62,7 @@ def test_a_server_that_never_answered_and_a_call_that_is_made_once_fail_at_once(
 
 
 def test_an_answer_of_the_server_is_no_reason_to_ask_again(proxy: Proxy) -> None:
-    server = Server(proxy.location, timeouts=FOR_EVER)
+    server = RemoteServer(proxy.location, timeouts=FOR_EVER)
     server.patient = True
     with pytest.raises(NotFound):
         server.flight_info("nothing")

@@ -21,7 +21,7 @@ from flight_server.protocol.errors import (
     Unauthenticated,
     Unavailable,
 )
-from spark_client.connection import Call, Server, TimedOut, Timeouts, Unreachable
+from spark_client.connection import Call, RemoteServer, TimedOut, Timeouts, Unreachable
 from spark_client.connection.calls import translate
 from tests.support.proxy import Proxy
 
@@ -93,27 +93,27 @@ def silent_port() -> Iterator[int]:
 def test_a_refused_connection_is_an_error_that_names_the_address() -> None:
     with Proxy("127.0.0.1", 1) as gone:
         location = gone.location
-    server = Server(location)
+    server = RemoteServer(location)
     with pytest.raises(Unreachable, match=location):
         server.action("why")
     server.close()
 
 
 def test_a_peer_that_never_answers_is_an_error_at_the_calls_deadline(silent_port: int) -> None:
-    server = Server(f"grpc://127.0.0.1:{silent_port}", timeouts=Timeouts(call_seconds=0.2))
+    server = RemoteServer(f"grpc://127.0.0.1:{silent_port}", timeouts=Timeouts(call_seconds=0.2))
     with pytest.raises(Unavailable):
         server.flight_info("d")
     server.close()
 
 
 def test_asking_why_never_raises(silent_port: int) -> None:
-    server = Server(f"grpc://127.0.0.1:{silent_port}", timeouts=Timeouts(why_seconds=0.1))
+    server = RemoteServer(f"grpc://127.0.0.1:{silent_port}", timeouts=Timeouts(why_seconds=0.1))
     assert "nothing" in server.why("d")
     server.close()
 
 
 def test_a_server_is_shared_for_equal_arguments_and_comes_back_from_pickle() -> None:
-    given = Server("grpc://h:1", token="t", timeouts=Timeouts(call_seconds=3))
+    given = RemoteServer("grpc://h:1", token="t", timeouts=Timeouts(call_seconds=3))
     server = pickle.loads(pickle.dumps(given))
     again = pickle.loads(pickle.dumps(server))
     assert again is server
@@ -125,10 +125,10 @@ def test_a_server_is_shared_for_equal_arguments_and_comes_back_from_pickle() -> 
 def test_a_token_in_a_file_is_read_where_it_is_used_and_is_not_in_a_pickle(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("geheim-1\n")
-    server = Server("grpc://127.0.0.1:1", token=file)
+    server = RemoteServer("grpc://127.0.0.1:1", token=file)
     pickled = pickle.dumps(server)
     assert b"geheim" not in pickled
-    there: Server = pickle.loads(pickled)
+    there: RemoteServer = pickle.loads(pickled)
     assert there.token == "geheim-1"
     file.write_text("geheim-2")
     assert there.token == "geheim-2"
@@ -140,7 +140,7 @@ def test_a_token_in_a_file_is_read_where_it_is_used_and_is_not_in_a_pickle(tmp_p
 
 
 def test_the_token_is_never_shown() -> None:
-    assert "secret" not in repr(Server("grpc://h:1", token="secret"))
+    assert "secret" not in repr(RemoteServer("grpc://h:1", token="secret"))
 
 
 class Thing:
@@ -152,7 +152,7 @@ class Thing:
 
 
 def test_what_is_attached_is_made_once_and_closed_with_the_server() -> None:
-    server = Server("grpc://h:1")
+    server = RemoteServer("grpc://h:1")
     thing = server.attached("key", Thing)
     assert server.attached("key", Thing) is thing
     server.close()

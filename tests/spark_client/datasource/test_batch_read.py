@@ -8,7 +8,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from flight_server.protocol import CreateRequest, NotFound, Released, Retention
 from spark_client import ShuffleClient
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.datasource.batch_read import FlightReader, Share, find, share_out
 from spark_client.datasource.source_options import BATCH_READ, SourceOptions
 from tests.support.server_process import ServerProcess
@@ -34,7 +34,7 @@ def test_empty_partitions_are_left_out_and_a_limit_takes_what_it_needs(
 
 def test_what_other_readers_have_used_up_is_not_said_to_be_dropped() -> None:
     with ServerProcess.start(http_port=0) as process, ShuffleClient(process.location) as client:
-        server = Server(process.location)
+        server = RemoteServer(process.location)
         server.action("create", CreateRequest("d", retention=Retention(readers=1)).encode())
         client.put("d", pa.table({"id": [1]}))
         options = SourceOptions({"location": process.location, "path": "d"}, BATCH_READ)

@@ -22,7 +22,7 @@ from spark_client.datasource.batch_read import FlightReader, find
 from spark_client.datasource.batch_write import FlightWriter
 from spark_client.datasource.few_rows import FEW_BYTES
 from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
-from spark_client.datasource.staging import LostWrite, Staging, Written
+from spark_client.datasource.staging import LostWrite, StagedWrite, Staging
 from spark_client.datasource.stream_write import FlightStreamWriter
 from tests.support.certificates import self_signed
 from tests.support.polling import eventually
@@ -103,7 +103,7 @@ def test_a_server_that_does_not_come_back_is_an_error_of_the_seal(
         with pytest.raises(FlightShuffleError, match="connection"):
             write.seal([written])
         write.server.close()
-    assert isinstance(written, Written)
+    assert isinstance(written, StagedWrite)
     replace(write, server=staging(server.location).server).drop([written.generation])
 
 
@@ -113,7 +113,7 @@ def test_a_seal_of_what_the_server_has_no_more_says_so_also_where_the_name_leads
     client.put("d", pa.table({"id": [0]}))
     write = staging(server.location)
     written = write.write(batches(1))
-    assert isinstance(written, Written)
+    assert isinstance(written, StagedWrite)
     write.drop([written.generation])
     with pytest.raises(FlightShuffleError, match="nothing was published, write it again"):
         write.seal([written])

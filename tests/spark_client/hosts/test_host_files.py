@@ -16,7 +16,7 @@ import pytest
 
 from flight_server.protocol.errors import Unavailable
 from spark_client.hosts import host_files
-from spark_client.hosts.host_files import HostFile, HostFiles, Part
+from spark_client.hosts.host_files import HostFile, HostFiles, PartFile
 from tests.support.host_copies import directory, make, names, never, within, writer
 from tests.support.rooms import ROOT
 
@@ -29,7 +29,7 @@ def files(bases: tuple[Path, ...]) -> HostFiles:
 
 
 def _race(bases: tuple[Path, ...], log: Path, barrier: Any, inodes: Any) -> None:
-    def write(part: Part) -> None:
+    def write(part: PartFile) -> None:
         with log.open("a") as file:
             file.write("made\n")
         part.write(b"x" * 100_000)
@@ -115,7 +115,7 @@ def test_a_part_whose_writer_is_gone_is_collected_under_any_key(
 def test_a_writer_that_raises_leaves_nothing_and_the_next_one_makes_the_file(
     files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile]
 ) -> None:
-    def fail(part: Part) -> None:
+    def fail(part: PartFile) -> None:
         part.write(b"half")
         raise RuntimeError("the server said no")
 
@@ -140,7 +140,7 @@ def test_a_base_without_room_is_passed_over(
 def test_a_base_that_turns_out_to_be_full_is_given_up_for_the_next(
     files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile]
 ) -> None:
-    def write(part: Part) -> None:
+    def write(part: PartFile) -> None:
         part.write(b"content")
         if part.path.is_relative_to(bases[0]):
             raise OSError(errno.ENOSPC, "No space left on device")

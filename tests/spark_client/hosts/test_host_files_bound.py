@@ -15,7 +15,7 @@ import pytest
 from flight_server.host import directories
 from flight_server.protocol.errors import OutOfBudget
 from spark_client.hosts import host_files
-from spark_client.hosts.host_files import Copies, HostFile, HostFiles, Part
+from spark_client.hosts.host_files import Copies, HostFile, HostFiles, PartFile
 from tests.support.host_copies import make, names, never, within, writer
 from tests.support.rooms import ROOT
 
@@ -64,7 +64,7 @@ def test_a_file_that_outgrows_what_was_expected_stays_within_the_bound(
     make(files, "idle", writer("x" * 40), 40).close()
     announced: list[list[str]] = []
 
-    def write(part: Part) -> None:
+    def write(part: PartFile) -> None:
         part.write(b"x" * 30)
         part.write(b"x" * 40)
         announced.append(names(bases, ".part"))

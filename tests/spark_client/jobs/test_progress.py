@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.jobs.progress import watch
 from tests.support.rooms import ROOT
 
@@ -103,11 +103,11 @@ def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced() -> None:
 def test_elsewhere_there_is_no_thread_and_no_call() -> None:
     before = threading.active_count()
     # No server listens there: a call would fail.
-    with watch(Server("grpc://127.0.0.1:1"), ["d"], "label"):
+    with watch(RemoteServer("grpc://127.0.0.1:1"), ["d"], "label"):
         assert threading.active_count() == before
 
 
 def test_a_server_that_does_not_answer_is_no_error() -> None:
     from spark_client.jobs.progress import _arrived
 
-    assert _arrived(Server("grpc://127.0.0.1:1"), "d") is None
+    assert _arrived(RemoteServer("grpc://127.0.0.1:1"), "d") is None

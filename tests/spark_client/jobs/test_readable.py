@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import NotFound, PutCommand
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.jobs import Readable, Shuffles
 from spark_client.lanes import PutStream
 from spark_client.spill import TaskMemory
@@ -24,15 +24,15 @@ FILLED = {0: 2, 7: 1, 8: 3, 18: 1}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[RemoteServer]:
     with ServerProcess.start(http_port=0) as process:
-        found = Server(process.location)
+        found = RemoteServer(process.location)
         yield found
         found.close()
 
 
 @pytest.fixture
-def shuffles(server: Server) -> Iterator[Shuffles]:
+def shuffles(server: RemoteServer) -> Iterator[Shuffles]:
     found = Shuffles(server, 60.0)
     yield found
     found.close()

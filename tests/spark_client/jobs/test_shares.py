@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_client.jobs.shares import TASK_BYTES, Piece, Shares, tasks_for
+from spark_client.jobs.shares import TASK_BYTES, PartitionSlice, Shares, tasks_for
 
 MIB = 1 << 20
 
@@ -16,7 +16,7 @@ def test_every_partition_is_in_one_share_in_order_and_no_share_is_empty(sizes: l
     shares = Shares.equal(sizes, tasks)
     assert len(shares) == min(tasks, len(sizes))
     read = [piece for task in range(len(shares)) for piece in shares[task]]
-    assert read == [Piece(partition) for partition in range(len(sizes))]
+    assert read == [PartitionSlice(partition) for partition in range(len(sizes))]
     assert all(len(shares[task]) for task in range(len(shares)))
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flight_server.transfer.reading_plans import cut
 from spark_client.jobs import skew
-from spark_client.jobs.readable import Sealed
-from spark_client.jobs.shares import TASK_BYTES, Cut, Piece, Shares, tasks_for
+from spark_client.jobs.readable import SealedDataset
+from spark_client.jobs.shares import TASK_BYTES, Cut, PartitionSlice, Shares, tasks_for
 
 MIB = 1 << 20
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -33,12 +33,12 @@ class Source:
         }
 
 
-def sealed(frames: list[list[int]]) -> Sealed:
+def sealed(frames: list[list[int]]) -> SealedDataset:
     source: Any = Source(frames)
-    return Sealed(source, SCHEMA, tuple(map(sum, frames)))
+    return SealedDataset(source, SCHEMA, tuple(map(sum, frames)))
 
 
-def read(shares: Shares) -> list[Piece]:
+def read(shares: Shares) -> list[PartitionSlice]:
     return [piece for task in range(len(shares)) for piece in shares[task]]
 
 
@@ -130,11 +130,11 @@ def test_a_single_frame_is_not_cut() -> None:
 def test_pieces_of_several_cut_partitions_are_found_by_their_number() -> None:
     cuts = (Cut(1, (0, 5, 9), (1, 1)), Cut(2, (0, 3, 4, 6), (1, 1, 1), "left"))
     shares = Shares((0, 2, 7), cuts)
-    assert shares[0] == [Piece(0), Piece(1, 0, 5)]
+    assert shares[0] == [PartitionSlice(0), PartitionSlice(1, 0, 5)]
     assert shares[1] == [
-        Piece(1, 5, 9),
-        Piece(2, 0, 3, "left"),
-        Piece(2, 3, 4, "left"),
-        Piece(2, 4, 6, "left"),
-        Piece(3),
+        PartitionSlice(1, 5, 9),
+        PartitionSlice(2, 0, 3, "left"),
+        PartitionSlice(2, 3, 4, "left"),
+        PartitionSlice(2, 4, 6, "left"),
+        PartitionSlice(3),
     ]

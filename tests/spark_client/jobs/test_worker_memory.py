@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from flight_server.protocol import CreateRequest, Kind, SealRequest
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.jobs import Readable
 from spark_client.jobs.worker_memory import LEAST_BYTES, reading_budget, writing_budget
 from tests.support.server_process import ServerProcess
@@ -79,7 +79,7 @@ def limited(code: str, *arguments: object) -> str:
 
 def test_a_task_stays_within_its_workers_memory_whatever_its_budgets() -> None:
     with ServerProcess.start(http_port=0) as process:
-        server = Server(process.location)
+        server = RemoteServer(process.location)
         for partitions in (200, 1):
             name = f"d{partitions}"
             created = server.action(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, OutOfBudget
-from spark_client.connection import Server, Timeouts, Writing
+from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import StreamStalled
 from tests.support.put_source import (
@@ -34,8 +34,8 @@ REFUSED = said(b"E", AlreadyExists("there is one already").to_json().encode())
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
+def server() -> Iterator[RemoteServer]:
+    made = RemoteServer(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
     yield made
     made.close()
 
@@ -43,7 +43,7 @@ def server() -> Iterator[Server]:
 # Puts that succeed.
 
 
-def test_a_put_asks_for_the_upgrade_and_sends_what_a_doput_would(server: Server) -> None:
+def test_a_put_asks_for_the_upgrade_and_sends_what_a_doput_would(server: RemoteServer) -> None:
     got: list[bytes] = []
 
     def serve(side: PutSide) -> None:
@@ -66,7 +66,7 @@ def test_a_put_asks_for_the_upgrade_and_sends_what_a_doput_would(server: Server)
     assert 1 in messages[0]
 
 
-def test_answers_may_come_in_any_pieces(server: Server) -> None:
+def test_answers_may_come_in_any_pieces(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.messages()
@@ -77,7 +77,7 @@ def test_answers_may_come_in_any_pieces(server: Server) -> None:
         assert stream.commit()["committed"] is True
 
 
-def test_answers_that_came_with_the_upgrade_are_not_lost(server: Server) -> None:
+def test_answers_that_came_with_the_upgrade_are_not_lost(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED + REFUSED)
         side.broken_off()
@@ -86,7 +86,7 @@ def test_answers_that_came_with_the_upgrade_are_not_lost(server: Server) -> None
         write_forever(opened(server, source))
 
 
-def test_small_batches_of_a_shuffle_go_together_and_others_at_once(server: Server) -> None:
+def test_small_batches_of_a_shuffle_go_together_and_others_at_once(server: RemoteServer) -> None:
     arrived, wrote = threading.Semaphore(0), threading.Event()
     pieces: list[bytes] = []
 
@@ -115,7 +115,7 @@ def test_small_batches_of_a_shuffle_go_together_and_others_at_once(server: Serve
     assert len(pieces) == 7
 
 
-def test_what_happens_to_an_array_after_the_write_is_not_sent(server: Server) -> None:
+def test_what_happens_to_an_array_after_the_write_is_not_sent(server: RemoteServer) -> None:
     got: list[bytes] = []
 
     def serve(side: PutSide) -> None:
@@ -134,7 +134,7 @@ def test_what_happens_to_an_array_after_the_write_is_not_sent(server: Server) ->
     assert [set(body.tolist()) for body in bodies] == [{1}, {2}, {3}]
 
 
-def test_no_more_than_that_is_held_back(server: Server) -> None:
+def test_no_more_than_that_is_held_back(server: RemoteServer) -> None:
     arrived = threading.Event()
 
     def serve(side: PutSide) -> None:
@@ -155,7 +155,7 @@ def test_no_more_than_that_is_held_back(server: Server) -> None:
 # The server's error wins over the connection's.
 
 
-def test_an_error_is_raised_while_the_server_takes_nothing(server: Server) -> None:
+def test_an_error_is_raised_while_the_server_takes_nothing(server: RemoteServer) -> None:
     full, done = threading.Event(), threading.Event()
 
     def serve(side: PutSide) -> None:
@@ -175,7 +175,7 @@ def test_an_error_is_raised_while_the_server_takes_nothing(server: Server) -> No
         timer.join()
 
 
-def test_an_error_before_a_reset_is_still_read(server: Server) -> None:
+def test_an_error_before_a_reset_is_still_read(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.message()
@@ -186,7 +186,7 @@ def test_an_error_before_a_reset_is_still_read(server: Server) -> None:
         write_forever(opened(server, source))
 
 
-def test_an_error_in_the_place_of_the_answer_to_a_commit_is_raised(server: Server) -> None:
+def test_an_error_in_the_place_of_the_answer_to_a_commit_is_raised(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.messages()
@@ -211,7 +211,7 @@ UNEXPECTED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", UNEXPECTED)
-def test_a_commit_that_is_not_accepted_has_failed(server: Server, case: str) -> None:
+def test_a_commit_that_is_not_accepted_has_failed(server: RemoteServer, case: str) -> None:
     data, words = UNEXPECTED[case]
 
     def serve(side: PutSide) -> None:
@@ -223,7 +223,7 @@ def test_a_commit_that_is_not_accepted_has_failed(server: Server, case: str) -> 
         opened(server, source).commit()
 
 
-def test_an_end_that_comes_too_early_is_none(server: Server) -> None:
+def test_an_end_that_comes_too_early_is_none(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED + said(b"K"))
         side.broken_off()
@@ -232,7 +232,7 @@ def test_an_end_that_comes_too_early_is_none(server: Server) -> None:
         write_forever(opened(server, source))
 
 
-def test_an_end_without_the_answer_to_the_commit_is_no_commit(server: Server) -> None:
+def test_an_end_without_the_answer_to_the_commit_is_no_commit(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.messages()
@@ -242,7 +242,7 @@ def test_an_end_without_the_answer_to_the_commit_is_no_commit(server: Server) ->
         opened(server, source).commit()
 
 
-def test_a_connection_that_breaks_is_an_error_that_says_where(server: Server) -> None:
+def test_a_connection_that_breaks_is_an_error_that_says_where(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.exactly(100_000)
@@ -252,7 +252,7 @@ def test_a_connection_that_breaks_is_an_error_that_says_where(server: Server) ->
 
 
 def test_a_server_that_takes_nothing_is_an_error_with_its_reasons() -> None:
-    server = Server(NOWHERE, timeouts=HASTY, writing=Writing("bulk"))
+    server = RemoteServer(NOWHERE, timeouts=HASTY, writing=Writing("bulk"))
 
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
@@ -270,7 +270,7 @@ def test_a_server_that_takes_nothing_is_an_error_with_its_reasons() -> None:
 
 
 def test_a_server_that_does_not_answer_a_commit_is_an_error_with_its_reasons() -> None:
-    server = Server(NOWHERE, timeouts=HASTY, writing=Writing("bulk"))
+    server = RemoteServer(NOWHERE, timeouts=HASTY, writing=Writing("bulk"))
 
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)

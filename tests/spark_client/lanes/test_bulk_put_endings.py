@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest
-from spark_client.connection import ForkedProcess, Server, Writing
+from spark_client.connection import ForkedProcess, RemoteServer, Writing
 from spark_client.lanes.duplex import Duplex
 from spark_client.lanes.lane import Closed
 from tests.support.put_source import (
@@ -30,13 +30,13 @@ from tests.support.put_source import (
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
+def server() -> Iterator[RemoteServer]:
+    made = RemoteServer(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
     yield made
     made.close()
 
 
-def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(server: Server) -> None:
+def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(server: RemoteServer) -> None:
     came: list[bytes] = []
 
     def serve(side: PutSide) -> None:
@@ -54,7 +54,7 @@ def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(serve
     assert b"" not in came
 
 
-def test_a_put_without_a_reference_is_abandoned(server: Server) -> None:
+def test_a_put_without_a_reference_is_abandoned(server: RemoteServer) -> None:
     ended = threading.Event()
 
     def serve(side: PutSide) -> None:
@@ -69,7 +69,7 @@ def test_a_put_without_a_reference_is_abandoned(server: Server) -> None:
         assert ended.wait(20)
 
 
-def test_a_batch_of_another_schema_ends_the_put(server: Server) -> None:
+def test_a_batch_of_another_schema_ends_the_put(server: RemoteServer) -> None:
     ended = threading.Event()
 
     def serve(side: PutSide) -> None:
@@ -84,7 +84,7 @@ def test_a_batch_of_another_schema_ends_the_put(server: Server) -> None:
         assert ended.wait(20)
 
 
-def test_another_thread_can_end_a_write_that_waits(server: Server) -> None:
+def test_another_thread_can_end_a_write_that_waits(server: RemoteServer) -> None:
     upgraded = threading.Event()
 
     def serve(side: PutSide) -> None:
@@ -104,7 +104,7 @@ def test_another_thread_can_end_a_write_that_waits(server: Server) -> None:
         timer.join()
 
 
-def test_a_signal_ends_a_write_that_waits(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_a_write_that_waits(server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(BaseException):
         pass
 
@@ -140,7 +140,7 @@ def test_a_signal_ends_a_write_that_waits(server: Server, monkeypatch: pytest.Mo
     assert ends == [True], "a reset, which a server sees that was reading nothing"
 
 
-def test_a_forked_child_neither_uses_nor_ends_the_put_of_its_parent(server: Server) -> None:
+def test_a_forked_child_neither_uses_nor_ends_the_put_of_its_parent(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.messages()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.lanes.http.chunks import CHECKED_MESSAGES, Message, chunks_of
+from flight_server.lanes.http.chunks import CHECKED_MESSAGES, FramedMessage, chunks_of
 from flight_server.protocol import MessageKind, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
 from spark_client.lanes.batch_runs import RunReader
-from spark_client.lanes.checked import Damaged
+from spark_client.lanes.checked import DamagedArrival
 from spark_client.lanes.http import Body
 from tests.support.http_source import END_OF_STREAM, chunk
 from tests.support.raw_flight import ipc_messages
@@ -31,9 +31,9 @@ def batches_of(schema: pa.Schema, count: int) -> list[pa.RecordBatch]:
     ]
 
 
-def messages(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[Message]:
+def messages(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[FramedMessage]:
     return [
-        Message(
+        FramedMessage(
             wire.FlightData(header=memoryview(each.header), body=memoryview(each.body)),
             message_crc32c(each.header, each.body),
         )
@@ -41,7 +41,7 @@ def messages(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[Message]:
     ]
 
 
-def sent(groups: Iterable[list[Message]], *, checked: bool = True) -> list[bytes]:
+def sent(groups: Iterable[list[FramedMessage]], *, checked: bool = True) -> list[bytes]:
     """As the server sends them: a run of messages for each group, and the end."""
     runs = [b"".join(chunks_of(group, checked=checked)) for group in groups]
     return [*runs, chunk(END_OF_STREAM), b"0\r\n\r\n"]
@@ -120,5 +120,5 @@ def test_a_message_without_its_checksum_is_damage_where_others_had_one(schema: p
     first, *rest = messages(batches_of(schema, 6), schema)
     head, *_ = sent([[first]])
     reader = reader_of(b"".join([head, *sent([rest], checked=False)]))
-    with pytest.raises(Damaged, match="no checksum"):
+    with pytest.raises(DamagedArrival, match="no checksum"):
         reader.read_run()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import PutCommand, Ticket
-from spark_client.connection import Server, Timeouts, Unreachable, Writing
+from spark_client.connection import RemoteServer, Timeouts, Unreachable, Writing
 from spark_client.lanes import writing
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
@@ -45,7 +45,10 @@ def failing(errors: list[weakref.ref[Unreachable]], times: int) -> Any:
 def test_of_a_put(errors: list[weakref.ref[Unreachable]], lane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "BulkWriter", failing(errors, 2))
     monkeypatch.setattr(writing, "GrpcWriter", lambda *_, **__: None)
-    server, places = Server(NOWHERE, writing=Writing(lane)), ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+    server, places = (
+        RemoteServer(NOWHERE, writing=Writing(lane)),
+        ["http://127.0.0.1:1", "http://127.0.0.1:2"],
+    )
     try:
         writing.open_writing(server, COMMAND, pa.schema([]), places)
         assert lane == "auto"
@@ -60,7 +63,7 @@ def test_of_a_read(
 ) -> None:
     monkeypatch.setattr(PartitionStream, "_begin", failing(errors, 2))
     timeouts = Timeouts(tries=tries, backoff_seconds=0.001, backoff_limit_seconds=0.001)
-    stream = PartitionStream(Server(NOWHERE, timeouts=timeouts), Ticket("d", 0))
+    stream = PartitionStream(RemoteServer(NOWHERE, timeouts=timeouts), Ticket("d", 0))
     try:
         stream._connect(None)
     except BrokenStream:

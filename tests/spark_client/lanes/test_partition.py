@@ -18,7 +18,7 @@ from flight_server.protocol.errors import (
     ProducerFailed,
     StaleTicket,
 )
-from spark_client.connection import Server, Timeouts, Unreachable
+from spark_client.connection import RemoteServer, Timeouts, Unreachable
 from spark_client.lanes.addresses import Address, addresses
 from spark_client.lanes.bulk_get import BulkReader, target_of
 from spark_client.lanes.http import Connection, HttpPool
@@ -44,14 +44,14 @@ NOWHERE = "grpc://127.0.0.1:1"
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server(NOWHERE, timeouts=QUICK, token="secret")
+def server() -> Iterator[RemoteServer]:
+    made = RemoteServer(NOWHERE, timeouts=QUICK, token="secret")
     yield made
     made.close()
 
 
 def stream_of(
-    server: Server, source: HttpSource, start: int = 0, generation: str | None = None
+    server: RemoteServer, source: HttpSource, start: int = 0, generation: str | None = None
 ) -> PartitionStream:
     return PartitionStream(server, Ticket("d", 0, generation, start), locations=[source.url], lane="bulk")
 
@@ -71,7 +71,7 @@ def pieces(batches: list[pa.RecordBatch] = BATCHES, start: int = 0) -> list[byte
     return list(well(batches, batches[0].schema)(f"/?from={start}", {}))
 
 
-def test_a_whole_partition_is_read_from_an_aligned_buffer(server: Server) -> None:
+def test_a_whole_partition_is_read_from_an_aligned_buffer(server: RemoteServer) -> None:
     with HttpSource(well(BATCHES, SCHEMA)) as source:
         stream = stream_of(server, source)
         assert stream.open() == SCHEMA
@@ -87,14 +87,14 @@ def test_a_whole_partition_is_read_from_an_aligned_buffer(server: Server) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000, 100_000])
-def test_chunks_may_fall_anywhere(server: Server, size: int) -> None:
+def test_chunks_may_fall_anywhere(server: RemoteServer, size: int) -> None:
     body = b"".join([*messages(BATCHES, SCHEMA), END_OF_STREAM])
     cut = [chunk(body[i : i + size]) for i in range(0, len(body), size)]
     with HttpSource(lambda *_: [HEAD + b"".join(cut) + last_chunk(500, 5)]) as source:
         assert read_all(stream_of(server, source)) == ROWS
 
 
-def test_a_body_of_announced_length_with_its_totals_in_the_headers_is_read(server: Server) -> None:
+def test_a_body_of_announced_length_with_its_totals_in_the_headers_is_read(server: RemoteServer) -> None:
     body = b"".join([*messages(BATCHES, SCHEMA), END_OF_STREAM])
     totals = b"X-Flight-Shuffle-Rows: 500\r\nX-Flight-Shuffle-Frames: 5\r\n"
     head = HEAD.replace(b"Transfer-Encoding: chunked\r\n", b"Content-Length: %d\r\n%s" % (len(body), totals))
@@ -102,7 +102,7 @@ def test_a_body_of_announced_length_with_its_totals_in_the_headers_is_read(serve
         assert read_all(stream_of(server, source)) == ROWS
 
 
-def test_dictionaries_nested_types_and_empty_batches_come_through(server: Server) -> None:
+def test_dictionaries_nested_types_and_empty_batches_come_through(server: RemoteServer) -> None:
     def make(words: list[str | None]) -> pa.RecordBatch:
         lists = [[word, "x"] if word else None for word in words]
         return pa.record_batch(
@@ -120,12 +120,12 @@ def test_dictionaries_nested_types_and_empty_batches_come_through(server: Server
         assert [batch.to_pylist() for batch in merged] == [batch.to_pylist() for batch in batches]
 
 
-def test_a_partition_without_frames_is_read(server: Server) -> None:
+def test_a_partition_without_frames_is_read(server: RemoteServer) -> None:
     with HttpSource(well([], SCHEMA)) as source:
         assert read_all(stream_of(server, source)) == []
 
 
-def test_a_body_that_is_cut_at_any_byte_is_resumed_without_a_row_lost_or_twice(server: Server) -> None:
+def test_a_body_that_is_cut_at_any_byte_is_resumed_without_a_row_lost_or_twice(server: RemoteServer) -> None:
     whole, good = b"".join(pieces()), well(BATCHES, SCHEMA)
     cuts: list[int] = []
 
@@ -153,7 +153,7 @@ def test_a_body_that_is_cut_at_any_byte_is_resumed_without_a_row_lost_or_twice(s
     ],
 )
 def test_an_end_that_is_not_the_end_is_never_taken_for_it(
-    server: Server, what: str, tail: list[bytes]
+    server: RemoteServer, what: str, tail: list[bytes]
 ) -> None:
     def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
         start = int(target.partition("from=")[2] or 0)
@@ -165,7 +165,7 @@ def test_an_end_that_is_not_the_end_is_never_taken_for_it(
         assert len(source.requests) == QUICK.tries + 1, what
 
 
-def test_totals_that_contradict_what_was_read_are_an_error(server: Server) -> None:
+def test_totals_that_contradict_what_was_read_are_an_error(server: RemoteServer) -> None:
     with (
         HttpSource(lambda *_: [*pieces()[:-1], last_chunk(499, 5)]) as source,
         pytest.raises(PartitionFailed, match="500 rows"),
@@ -173,18 +173,18 @@ def test_totals_that_contradict_what_was_read_are_an_error(server: Server) -> No
         read_all(stream_of(server, source))
 
 
-def test_a_server_that_begins_at_another_frame_is_found_out(server: Server) -> None:
+def test_a_server_that_begins_at_another_frame_is_found_out(server: RemoteServer) -> None:
     with HttpSource(lambda *_: pieces()) as source, pytest.raises(PartitionFailed):
         read_all(stream_of(server, source, start=2))
 
 
-def test_reading_may_begin_at_a_later_frame(server: Server) -> None:
+def test_reading_may_begin_at_a_later_frame(server: RemoteServer) -> None:
     with HttpSource(well(BATCHES, SCHEMA)) as source:
         assert read_all(stream_of(server, source, start=3, generation="g1")) == ROWS[300:]
         assert source.requests[0][0].startswith("/v1/datasets/d/partitions/0?generation=g1&from=3&reader=")
 
 
-def test_another_generation_is_never_read_on(server: Server) -> None:
+def test_another_generation_is_never_read_on(server: RemoteServer) -> None:
     first = iter([[b"".join(pieces()[:3])]])
     second = well(BATCHES, SCHEMA, "g2")
 
@@ -205,7 +205,7 @@ def json_error(status: int, **body: object) -> list[bytes]:
     return [b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(data), data)]
 
 
-def test_the_servers_own_error_is_raised_with_its_sentence_and_detail(server: Server) -> None:
+def test_the_servers_own_error_is_raised_with_its_sentence_and_detail(server: RemoteServer) -> None:
     refusal = json_error(500, error="producer_failed", message="task 3 died", retryable=False, producer=3)
     with HttpSource(lambda *_: refusal) as source:
         with pytest.raises(ProducerFailed, match="task 3 died") as raised:
@@ -214,14 +214,14 @@ def test_the_servers_own_error_is_raised_with_its_sentence_and_detail(server: Se
         assert len(source.requests) == 1
 
 
-def test_a_temporary_error_is_tried_again(server: Server) -> None:
+def test_a_temporary_error_is_tried_again(server: RemoteServer) -> None:
     answers = iter([json_error(503, error="out_of_budget", message="full", retryable=True)])
     good = well(BATCHES, SCHEMA)
     with HttpSource(lambda target, headers: next(answers, None) or good(target, headers)) as source:
         assert read_all(stream_of(server, source)) == ROWS
 
 
-def test_a_refusal_without_our_json_is_told_by_its_status(server: Server) -> None:
+def test_a_refusal_without_our_json_is_told_by_its_status(server: RemoteServer) -> None:
     with (
         HttpSource(lambda *_: [b"HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno"]) as source,
         pytest.raises(Forbidden, match="status 403"),
@@ -229,7 +229,7 @@ def test_a_refusal_without_our_json_is_told_by_its_status(server: Server) -> Non
         read_all(stream_of(server, source))
 
 
-def test_connections_are_used_again_and_stale_ones_replaced(server: Server) -> None:
+def test_connections_are_used_again_and_stale_ones_replaced(server: RemoteServer) -> None:
     with HttpSource(well(BATCHES, SCHEMA)) as source:
         for _ in range(3):
             assert read_all(stream_of(server, source)) == ROWS
@@ -239,7 +239,7 @@ def test_connections_are_used_again_and_stale_ones_replaced(server: Server) -> N
         assert source.connections == 2
 
 
-def test_cancelling_ends_a_read_that_waits(server: Server) -> None:
+def test_cancelling_ends_a_read_that_waits(server: RemoteServer) -> None:
     stuck = threading.Event()
 
     def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
@@ -259,7 +259,7 @@ def test_cancelling_ends_a_read_that_waits(server: Server) -> None:
         stuck.set()
 
 
-def test_a_cancelled_read_says_so_though_its_broken_stream_could_not_be_resumed(server: Server) -> None:
+def test_a_cancelled_read_says_so_though_its_broken_stream_could_not_be_resumed(server: RemoteServer) -> None:
     """Without a generation a stream that breaks off is not resumed."""
     stuck = threading.Event()
 
@@ -282,7 +282,7 @@ def test_a_cancelled_read_says_so_though_its_broken_stream_could_not_be_resumed(
         stuck.set()
 
 
-def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(server: Server) -> None:
+def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(server: RemoteServer) -> None:
     asked, stuck = threading.Event(), threading.Event()
 
     def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
@@ -308,7 +308,9 @@ def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(serve
         assert not pool.is_left_alone
 
 
-def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read(server: Server) -> None:
+def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read(
+    server: RemoteServer,
+) -> None:
     cancels: list[Callable[[], None]] = []
 
     class Pool(HttpPool):
@@ -337,7 +339,9 @@ def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read
         assert source.connections == 1
 
 
-def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck(server: Server) -> None:
+def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck(
+    server: RemoteServer,
+) -> None:
     stuck = threading.Event()
     good = well(BATCHES, SCHEMA)
 
@@ -366,7 +370,7 @@ def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck
 
 
 def test_addresses_are_the_endpoints_with_the_bulk_lane_first() -> None:
-    server = Server("grpc://asked:1")
+    server = RemoteServer("grpc://asked:1")
     given = [
         "arrow-flight-reuse-connection://?",
         "grpc://other:2",

@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.protocol import CreateRequest, Kind, PutCommand
 from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, InvalidRequest, NotFound
-from spark_client.connection import Server, Writing
+from spark_client.connection import RemoteServer, Writing
 from spark_client.lanes.put_stream import FRAME_BYTES, MAX_FRAME_BYTES, PutStream, frames
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -19,18 +19,18 @@ BATCH = pa.record_batch({"x": pa.array([1, 2, 3], pa.int64())})
 
 
 @pytest.fixture(params=["grpc", "bulk"])
-def server(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[Server]:
-    found = Server(empty_server.location, writing=Writing(request.param))
+def server(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[RemoteServer]:
+    found = RemoteServer(empty_server.location, writing=Writing(request.param))
     yield found
     found.close()
 
 
-def shuffle(server: Server, partitions: int = 4) -> PutCommand:
+def shuffle(server: RemoteServer, partitions: int = 4) -> PutCommand:
     server.action("create", CreateRequest("s", Kind.SHUFFLE, partitions=partitions).encode())
     return PutCommand("s", producer=0, attempt="1")
 
 
-def send(server: Server, command: PutCommand, partition: int, count: int = 10_000) -> None:
+def send(server: RemoteServer, command: PutCommand, partition: int, count: int = 10_000) -> None:
     with PutStream(server, command, SCHEMA) as stream:
         for _ in range(count):
             stream.write(BATCH, partition)
@@ -68,7 +68,7 @@ def test_one_row_is_never_cut() -> None:
     assert list(frames(huge)) == [huge]
 
 
-def test_what_was_left_without_a_commit_is_not_there(server: Server) -> None:
+def test_what_was_left_without_a_commit_is_not_there(server: RemoteServer) -> None:
     command, before = shuffle(server), server.action("statistics")["puts"]
     with PutStream(server, command, SCHEMA) as stream:
         stream.write(BATCH, 0)
@@ -78,13 +78,13 @@ def test_what_was_left_without_a_commit_is_not_there(server: Server) -> None:
     assert server.action("seal", {"dataset": "s"})["rows"] == 0
 
 
-def test_a_refusal_while_writing_is_the_servers_own_sentence(server: Server) -> None:
+def test_a_refusal_while_writing_is_the_servers_own_sentence(server: RemoteServer) -> None:
     command = shuffle(server, partitions=2)
     with pytest.raises(InvalidRequest, match="partition 7, but there are partitions 0 to 1"):
         send(server, command, 7)
 
 
-def test_a_schema_that_differs_is_refused_at_the_latest_by_the_commit(server: Server) -> None:
+def test_a_schema_that_differs_is_refused_at_the_latest_by_the_commit(server: RemoteServer) -> None:
     command = shuffle(server)
     with PutStream(server, command, SCHEMA) as stream:
         stream.commit()
@@ -96,7 +96,7 @@ def test_a_schema_that_differs_is_refused_at_the_latest_by_the_commit(server: Se
         stream.commit()
 
 
-def test_a_second_writer_of_the_same_attempt_is_refused(server: Server) -> None:
+def test_a_second_writer_of_the_same_attempt_is_refused(server: RemoteServer) -> None:
     command = shuffle(server)
     with PutStream(server, command, SCHEMA) as stream:
         stream.commit()
@@ -104,7 +104,7 @@ def test_a_second_writer_of_the_same_attempt_is_refused(server: Server) -> None:
         stream.commit()
 
 
-def test_an_unknown_generation_is_refused(server: Server) -> None:
+def test_an_unknown_generation_is_refused(server: RemoteServer) -> None:
     shuffle(server)
     stale = PutCommand("s", producer=0, attempt="1", generation="0123456789abcdef")
     with pytest.raises(NotFound), PutStream(server, stale, SCHEMA) as stream:
@@ -115,7 +115,7 @@ def test_a_server_that_is_gone_is_an_error_of_the_tree(
     flight_server_process: Callable[..., ServerProcess],
 ) -> None:
     process = flight_server_process(http_port=0)
-    server = Server(process.location)
+    server = RemoteServer(process.location)
     stream = PutStream(server, shuffle(server), SCHEMA)
     stream.write(BATCH, 0)
     process.kill()

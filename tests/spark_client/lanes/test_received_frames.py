@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import PartitionFailed, Ticket
-from spark_client.connection import Server, Timeouts
+from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
 
@@ -17,8 +17,8 @@ BATCHES = [pa.record_batch({"n": pa.array(range(i * 100, (i + 1) * 100))}) for i
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server("grpc://127.0.0.1:1", timeouts=Timeouts(backoff_seconds=0.001, tries=2))
+def server() -> Iterator[RemoteServer]:
+    made = RemoteServer("grpc://127.0.0.1:1", timeouts=Timeouts(backoff_seconds=0.001, tries=2))
     yield made
     made.close()
 
@@ -33,7 +33,7 @@ def read_all(stream: PartitionStream) -> list[int]:
     return numbers
 
 
-def test_a_server_that_gives_another_range_is_found_out(server: Server) -> None:
+def test_a_server_that_gives_another_range_is_found_out(server: RemoteServer) -> None:
     """One that knows no ``until`` gives too much; one that gives too little is asked again, and then disbelieved."""
     ticket = Ticket("d", 0, "g1", 1, until=3)
     with HttpSource(well(BATCHES, SCHEMA)) as source:

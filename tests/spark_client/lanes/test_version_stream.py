@@ -8,7 +8,7 @@ import pytest
 
 from flight_server.protocol import Ticket, Versions
 from flight_server.protocol.errors import Compacted, PartitionFailed, StaleTicket
-from spark_client.connection import Server, Timeouts
+from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes import BrokenStream, Closed, CutRead, VersionStream
 from tests.support.http_source import HEAD, HttpSource, chunk
 from tests.support.versions import Marked, encoded, marked, opening, whole
@@ -26,13 +26,13 @@ SNAPSHOT = Versions()
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server("grpc://127.0.0.1:1", timeouts=QUICK)
+def server() -> Iterator[RemoteServer]:
+    made = RemoteServer("grpc://127.0.0.1:1", timeouts=QUICK)
     yield made
     made.close()
 
 
-def stream_of(server: Server, source: HttpSource, versions: Versions = SNAPSHOT) -> VersionStream:
+def stream_of(server: RemoteServer, source: HttpSource, versions: Versions = SNAPSHOT) -> VersionStream:
     return VersionStream(server, Ticket("d", versions=versions), locations=[source.url], lane="bulk")
 
 
@@ -53,7 +53,7 @@ def next_step(stream: VersionStream) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_snapshot_is_read_whole_and_says_its_version(server: Server, together: bool) -> None:
+def test_a_snapshot_is_read_whole_and_says_its_version(server: RemoteServer, together: bool) -> None:
     batches = [marked(list(range(1000)), 7), marked([1], 7), marked([2], 7, last=True)]
     with HttpSource(lambda *_: whole(batches, together=together)) as source:
         stream = stream_of(server, source, Versions(as_of=7))
@@ -63,7 +63,7 @@ def test_a_snapshot_is_read_whole_and_says_its_version(server: Server, together:
         assert source.requests[0][0] == "/v1/datasets/d/partitions/0?as_of=7"
 
 
-def test_the_versions_are_asked_for_also_where_a_location_has_a_path_of_its_own(server: Server) -> None:
+def test_the_versions_are_asked_for_also_where_a_location_has_a_path_of_its_own(server: RemoteServer) -> None:
     with HttpSource(lambda *_: whole([marked([1], 9, last=True)])) as source:
         url = f"{source.url}/v1/datasets/d/partitions/0?generation=g1"
         ticket = Ticket("d", generation="g1", versions=Versions(as_of=9, after=3))
@@ -72,7 +72,7 @@ def test_the_versions_are_asked_for_also_where_a_location_has_a_path_of_its_own(
         assert source.requests[0][0] == "/v1/datasets/d/partitions/0?generation=g1&as_of=9&after=3"
 
 
-def test_an_empty_snapshot_still_says_its_version(server: Server) -> None:
+def test_an_empty_snapshot_still_says_its_version(server: RemoteServer) -> None:
     with HttpSource(lambda *_: whole([marked([], 0, last=True)])) as source:
         stream = stream_of(server, source)
         assert numbers_of(stream) == []
@@ -93,7 +93,7 @@ def test_an_empty_snapshot_still_says_its_version(server: Server) -> None:
     ids=["rows", "frames", "two versions", "two steps", "no mark", "bad mark", "another version"],
 )
 def test_what_disagrees_with_the_server_or_with_itself_is_an_error(
-    server: Server, batches: list[Marked], totals: tuple[int | None, int | None]
+    server: RemoteServer, batches: list[Marked], totals: tuple[int | None, int | None]
 ) -> None:
     with HttpSource(lambda *_: whole(batches, *totals)) as source:
         with pytest.raises(PartitionFailed):
@@ -107,7 +107,7 @@ def test_what_disagrees_with_the_server_or_with_itself_is_an_error(
     ids=["no last batch", "fewer frames than the server counts"],
 )
 def test_a_snapshot_that_ends_early_is_an_error_once_a_batch_was_returned(
-    server: Server, batches: list[Marked], totals: tuple[int | None, int | None]
+    server: RemoteServer, batches: list[Marked], totals: tuple[int | None, int | None]
 ) -> None:
     with HttpSource(lambda *_: whole(batches, *totals)) as source:
         with pytest.raises(CutRead, match="read it again"):
@@ -115,14 +115,14 @@ def test_a_snapshot_that_ends_early_is_an_error_once_a_batch_was_returned(
         assert len(source.requests) == 1
 
 
-def test_a_snapshot_that_breaks_before_its_first_batch_begins_again(server: Server) -> None:
+def test_a_snapshot_that_breaks_before_its_first_batch_begins_again(server: RemoteServer) -> None:
     answers = iter([[HEAD], opening([]), whole([marked([1], 7, last=True)])])
     with HttpSource(lambda *_: next(answers), closes=True) as source:
         assert numbers_of(stream_of(server, source)) == [1]
         assert len(source.requests) == 3
 
 
-def test_a_snapshot_without_a_batch_is_an_error(server: Server) -> None:
+def test_a_snapshot_without_a_batch_is_an_error(server: RemoteServer) -> None:
     with (
         HttpSource(lambda *_: whole([])) as source,
         pytest.raises(BrokenStream, match="before its last batch"),
@@ -130,7 +130,7 @@ def test_a_snapshot_without_a_batch_is_an_error(server: Server) -> None:
         numbers_of(stream_of(server, source))
 
 
-def test_a_follower_gets_whole_steps_and_asks_for_what_comes_after_the_last_one(server: Server) -> None:
+def test_a_follower_gets_whole_steps_and_asks_for_what_comes_after_the_last_one(server: RemoteServer) -> None:
     answers = iter(
         [
             # The second step is cut.
@@ -154,7 +154,7 @@ def test_a_follower_gets_whole_steps_and_asks_for_what_comes_after_the_last_one(
         ]
 
 
-def test_a_follower_does_not_go_on_in_another_generation(server: Server) -> None:
+def test_a_follower_does_not_go_on_in_another_generation(server: RemoteServer) -> None:
     answers = iter([opening([marked([1], 5, last=True)]), opening([marked([2], 6, last=True)], "g2")])
     with HttpSource(lambda *_: next(answers), closes=True) as source:
         stream = stream_of(server, source, Versions(after=4, follow=True))
@@ -164,7 +164,7 @@ def test_a_follower_does_not_go_on_in_another_generation(server: Server) -> None
         stream.close()
 
 
-def test_a_follower_that_is_too_late_gets_the_servers_own_error(server: Server) -> None:
+def test_a_follower_that_is_too_late_gets_the_servers_own_error(server: RemoteServer) -> None:
     body = Compacted("version 5 is gone: take a snapshot", since=9, upper=12).to_json().encode()
     refusal = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
         body
@@ -179,7 +179,7 @@ def test_a_follower_that_is_too_late_gets_the_servers_own_error(server: Server) 
         stream.close()
 
 
-def test_a_follower_gives_up_after_its_tries_in_a_row(server: Server) -> None:
+def test_a_follower_gives_up_after_its_tries_in_a_row(server: RemoteServer) -> None:
     with HttpSource(lambda *_: opening([marked([1], 5)]), closes=True) as source:
         stream = stream_of(server, source, Versions(after=4, follow=True))
         with pytest.raises(BrokenStream, match="could not be read beyond version 4"):
@@ -189,7 +189,7 @@ def test_a_follower_gives_up_after_its_tries_in_a_row(server: Server) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_a_step_that_was_there_before_is_an_error(server: Server, version: int) -> None:
+def test_a_step_that_was_there_before_is_an_error(server: RemoteServer, version: int) -> None:
     with HttpSource(lambda *_: opening([marked([1], version, last=True)])) as source:
         stream = stream_of(server, source, Versions(after=4, follow=True))
         with pytest.raises(PartitionFailed, match="no place"):
@@ -197,8 +197,8 @@ def test_a_step_that_was_there_before_is_an_error(server: Server, version: int) 
         stream.close()
 
 
-def test_silence_is_no_failure_of_a_follower(server: Server) -> None:
-    silent = Server(server.location, timeouts=Timeouts(stall_seconds=0.01, tries=0))
+def test_silence_is_no_failure_of_a_follower(server: RemoteServer) -> None:
+    silent = RemoteServer(server.location, timeouts=Timeouts(stall_seconds=0.01, tries=0))
     pieces = encoded([marked([1], 5, last=True)])
     answers = iter([[HEAD, chunk(pieces[0])]] * 3 + [opening([marked([1], 5, last=True)])])
     with HttpSource(lambda *_: next(answers)) as source:
@@ -209,7 +209,7 @@ def test_silence_is_no_failure_of_a_follower(server: Server) -> None:
     silent.close()
 
 
-def test_cancelling_ends_a_follower_that_waits(server: Server) -> None:
+def test_cancelling_ends_a_follower_that_waits(server: RemoteServer) -> None:
     with HttpSource(lambda *_: opening([marked([1], 5, last=True)])) as source:
         stream = stream_of(server, source, Versions(after=4, follow=True))
         assert next_step(stream) == (5, [1])

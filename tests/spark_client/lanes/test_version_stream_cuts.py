@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.protocol import Ticket, Versions
-from spark_client.connection import Server, Timeouts
+from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes import VersionStream
 from tests.support.http_source import HttpSource
 from tests.support.versions import Marked, marked, opening
@@ -48,7 +48,7 @@ def test_a_follower_that_is_cut_anywhere_gets_every_step_once(
         if not left:
             left.append(1.0)
 
-    server = Server("grpc://127.0.0.1:1", timeouts=NEVER_GIVES_UP)
+    server = RemoteServer("grpc://127.0.0.1:1", timeouts=NEVER_GIVES_UP)
     with HttpSource(answer, closes=True) as source:
         ticket = Ticket("d", generation="g1", versions=Versions(after=0, follow=True))
         stream = VersionStream(server, ticket, locations=[source.url], lane="bulk")

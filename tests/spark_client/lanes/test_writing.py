@@ -17,7 +17,7 @@ import pytest
 
 from flight_server.protocol import PutCommand
 from flight_server.protocol.errors import Draining, Forbidden, InvalidRequest, NotFound, Unauthenticated
-from spark_client.connection import Server, Timeouts, Unreachable, Writing
+from spark_client.connection import RemoteServer, Timeouts, Unreachable, Writing
 from spark_client.lanes import writing
 from spark_client.lanes.bulk_put import BulkWriter
 from spark_client.lanes.grpc_put import GrpcWriter
@@ -40,11 +40,11 @@ def process() -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def connect(process: ServerProcess) -> Iterator[Callable[..., Server]]:
-    made: list[Server] = []
+def connect(process: ServerProcess) -> Iterator[Callable[..., RemoteServer]]:
+    made: list[RemoteServer] = []
 
-    def new(lane: Lane, timeouts: Timeouts = QUICK) -> Server:
-        made.append(Server(process.location, timeouts=timeouts, writing=Writing(lane)))
+    def new(lane: Lane, timeouts: Timeouts = QUICK) -> RemoteServer:
+        made.append(RemoteServer(process.location, timeouts=timeouts, writing=Writing(lane)))
         return made[-1]
 
     yield new
@@ -57,7 +57,7 @@ def lane_of(stream: PutStream) -> str:
     return "bulk" if isinstance(stream._writing, BulkWriter) else "grpc"
 
 
-def put(server: Server, places: list[str] | None = None) -> str:
+def put(server: RemoteServer, places: list[str] | None = None) -> str:
     """Put a dataset, read back how many rows it has, and drop it; the lane that was taken."""
     command = PutCommand("d", producer=0, attempt="1")
     with PutStream(server, command, BATCH.schema, places) as stream:
@@ -72,13 +72,13 @@ def put(server: Server, places: list[str] | None = None) -> str:
 
 @pytest.mark.parametrize(("lane", "taken"), [("auto", "bulk"), ("bulk", "bulk"), ("grpc", "grpc")])
 def test_the_bulk_lane_is_taken_unless_grpc_is_asked_for(
-    connect: Callable[[Lane], Server], lane: Lane, taken: str
+    connect: Callable[[Lane], RemoteServer], lane: Lane, taken: str
 ) -> None:
     server = connect(lane)
     assert [put(server), put(server)] == [taken, taken]
 
 
-def test_an_unknown_lane_is_refused(connect: Callable[[Lane], Server]) -> None:
+def test_an_unknown_lane_is_refused(connect: Callable[[Lane], RemoteServer]) -> None:
     with pytest.raises(ValueError, match="lane is 'auto', 'grpc' or 'bulk', not 'fast'"):
         put(connect("fast"))  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_a_server_without_the_lane_gets_its_puts_by_grpc(
     flight_server_process: Callable[..., ServerProcess],
 ) -> None:
     location = flight_server_process(http_port=-1).location
-    server, strict = Server(location), Server(location, writing=Writing("bulk"))
+    server, strict = RemoteServer(location), RemoteServer(location, writing=Writing("bulk"))
     assert put(server) == "grpc"
     with pytest.raises(InvalidRequest, match="names no place for puts on the bulk lane: use lane='auto'"):
         put(strict)
@@ -96,7 +96,7 @@ def test_a_server_without_the_lane_gets_its_puts_by_grpc(
 
 
 def test_a_server_from_before_the_lane_is_asked_once_in_a_while(
-    connect: Callable[[Lane], Server], monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[Lane], RemoteServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, asked = connect("auto"), []
     action = server.action
@@ -134,7 +134,7 @@ OTHERS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("case", [*ANSWERS, *OTHERS])
 def test_a_place_that_does_not_speak_the_lane_sends_the_put_to_grpc_and_is_left_alone(
-    connect: Callable[[Lane], Server], case: str
+    connect: Callable[[Lane], RemoteServer], case: str
 ) -> None:
     words = InvalidRequest("only GET and HEAD are served here").to_json().encode()
     reply = ANSWERS[case] % (len(words), words) if case in ANSWERS else OTHERS[case]
@@ -156,14 +156,14 @@ def test_a_place_that_does_not_speak_the_lane_sends_the_put_to_grpc_and_is_left_
     assert b"".join(rest) == b"", "nothing of the put was sent"
 
 
-def test_a_place_that_does_not_answer_sends_the_put_to_grpc(connect: Callable[..., Server]) -> None:
+def test_a_place_that_does_not_answer_sends_the_put_to_grpc(connect: Callable[..., RemoteServer]) -> None:
     impatient = replace(QUICK, first_message_seconds=0.5)
     with PutSource(PutSide.broken_off) as source:
         assert put(connect("auto", impatient), [source.place]) == "grpc"
 
 
 def test_a_place_that_refuses_connections_sends_the_put_to_the_next_or_to_grpc(
-    connect: Callable[[Lane], Server], process: ServerProcess
+    connect: Callable[[Lane], RemoteServer], process: ServerProcess
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/put"
@@ -174,7 +174,7 @@ def test_a_place_that_refuses_connections_sends_the_put_to_the_next_or_to_grpc(
 
 
 def test_a_server_that_has_moved_is_asked_again(
-    connect: Callable[[Lane], Server], monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[Lane], RemoteServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         moved = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/put"
@@ -195,7 +195,7 @@ def test_a_server_that_has_moved_is_asked_again(
     ],
 )
 def test_what_the_server_itself_refuses_is_its_error_and_no_other_lane_is_tried(
-    connect: Callable[[Lane], Server], head: bytes, error: Exception | None, raised: type[Exception]
+    connect: Callable[[Lane], RemoteServer], head: bytes, error: Exception | None, raised: type[Exception]
 ) -> None:
     body = b"go away" if error is None else error.to_json().encode()  # type: ignore[attr-defined]
 
@@ -210,7 +210,9 @@ def test_what_the_server_itself_refuses_is_its_error_and_no_other_lane_is_tried(
         assert len(source.heads) == 2
 
 
-def test_a_put_that_has_begun_is_never_tried_on_the_other_lane(connect: Callable[[Lane], Server]) -> None:
+def test_a_put_that_has_begun_is_never_tried_on_the_other_lane(
+    connect: Callable[[Lane], RemoteServer],
+) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.messages()
@@ -226,7 +228,7 @@ def test_a_put_that_has_begun_is_never_tried_on_the_other_lane(connect: Callable
 
 
 def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_knows(
-    connect: Callable[[Lane], Server], process: ServerProcess
+    connect: Callable[[Lane], RemoteServer], process: ServerProcess
 ) -> None:
     server = connect("auto")
     (place,) = writing.places_of(server)
@@ -246,8 +248,8 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
 
 
 def test_the_lane_goes_with_the_server_into_tasks() -> None:
-    server = Server(NOWHERE, writing=Writing("grpc"))
-    travelled: Server = pickle.loads(pickle.dumps(server))
+    server = RemoteServer(NOWHERE, writing=Writing("grpc"))
+    travelled: RemoteServer = pickle.loads(pickle.dumps(server))
     assert travelled.writing == travelled.at("grpc://127.0.0.1:2").writing == Writing("grpc")
 
 
@@ -270,7 +272,7 @@ def test_a_put_to_a_server_that_has_died_raises_an_error_with_its_address_at_eac
             stream.commit()
 
     with ServerProcess.start(http_port=0) as process:
-        server = Server(process.location, timeouts=QUICK, writing=Writing(lane))
+        server = RemoteServer(process.location, timeouts=QUICK, writing=Writing(lane))
         places = writing.places_of(server)
         with contextlib.closing(server), pytest.raises((Unreachable, BrokenStream)) as caught:
             put_while_it_dies()

@@ -21,7 +21,7 @@ from spark_client.lookup.current_images import CurrentImages
 from spark_client.lookup.host_images import HostImages
 from spark_client.lookup.images import Image
 from spark_client.lookup.layer_names import LayerName, stack
-from spark_client.lookup.lookup_content import Content
+from spark_client.lookup.lookup_content import LookupContent
 from spark_client.lookup.open_layers import open_layers
 from tests.support.host_copies import directory
 from tests.support.lookup_contents import content
@@ -48,7 +48,7 @@ def rows_in(table: pa.Table) -> Counter[str]:
     return Counter(repr(tuple(row.values())) for row in table.to_pylist())
 
 
-def layers(of: Content) -> list[LayerName]:
+def layers(of: LookupContent) -> list[LayerName]:
     prefix = HostImages(of).prefix
     names = [LayerName.parse(key) for key in HostFiles(of.copies).opened(prefix)]
     return sorted((name for name in names if name), key=lambda name: (name.version, name.after or 0))
@@ -264,7 +264,7 @@ def test_two_contents_of_one_changelog_do_not_meet(source: VersionedTable, base:
     assert by_note.at(1).take(found, slice(1, None)).to_pylist() == [{"key": 7, "rate": 7.0}]
 
 
-def _look_up(of: Content, version: int) -> Counter[str]:
+def _look_up(of: LookupContent, version: int) -> Counter[str]:
     try:
         return rows_of(HostImages(of).at(version))
     finally:

@@ -12,7 +12,7 @@ import pytest
 from flight_server.protocol import Compacted
 from spark_client.hosts import HostFiles
 from spark_client.lookup import version_pins
-from spark_client.lookup.lookup_content import Content
+from spark_client.lookup.lookup_content import LookupContent
 from spark_client.lookup.version_pins import MicroBatch, version_of, version_of_application
 from tests.support.lookup_contents import content
 from tests.support.versioned_table import VersionedTable
@@ -22,23 +22,25 @@ ROWS = SCHEMA.empty_table()
 
 
 @pytest.fixture
-def of(source: VersionedTable, base: Path) -> Iterator[Content]:
+def of(source: VersionedTable, base: Path) -> Iterator[LookupContent]:
     source.commit(ROWS)
     yield content(source, SCHEMA, ["key"], base)
     version_pins._known.clear()
 
 
-def asked_anew(of: Content, query: str, number: int) -> int:
+def asked_anew(of: LookupContent, query: str, number: int) -> int:
     """As a process that has not asked yet."""
     version_pins._known.clear()
     return version_of(of, MicroBatch(query, number))
 
 
-def notes(of: Content) -> int:
+def notes(of: LookupContent) -> int:
     return len(HostFiles(of.copies).opened("app"))
 
 
-def test_a_batch_keeps_its_version_and_the_next_has_a_newer_one(source: VersionedTable, of: Content) -> None:
+def test_a_batch_keeps_its_version_and_the_next_has_a_newer_one(
+    source: VersionedTable, of: LookupContent
+) -> None:
     for number in range(4):
         assert asked_anew(of, "q", number) == number + 1
         source.commit(ROWS)
@@ -47,7 +49,7 @@ def test_a_batch_keeps_its_version_and_the_next_has_a_newer_one(source: Versione
             assert asked_anew(of, "q", number - 1) == number
 
 
-def test_the_processes_of_a_host_ask_once_for_a_batch(source: VersionedTable, of: Content) -> None:
+def test_the_processes_of_a_host_ask_once_for_a_batch(source: VersionedTable, of: LookupContent) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as processes:
         for number in range(2):
             tasks = [(of, MicroBatch("q", number))] * 6
@@ -56,14 +58,14 @@ def test_the_processes_of_a_host_ask_once_for_a_batch(source: VersionedTable, of
     assert source.asked() == ["pin lookup.q.0.", "pin lookup.q.1."]
 
 
-def test_queries_have_pins_of_their_own(source: VersionedTable, of: Content) -> None:
+def test_queries_have_pins_of_their_own(source: VersionedTable, of: LookupContent) -> None:
     assert asked_anew(of, "q", 1) == 1
     source.commit(ROWS)
     assert asked_anew(of, "r", 1) == 2
     assert asked_anew(of, "q", 1) == 1
 
 
-def test_the_pins_of_the_last_two_batches_stay(source: VersionedTable, of: Content) -> None:
+def test_the_pins_of_the_last_two_batches_stay(source: VersionedTable, of: LookupContent) -> None:
     for number in range(25):
         asked_anew(of, "q", number)
         asked_anew(of, "r", 1)
@@ -72,7 +74,7 @@ def test_the_pins_of_the_last_two_batches_stay(source: VersionedTable, of: Conte
     assert notes(of) == 3
 
 
-def test_pins_before_a_gap_of_batches_without_rows_end_too(source: VersionedTable, of: Content) -> None:
+def test_pins_before_a_gap_of_batches_without_rows_end_too(source: VersionedTable, of: LookupContent) -> None:
     for number in (0, 1, 5, 9):
         asked_anew(of, "q", number)
     assert source.pins() == {"lookup.q.9.": 1}
@@ -80,7 +82,7 @@ def test_pins_before_a_gap_of_batches_without_rows_end_too(source: VersionedTabl
 
 
 def test_a_host_that_lost_its_note_asks_again_and_gets_the_pinned_version(
-    source: VersionedTable, of: Content
+    source: VersionedTable, of: LookupContent
 ) -> None:
     assert asked_anew(of, "q", 7) == 1
     source.commit(ROWS)
@@ -89,7 +91,7 @@ def test_a_host_that_lost_its_note_asks_again_and_gets_the_pinned_version(
     assert asked_anew(of, "q", 7) == 1
 
 
-def test_functions_of_one_application_have_a_version_each(source: VersionedTable, of: Content) -> None:
+def test_functions_of_one_application_have_a_version_each(source: VersionedTable, of: LookupContent) -> None:
     assert version_of_application(of, "f") == 1
     source.commit(ROWS)
     assert version_of_application(of, "f") == 1
@@ -100,7 +102,7 @@ def test_functions_of_one_application_have_a_version_each(source: VersionedTable
 
 
 def test_a_batch_that_is_run_again_after_its_version_was_compacted_says_what_to_do(
-    source: VersionedTable, of: Content
+    source: VersionedTable, of: LookupContent
 ) -> None:
     asked_anew(of, "q", 4)
     for key in HostFiles(of.copies).opened(""):

@@ -18,7 +18,7 @@ from pyarrow import parquet as pq
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.jobs import SplitSizes
 from spark_client.scan.discovery import dataset_of
-from spark_client.scan.pieces import File, Piece
+from spark_client.scan.pieces import File, FilePiece
 from spark_client.scan.splits import Splits
 from tests.support.rooms import ROOT
 from tests.support.scanning import read, splits_of
@@ -139,7 +139,7 @@ def test_a_task_unpacks_only_its_own_split_of_a_plan_of_many_files(tmp_path: Pat
     file = splits_of(tmp_path).pieces(0)[0].file
     assert isinstance(file, File)
     pieces = [
-        Piece(replace(file, path=f"{file.path}-{number:036}"), 0, 1, 9000, 9000) for number in range(5000)
+        FilePiece(replace(file, path=f"{file.path}-{number:036}"), 0, 1, 9000, 9000) for number in range(5000)
     ]
     reading = splits_of(tmp_path).reading
     splits = pickle.loads(pickle.dumps(Splits.of(pieces, SplitSizes(128 << 20, 4 << 20, 2), reading)))

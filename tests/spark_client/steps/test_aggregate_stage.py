@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.reducing import FUNCTIONS, Computed, Reduction, Result, State, count_rows
+from spark_client.reducing import FUNCTIONS, Computed, Reduction, ResultColumn, StateColumn, count_rows
 from spark_client.spill import TaskMemory
 from spark_client.steps import FinalStage, PartialStage, Pass, run
 from tests.support.step_process import measured
@@ -68,11 +68,11 @@ def stages(keys: Sequence[str], wanted: Sequence[tuple[str, str]], *, rows: bool
     computed: list[tuple[str, Computed]] = [("rows", count_rows())] if rows else []
     for column, name in wanted:
         computed.append((f"{name}({column})", FUNCTIONS[name].make(column, SCHEMA.field(column).type)))
-    states: list[State] = []
+    states: list[StateColumn] = []
     results = []
     for name, each in computed:
         states += [state for state in each.states if state not in states]
-        results.append(Result(name, tuple(map(states.index, each.states)), each.finish))
+        results.append(ResultColumn(name, tuple(map(states.index, each.states)), each.finish))
     kept = [SCHEMA.field(key) for key in keys]
     schema = pa.schema([*kept, *((f"state{number}", state.type) for number, state in enumerate(states))])
     reduction = Reduction(tuple(keys), tuple(states), schema, "stage 1 (aggregate)")

@@ -6,7 +6,7 @@ A run knows rows, versions and diffs, and no keep rule.
 from .ages import Ages
 from .blocks import Block, of_block, to_block
 from .layout import Layout, is_encoded, no_rows
-from .log import Entry, LogFile, read_log
+from .log import LogEntry, LogFile, read_log
 from .run import MAX_HASH, Damaged, MemoryRun, Run
 from .run_files import RunFile, RunWriter
 from .state_file import STATE_NAME, UNFINISHED_NAME, Uncertain, read_state, write_state

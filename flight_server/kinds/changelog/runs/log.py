@@ -43,7 +43,7 @@ _HEAD = struct.Struct("<4sIQI")
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """One entry."""
 
     header: dict[str, Any]
@@ -71,7 +71,7 @@ class LogFile:
         if room.size_bytes < size_bytes:
             room.grow(size_bytes - room.size_bytes)
 
-    def append(self, entries: Sequence[Entry], *, of_kept: float = 0.0) -> None:
+    def append(self, entries: Sequence[LogEntry], *, of_kept: float = 0.0) -> None:
         """Write the entries to the medium, all or none. Blocks. One call at a time.
 
         Args:
@@ -134,7 +134,7 @@ class LogFile:
         self.room.free()
 
 
-def read_log(path: Path) -> tuple[list[Entry], int, bool]:
+def read_log(path: Path) -> tuple[list[LogEntry], int, bool]:
     """The valid entries, their length in bytes, and whether something follows them (a torn tail). Blocks.
 
     Raises:
@@ -142,7 +142,7 @@ def read_log(path: Path) -> tuple[list[Entry], int, bool]:
         NotAFile, OSError: see :func:`~flight_server.storage.read_regular`.
     """
     data = read_regular(path)
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     offset = 0
     while (found := _entry_at(data, offset)) is not None:
         entry, offset = found
@@ -164,7 +164,7 @@ def _is_whole(data: bytes, offset: int) -> bool:
     return bool(magic == MAGIC and offset + _HEAD.size + header_bytes + body_bytes <= len(data))
 
 
-def _entry_at(data: bytes, offset: int) -> tuple[Entry, int] | None:
+def _entry_at(data: bytes, offset: int) -> tuple[LogEntry, int] | None:
     if not _is_whole(data, offset):
         return None
     _, header_bytes, body_bytes, checksum = _HEAD.unpack_from(data, offset)
@@ -177,4 +177,4 @@ def _entry_at(data: bytes, offset: int) -> tuple[Entry, int] | None:
         said = json.loads(header)
     except ValueError:
         return None
-    return (Entry(said, body), end) if isinstance(said, dict) else None
+    return (LogEntry(said, body), end) if isinstance(said, dict) else None

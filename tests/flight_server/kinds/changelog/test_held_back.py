@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from flight_server.kinds.changelog import holds
-from flight_server.kinds.changelog.runs import Entry, read_state, write_state
+from flight_server.kinds.changelog.runs import LogEntry, read_state, write_state
 from flight_server.protocol import HoldRequest
 from tests.support.changelog_store import NAME, Engine
 
@@ -49,7 +49,7 @@ def test_a_hold_of_an_older_server_has_no_owner(tmp_path: Path) -> None:
     """Its log entry and its place in the state file have a version and the end of the lease."""
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([(("a", 1), 1)])
-        engine.changelog.log.append([Entry({"hold": "old", "version": 1, "until": 4e9}, b"")])
+        engine.changelog.log.append([LogEntry({"hold": "old", "version": 1, "until": 4e9}, b"")])
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         assert shown(engine) == {"old": None}
         engine.publish(_merged(engine))

@@ -9,8 +9,8 @@ import pytest
 
 from flight_server.kinds.changelog.holds import Hold
 from flight_server.kinds.changelog.journal import (
-    Commit,
-    State,
+    LoggedCommit,
+    StateRecord,
     commit_entry,
     commits_of,
     hold_entry,
@@ -20,9 +20,9 @@ from flight_server.kinds.changelog.journal import (
     release_entry,
     run_name,
 )
-from flight_server.kinds.changelog.runs import STATE_NAME, UNFINISHED_NAME, Damaged, Entry
+from flight_server.kinds.changelog.runs import STATE_NAME, UNFINISHED_NAME, Damaged, LogEntry
 
-STATE = State(
+STATE = StateRecord(
     dataset="d",
     generation="g",
     schema="s",
@@ -35,7 +35,7 @@ STATE = State(
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
-    assert State.parse(json.loads(json.dumps(STATE.to_json()))) == STATE
+    assert StateRecord.parse(json.loads(json.dumps(STATE.to_json()))) == STATE
 
 
 @pytest.mark.parametrize(
@@ -50,17 +50,17 @@ def test_a_state_is_read_as_it_was_written() -> None:
 )
 def test_a_state_with_other_fields_is_damaged(change: dict[str, object]) -> None:
     with pytest.raises(Damaged):
-        State.parse(STATE.to_json() | change)
+        StateRecord.parse(STATE.to_json() | change)
     lacking = STATE.to_json()
     del lacking["dataset"]
     with pytest.raises(Damaged):
-        State.parse(lacking)
+        StateRecord.parse(lacking)
 
 
 def test_commits_are_read_as_they_were_written() -> None:
-    commits = [Commit(4, 1.5, 10, None), Commit(5, 1.5, 0, ("writer", 7))]
+    commits = [LoggedCommit(4, 1.5, 10, None), LoggedCommit(5, 1.5, 0, ("writer", 7))]
     entry = commit_entry(commits, ["run-000001"], b"body")
-    assert commits_of(Entry(json.loads(json.dumps(entry.header)), entry.body)) == commits
+    assert commits_of(LogEntry(json.loads(json.dumps(entry.header)), entry.body)) == commits
     assert entry.header["files"] == ["run-000001"]
     assert "files" not in commit_entry(commits, [], b"").header
     assert commits_of(hold_entry("a", Hold(3, 1.0, 1.0))) == commits_of(release_entry(["a"])) == []
@@ -71,7 +71,7 @@ def test_commits_are_read_as_they_were_written() -> None:
 )
 def test_commits_with_other_fields_are_damaged(said: object) -> None:
     with pytest.raises(Damaged):
-        commits_of(Entry({"commits": said}, b""))
+        commits_of(LogEntry({"commits": said}, b""))
 
 
 def test_files_are_found_by_their_numbers(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-from flight_server.kinds import Burst
+from flight_server.kinds import VersionBurst
 from flight_server.kinds.changelog import views
 from flight_server.kinds.changelog.reads import STALLED_SECONDS
 from flight_server.memory import Pace
@@ -55,7 +55,7 @@ def merge_all(engine: Engine) -> None:
     engine.run(engine.background.idle())
 
 
-def rows(part: Burst) -> list[Row]:
+def rows(part: VersionBurst) -> list[Row]:
     found: list[Row] = []
     for message in part:
         framed = encapsulate(message.parts.header) + bytes(message.parts.body)

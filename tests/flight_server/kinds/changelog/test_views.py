@@ -15,7 +15,7 @@ from flight_server.kinds.changelog import views
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MAX_HASH, Layout, MemoryRun, Updates
 from flight_server.kinds.changelog.runs import updates as updates_module
-from flight_server.kinds.changelog.views import Part, View, hash_ranges
+from flight_server.kinds.changelog.views import View, ViewPart, hash_ranges
 from flight_server.protocol import KeepRule
 from tests.support.run_rows import SCHEMA, latest, memory_run, updates_of
 
@@ -138,7 +138,7 @@ def test_a_small_step_has_the_changes_of_the_snapshots(
                 changes[tuple(shown.values())] += sign
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(updates_module, "FEW_ROWS", 0)
-        parts = view.few_deltas(after, upper, 100, 1 << 20), view.deltas_part(after, upper, Part())
+        parts = view.few_deltas(after, upper, 100, 1 << 20), view.deltas_part(after, upper, ViewPart())
     for part in parts:
         assert part is not None
         assert not part.left

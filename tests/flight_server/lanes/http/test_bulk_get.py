@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.frames.message import Payload
-from flight_server.lanes.http.chunks import SMALL_BODY_BYTES, Message, joined
+from flight_server.lanes.http.chunks import SMALL_BODY_BYTES, FramedMessage, joined
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import ipc_framing, wire
 from tests.support.raw_flight import IpcMessage, flight_data, ipc_messages
@@ -33,8 +33,8 @@ def batches(*row_counts: int) -> list[pa.RecordBatch]:
     ]
 
 
-def located(stored: list[Payload]) -> list[Message]:
-    return [Message(wire.locate(payload.data), 0) for payload in stored]
+def located(stored: list[Payload]) -> list[FramedMessage]:
+    return [FramedMessage(wire.locate(payload.data), 0) for payload in stored]
 
 
 @pytest.mark.parametrize("rows", [(), (0,), (3, 0, 5), (50_000,), (1, 50_000, 1, 1, 70_000, 2)])

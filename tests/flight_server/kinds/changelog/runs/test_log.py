@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog.runs import Damaged, Entry, LogFile, read_log
+from flight_server.kinds.changelog.runs import Damaged, LogEntry, LogFile, read_log
 from flight_server.memory import MemoryPool
 from flight_server.storage import DiskTrouble
 
-ENTRIES = [Entry({"n": 1}, b"CLE1 is no entry"), Entry({"n": 2}, b""), Entry({"n": 3}, b"x" * 100)]
+ENTRIES = [LogEntry({"n": 1}, b"CLE1 is no entry"), LogEntry({"n": 2}, b""), LogEntry({"n": 3}, b"x" * 100)]
 BYTES = [b"".join(entry.encode()) for entry in ENTRIES]
 
 
-def reading(data: bytes) -> tuple[list[Entry], int, bool]:
+def reading(data: bytes) -> tuple[list[LogEntry], int, bool]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "log-000001"
         path.write_bytes(data)
