@@ -39,8 +39,8 @@ from flight_server.tiering import ReadBack, Reader, frame_lost
 from .delivery import Delivery
 from .frame_ranges import FrameRange
 
-RUN_MESSAGES = 256
-"""Which take some 5 ms to take and to send."""
+RUN_MESSAGES = 512
+"""Which take 5 to 10 ms to take and to send."""
 
 
 class Outgoing:

@@ -19,11 +19,11 @@ import resource, sys
 from itertools import repeat
 import numpy as np, pyarrow as pa
 from spark_client.arrow import Declared
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.jobs import InTurn, Shuffles, WriteTask
 
 rows = pa.record_batch({"n": np.arange(1 << 18), "m": np.arange(1 << 18)})
-server = Server(sys.argv[1])
+server = RemoteServer(sys.argv[1])
 shuffles = Shuffles(server, 60.0)
 generation, places = shuffles.create("d", rows.schema, 16)
 task = WriteTask(server, "d", generation, 16, Declared("test", rows.schema), InTurn(16), places=places)

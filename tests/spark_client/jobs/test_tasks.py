@@ -16,7 +16,7 @@ import sys
 import numpy as np, pyarrow as pa
 from flight_server.protocol import CreateRequest, Kind, SealRequest
 from spark_client.arrow import Declared, array_over
-from spark_client.connection import Server
+from spark_client.connection import RemoteServer
 from spark_client.steps import NO_LIMITS
 from spark_client.jobs.readable import Readable
 from spark_client.jobs.shares import Shares
@@ -28,7 +28,7 @@ schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 rows = pa.RecordBatch.from_arrays([array_over(np.arange(90) % 30), array_over(np.arange(90) * 0.5)], schema=schema)
 ids = array_over((np.arange(90) % 3).astype(np.int32))
 with_ids = pa.RecordBatch.from_arrays([*rows.columns, ids], names=["k", "v", "partition"])
-server = Server(sys.argv[1])
+server = RemoteServer(sys.argv[1])
 for number, (placement, given) in enumerate([(ByKeys(("k",), 3), rows), (InTurn(3), rows), (ByColumn(), with_ids)]):
     name = f"d{number}"
     created = server.action("create", CreateRequest(name, Kind.SHUFFLE, partitions=3).encode())

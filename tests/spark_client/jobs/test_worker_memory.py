@@ -26,7 +26,7 @@ resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
 import threading
 import numpy as np, pyarrow as pa
 from spark_client.arrow import Declared
-from spark_client.connection import Reading, Server
+from spark_client.connection import Reading, RemoteServer
 from spark_client.jobs.readable import Readable
 from spark_client.jobs.shares import Shares
 from spark_client.steps import MapStage
@@ -40,14 +40,15 @@ location, dataset, generation, partitions, places = arguments
 rows = (pa.RecordBatch.from_arrays([pa.array(np.full(1 << 17, n))], schema=schema) for n in range(400))
 declared, placement = Declared("rows", schema), InTurn(partitions)
 task = WriteTask(
-    Server(location), dataset, generation, partitions, declared, placement, budget_bytes=1 << 40, places=tuple(places)
+    RemoteServer(location), dataset, generation, partitions, declared, placement, budget_bytes=1 << 40,
+    places=tuple(places),
 )
 print(task.write(rows, 0, "17")["rows"])
 """
 
 READ = """
 location, dataset, generation, partitions, places = arguments
-server = Server(location, reading=Reading(budget_bytes=1 << 40))
+server = RemoteServer(location, reading=Reading(budget_bytes=1 << 40))
 
 def slowly(batches):
     yield next(batches)
