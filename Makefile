@@ -34,7 +34,7 @@ test: ## Check style and types, then run every test
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest -n 4 --dist worksteal -m "not spark and not load" && \
 		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m spark && \
-		$(BIN)/pytest -m load
+		$(BIN)/pytest -n 2 --dist load -m load
 
 # `make test` has the newest versions, from the lock file.
 versions: VERSIONS = 4.1 4.2 4.3 oldest

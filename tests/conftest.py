@@ -92,6 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     """Remove what the servers have written."""
+    gc.unfreeze()
     loop_steps.end()
 
 

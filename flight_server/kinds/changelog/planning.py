@@ -1,7 +1,7 @@
 """Planning: which neighbouring runs of a changelog are merged next.
 
 Guarantee: within a few delays, and a second at least, the runs have at most twice the rows that one run would have,
-and those that were committed meanwhile; whatever the pattern of writes, holds and retractions. A row is rewritten a
+and those that were committed meanwhile, with any pattern of writes, holds and retractions. A row is rewritten a
 number of times that grows with the logarithm of the rows. ``tests/…/test_planning.py`` has the model of both.
 
 Old rows

@@ -10,7 +10,7 @@ make A smaller.
 
 * A row without later retractions cannot be shown if A >= k. It takes no place from a smaller row either, because the A
   copies above it fill all k. So it is not needed.
-* While A < k all its copies are needed: a row takes the same room whatever its count, and each of its retractions, also
+* While A < k all its copies are needed: a row takes the same room with any count, and each of its retractions, also
   one that comes after compaction, finds its copy.
 * A row with later retractions is needed as it is: the retractions must find what they retract.
 * A count below zero is an amount by which later assertions will not be shown. It is needed until they come, also while
