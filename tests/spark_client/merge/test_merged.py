@@ -307,6 +307,9 @@ def test_ctrl_c_ends_a_waiting_consumer_and_every_stream() -> None:
     def interrupt() -> None:
         until(lambda: waits(merged), "the consumer waits")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        while not streams[0].closed.wait(5):
+            # An interrupt that comes in a finalizer has no effect.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()

@@ -55,6 +55,11 @@ def merge_all(engine: Engine) -> None:
     engine.run(engine.background.idle())
 
 
+async def used_bytes(engine: Engine) -> int:
+    """What is reserved once the loop has run."""
+    return engine.store.memory.used_bytes
+
+
 def rows(part: VersionBurst) -> list[Row]:
     found: list[Row] = []
     for message in part:
@@ -100,7 +105,8 @@ def test_stalled_readers_of_snapshots_hold_no_memory_runs_and_read_their_version
         assert all(0 < len(part) < KEYS for part in begun)
         assert engine.store.memory.used_bytes > 0
         merge_all(engine)
-        assert engine.store.memory.used_bytes == 0
+        # A reader may have a thread read its next part, which holds a run until the loop takes that part.
+        eventually(lambda: engine.run(used_bytes(engine)), 0)
         put(engine, 6)
         merge_all(engine)
         assert engine.changelog.since == 1
