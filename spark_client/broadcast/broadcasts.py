@@ -36,7 +36,6 @@ from spark_client.arrow import Declared, OneChunk, counts, fits_one_chunk
 from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
-    Readable,
     Sessions,
     Shuffles,
     Target,
@@ -47,6 +46,7 @@ from spark_client.jobs import (
     declared_struct,
 )
 from spark_client.lanes import PutStream, as_reader
+from spark_client.merge import DatasetRef
 
 from . import withdrawing
 from .content import BroadcastContent
@@ -258,7 +258,7 @@ def _table(data: Any) -> pa.Table:
         ) from error
 
 
-def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readable, dict[str, Any]]:
+def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[DatasetRef, dict[str, Any]]:
     """Send a table from the driver. After an error the dataset is dropped."""
     generation, places = owner.create(dataset, table.schema, 1)
     try:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from flight_server.protocol import NotFound, PartitionFailed
 from spark_client.arrow import OneChunk
 from spark_client.hosts import Copies, HostFile, HostFiles, PartFile
-from spark_client.jobs import Readable
 from spark_client.lanes import BatchRun
+from spark_client.merge import DatasetRef
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class BroadcastContent:
     """The dataset of a broadcast, and its totals; ``counts`` as in ``arrow.one_chunk``, or None for an IPC stream."""
 
     name: str
-    source: Readable
+    source: DatasetRef
     schema: pa.Schema
     rows: int
     size_bytes: int

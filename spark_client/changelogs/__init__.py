@@ -4,9 +4,8 @@ from .changelog_handle import Changelog
 from .declared_rules import Columns, declaration, latest, pair, sql, top_k, until_closed
 from .gathered_puts import GatheringWriter
 from .version_follower import Change, Follower
-from .version_holds import HeldVersion, VersionHold, release_hold
+from .version_holds import HeldVersion, HeldVersions, NamedHold, VersionHold
 from .version_reads import (
-    ChangelogAddress,
     Deltas,
     Snapshot,
     VersionBatches,

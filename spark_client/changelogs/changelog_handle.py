@@ -35,15 +35,15 @@ from flight_server.protocol import (
 )
 from spark_client.connection import Compression, RemoteServer, about, drop
 from spark_client.lanes import Batch, PutStream, as_reader
+from spark_client.merge import DatasetRef
 
 from .declared_rules import Columns, declaration
 from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheredKind, GatheringWriter
 from .kept_stream import KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
-from .version_holds import HeldVersion, VersionHold, release_hold
+from .version_holds import HeldVersion, NamedHold, VersionHold
 from .version_reads import (
-    ChangelogAddress,
     Deltas,
     Snapshot,
     VersionBatches,
@@ -59,11 +59,11 @@ _REPEATABLE = (pa.Table, pa.RecordBatch, list, tuple)
 class Changelog:
     """A handle; it holds no connection and needs no close. ``key``: the columns of its rule's key."""
 
-    def __init__(self, address: ChangelogAddress, schema: pa.Schema, key: tuple[str, ...] = ()) -> None:
-        self.address = address
+    def __init__(self, ref: DatasetRef, schema: pa.Schema, key: tuple[str, ...] = ()) -> None:
+        self.ref = ref
         self.schema = schema
         self.key = key
-        self._rows = PutRows(address.dataset, schema, key)
+        self._rows = PutRows(ref.dataset, schema, key)
 
     @classmethod
     def find(cls, server: RemoteServer, name: str) -> Changelog:
@@ -73,10 +73,10 @@ class Changelog:
             NotFound: there is no dataset of that name.
             InvalidRequest: it is no changelog.
         """
-        address = ChangelogAddress.find(server, name)
+        ref = DatasetRef.find(server, name)
         schema = server.schema(name)
-        keep = cls(address, schema).statistics()["keep"] or {}
-        return cls(address, schema, tuple(keep.get("key", ())))
+        keep = cls(ref, schema).statistics()["keep"] or {}
+        return cls(ref, schema, tuple(keep.get("key", ())))
 
     @classmethod
     def declare(
@@ -117,13 +117,13 @@ class Changelog:
 
     @property
     def name(self) -> str:
-        return self.address.dataset
+        return self.ref.dataset
 
     def __repr__(self) -> str:
-        return f"<Changelog {self.name!r} at {self.address.server.location}>"
+        return f"<Changelog {self.name!r} at {self.ref.server.location}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Changelog, (self.address, self.schema, self.key))
+        return (Changelog, (self.ref, self.schema, self.key))
 
     # Writing.
 
@@ -228,7 +228,7 @@ class Changelog:
         *,
         last: bool,
     ) -> int:
-        timeouts = self.address.server.timeouts
+        timeouts = self.ref.server.timeouts
         for failures in itertools.count(1):
             reader = as_reader(data)
             committing = False
@@ -258,11 +258,11 @@ class Changelog:
             self.name,
             producer=0,
             attempt=attempt,
-            generation=self.address.generation,
+            generation=self.ref.generation,
             transaction=transaction,
             delete=delete,
         )
-        return PutStream(self.address.server, command, schema, compression=compression, once=True)
+        return PutStream(self.ref.server, command, schema, compression=compression, once=True)
 
     # Reading.
 
@@ -274,13 +274,13 @@ class Changelog:
             InvalidRequest: it is after :attr:`upper`.
             StaleTicket: the changelog was dropped.
         """
-        return fetch_snapshot(self.address, as_of)
+        return fetch_snapshot(self.ref, as_of)
 
     def deltas(self, after: int, as_of: int | None = None) -> Deltas:
         """The changes of the kept rows after version ``after`` up to ``as_of``, or to the newest. Raises as
         :meth:`snapshot`.
         """
-        return fetch_deltas(self.address, after, as_of)
+        return fetch_deltas(self.ref, after, as_of)
 
     def read(self, *, as_of: int | None = None, after: int | None = None) -> VersionBatches:
         """The batches of a snapshot, or with ``after`` of deltas, for more rows than one table should have.
@@ -288,21 +288,21 @@ class Changelog:
         The iterator raises as :meth:`snapshot`, and ``CutRead`` if the connection broke between two batches.
         """
         if after is None:
-            return read_snapshot(self.address, as_of)
-        return read_deltas(self.address, after, as_of)
+            return read_snapshot(self.ref, as_of)
+        return read_deltas(self.ref, after, as_of)
 
     def follow(self, after: int | None = None) -> Follower:
         """The changes after version ``after``, as they come; None begins with the newest snapshot as the first change.
 
         An iterator without an end of its own, and an async one; see ``version_follower``.
         """
-        return Follower(self.address, after)
+        return Follower(self.ref, after)
 
     def hold(self, version: int | None = None, *, lease_seconds: float = 60.0) -> VersionHold:
         """Keep the versions from ``version`` on readable, or from the newest, until it is closed; see
         ``version_holds``.
         """
-        return VersionHold(self.address, version, lease_seconds=lease_seconds)
+        return VersionHold(self.ref, version, lease_seconds=lease_seconds)
 
     def holds(self) -> list[HeldVersion]:
         """The holds of all clients, the oldest version first: compaction goes up to that. Raises as :meth:`statistics`.
@@ -331,7 +331,7 @@ class Changelog:
         Raises:
             NotFound: there is no such hold, or it has ended.
         """
-        release_hold(self.address, hold if isinstance(hold, str) else hold.name)
+        NamedHold(self.ref, hold if isinstance(hold, str) else hold.name).release()
 
     # About it.
 
@@ -352,14 +352,14 @@ class Changelog:
             NotFound: it was dropped; StaleTicket if its name was created again.
             InvalidRequest: the dataset is no changelog.
         """
-        with about(self.name, self.address.server.location):
-            answer = self.address.server.action("statistics", DatasetRequest(self.name).encode())
+        with about(self.name, self.ref.server.location):
+            answer = self.ref.server.action("statistics", DatasetRequest(self.name).encode())
         said = answer["datasets"][self.name]
-        if said["generation"] != self.address.generation:
+        if said["generation"] != self.ref.generation:
             raise StaleTicket(
                 f"changelog {self.name!r} was dropped and created again: open it again, its versions begin at 1",
                 dataset=self.name,
-                generation=self.address.generation,
+                generation=self.ref.generation,
             )
         if not isinstance(numbers := said.get("changelog"), dict):
             raise InvalidRequest(f"dataset {self.name!r} is no changelog", dataset=self.name)
@@ -367,5 +367,5 @@ class Changelog:
 
     def drop(self) -> None:
         """Drop it; its readers get an error. Raises NotFound if it was dropped before."""
-        with about(self.name, self.address.server.location):
-            drop(self.address.server, self.name, self.address.generation)
+        with about(self.name, self.ref.server.location):
+            drop(self.ref.server, self.name, self.ref.generation)

@@ -39,10 +39,11 @@ import pyarrow as pa
 from flight_server.protocol import Versions
 from spark_client.connection import ForkedProcess
 from spark_client.lanes import Closed, Step, VersionStream
+from spark_client.merge import DatasetRef
 
 from .put_rows import counted
 from .version_holds import VersionHold
-from .version_reads import ChangelogAddress, fetch_snapshot
+from .version_reads import fetch_snapshot, version_stream
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class Follower:
     One consumer at a time. ``next`` blocks until the next version is complete.
     """
 
-    def __init__(self, address: ChangelogAddress, after: int | None = None) -> None:
-        self._address = address
+    def __init__(self, ref: DatasetRef, after: int | None = None) -> None:
+        self._ref = ref
         self._pid = os.getpid()
         self._stream: VersionStream | None = None
         self._ended = False
@@ -152,14 +153,14 @@ class Follower:
                 raise
 
     def _begin(self) -> Change:
-        with VersionHold(self._address) as hold:
-            snapshot = fetch_snapshot(self._address, hold.version)
+        with VersionHold(self._ref) as hold:
+            snapshot = fetch_snapshot(self._ref, hold.version)
             # From here on the server holds what the follower has been sent.
             self._follow(hold.version).open()
         return Change(snapshot.version, counted(snapshot.table, 1))
 
     def _follow(self, after: int) -> VersionStream:
-        self._stream = stream = self._address.stream(Versions(after=after, follow=True))
+        self._stream = stream = version_stream(self._ref, Versions(after=after, follow=True))
         weakref.finalize(self, _end, stream, self._pid)
         # ``close`` sets the flag, then reads ``_stream``; here the reverse, so that no close is lost.
         if self._ended:
@@ -185,7 +186,7 @@ class Follower:
             else:
                 future.set_result(change)
 
-        threading.Thread(target=run, name=f"follow: {self._address.dataset}", daemon=True).start()
+        threading.Thread(target=run, name=f"follow: {self._ref.dataset}", daemon=True).start()
         return future
 
     def _cancel(self) -> None:

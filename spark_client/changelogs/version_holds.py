@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import uuid
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from flight_server.protocol import HOLD, FlightShuffleError, HoldRequest
 from spark_client.connection import LeaseKeeper, owner_of_process
-
-from .version_reads import ChangelogAddress
+from spark_client.merge import DatasetRef
 
 
 @dataclass(frozen=True)
@@ -37,37 +36,96 @@ class HeldVersion:
     lease_left_seconds: float
 
 
+@dataclass(frozen=True)
+class HeldVersions:
+    """The version that a hold has, the newest one, and the oldest that could be read when it was renewed."""
+
+    version: int
+    upper: int
+    since: int
+
+
+@dataclass(frozen=True)
+class NamedHold:
+    """A hold by its name, which any process may renew; see ``protocol.HoldRequest``.
+
+    Args:
+        ref: the changelog's generation.
+        lease_seconds: after which it ends, unless it is renewed.
+        owner: who holds, in words for people.
+    """
+
+    ref: DatasetRef
+    name: str
+    lease_seconds: float = 60.0
+    owner: str | None = None
+
+    def renew(
+        self,
+        version: int | None = None,
+        *,
+        releases: str | None = None,
+        timeout_seconds: float | None = None,
+        once: bool = False,
+    ) -> HeldVersions:
+        """Hold this version, or the one that the hold has, else the newest. ``releases`` ends another hold of the same
+        generation in the same step; ``once`` sends the request without trying again.
+
+        Raises:
+            Compacted: the version is before the changelog's ``since``.
+            InvalidRequest: it is after its ``upper``, or the lease is out of range.
+            NotFound: the changelog was dropped or replaced.
+        """
+        request = self._request(version=version, releases=releases)
+        answer = self.ref.server.action(HOLD, request.encode(), timeout_seconds, once=once)
+        return HeldVersions(int(answer["version"]), int(answer["upper"]), int(answer["since"]))
+
+    def release(self) -> None:
+        """End it. Raises NotFound if there is none, or the changelog was dropped or replaced."""
+        self.ref.server.action(HOLD, self._request(release=True).encode(), once=True)
+
+    def _request(self, **fields: Any) -> HoldRequest:
+        ref = self.ref
+        return HoldRequest(
+            ref.dataset,
+            self.name,
+            ref.generation,
+            lease_seconds=self.lease_seconds,
+            owner=self.owner,
+            **fields,
+        )
+
+
 class VersionHold:
     """A hold that the constructor has taken; also a context manager that releases it.
 
     Args:
         version: the first held version; None for the newest.
-        name: None for one that no other hold has.
         owner: who holds, in words for people; None for this process.
 
     Raises:
-        Compacted: the version is before the changelog's ``since``.
-        InvalidRequest: it is after its ``upper``, or the lease is out of range.
+        Compacted, InvalidRequest, NotFound: as :meth:`NamedHold.renew`.
     """
 
     def __init__(
         self,
-        address: ChangelogAddress,
+        ref: DatasetRef,
         version: int | None = None,
         *,
         lease_seconds: float = 60.0,
-        name: str | None = None,
         owner: str | None = None,
     ) -> None:
-        self._address = address
-        self._lease_seconds = lease_seconds
-        self.name = name or uuid.uuid4().hex
-        self._owner = owner or owner_of_process()
-        self._version = self._ask(version)
+        self._hold = NamedHold(ref, uuid.uuid4().hex, lease_seconds, owner or owner_of_process())
+        self._version = self._hold.renew(version).version
         self._keeper = LeaseKeeper(
-            lambda *_: self._ask(timeout_seconds=lease_seconds / 6, once=True), lease_seconds
+            lambda *_: self._hold.renew(timeout_seconds=lease_seconds / 6, once=True), lease_seconds
         )
-        self._keeper.add(address.dataset, address.generation)
+        self._keeper.add(ref.dataset, ref.generation)
+
+    @property
+    def name(self) -> str:
+        """By which :meth:`Changelog.release` ends it."""
+        return self._hold.name
 
     @property
     def version(self) -> int:
@@ -76,44 +134,18 @@ class VersionHold:
 
     def advance(self, version: int) -> None:
         """Hold from ``version`` on, which must not be before the held one. Raises as the constructor."""
-        self._version = self._ask(version)
+        self._version = self._hold.renew(version).version
 
     def close(self) -> None:
         """Release it; a server that cannot be reached does so when the lease ends. Twice is fine."""
         self._keeper.close()
         if self._keeper.datasets():
-            self._keeper.remove(self._address.dataset)
+            self._keeper.remove(self._hold.ref.dataset)
             with contextlib.suppress(FlightShuffleError):
-                self._ask(release=True, once=True)
+                self._hold.release()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _ask(
-        self,
-        version: int | None = None,
-        *,
-        release: bool = False,
-        timeout_seconds: float | None = None,
-        once: bool = False,
-    ) -> int:
-        request = HoldRequest(
-            self._address.dataset,
-            self.name,
-            self._address.generation,
-            version,
-            self._lease_seconds,
-            release,
-            owner=self._owner,
-        )
-        answer = self._address.server.action(HOLD, request.encode(), timeout_seconds, once=once)
-        return int(answer.get("version") or 0)
-
-
-def release_hold(address: ChangelogAddress, name: str) -> None:
-    """End the hold of this name. Raises NotFound if there is none, or the changelog was dropped or replaced."""
-    request = HoldRequest(address.dataset, name, address.generation, release=True)
-    address.server.action(HOLD, request.encode(), once=True)

@@ -20,39 +20,16 @@ import pyarrow as pa
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket, Versions
-from spark_client.connection import RemoteServer, about, retrying
+from spark_client.connection import retrying
 from spark_client.lanes import Batch, CutRead, VersionStream
-from spark_client.merge import merge
+from spark_client.merge import DatasetRef, merge
 
 
-@dataclass(frozen=True)
-class ChangelogAddress:
-    """One generation of a changelog and the locations where it is read. Pickles into tasks."""
-
-    server: RemoteServer
-    dataset: str
-    generation: str
-    locations: tuple[str, ...]
-
-    @classmethod
-    def find(cls, server: RemoteServer, dataset: str) -> ChangelogAddress:
-        """The name's current generation.
-
-        Raises:
-            NotFound: the server has no such dataset.
-        """
-        with about(dataset, server.location):
-            info = server.flight_info(dataset)
-        endpoint = info.endpoints[0]
-        generation = Ticket.parse(endpoint.ticket.ticket).generation or ""
-        return cls(
-            server, dataset, generation, tuple(location.uri.decode() for location in endpoint.locations)
-        )
-
-    def stream(self, versions: Versions) -> VersionStream:
-        """A stream of these versions, not opened yet."""
-        ticket = Ticket(self.dataset, generation=self.generation or None, versions=versions)
-        return VersionStream(self.server, ticket, locations=self.locations, lane=self.server.reading.lane)
+def version_stream(ref: DatasetRef, versions: Versions) -> VersionStream:
+    """A stream of these versions of a changelog, not opened yet."""
+    (portion,) = ref.portions
+    ticket = Ticket(ref.dataset, generation=ref.generation or None, versions=versions)
+    return VersionStream(ref.server, ticket, locations=portion.locations, lane=ref.server.reading.lane)
 
 
 @dataclass(frozen=True)
@@ -79,10 +56,10 @@ class VersionBatches:
     There is at least one batch, which may have no rows. Every error of the read is raised by the call that waits.
     """
 
-    def __init__(self, address: ChangelogAddress, versions: Versions, pool: MemoryPool | None = None) -> None:
-        server = address.server
+    def __init__(self, ref: DatasetRef, versions: Versions, pool: MemoryPool | None = None) -> None:
+        server = ref.server
         reading = server.reading
-        self._stream = address.stream(versions)
+        self._stream = version_stream(ref, versions)
         self._merged = merge(
             [self._stream],
             pool=pool or MemoryPool(reading.budget_bytes, "merge"),
@@ -122,43 +99,41 @@ class VersionBatches:
 
 
 def read_snapshot(
-    address: ChangelogAddress, as_of: int | None = None, *, pool: MemoryPool | None = None
+    ref: DatasetRef, as_of: int | None = None, *, pool: MemoryPool | None = None
 ) -> VersionBatches:
     """The batches of the snapshot at ``as_of``, or at the newest version.
 
     The iterator raises ``Compacted`` if ``as_of`` is before the changelog's ``since``, ``InvalidRequest`` if it is
     after its ``upper``, ``StaleTicket`` if the changelog was dropped.
     """
-    return VersionBatches(address, Versions(as_of), pool)
+    return VersionBatches(ref, Versions(as_of), pool)
 
 
 def read_deltas(
-    address: ChangelogAddress, after: int, as_of: int | None = None, *, pool: MemoryPool | None = None
+    ref: DatasetRef, after: int, as_of: int | None = None, *, pool: MemoryPool | None = None
 ) -> VersionBatches:
     """The batches of the changes after version ``after`` up to ``as_of``, or to the newest. Raises as
     :func:`read_snapshot`.
     """
-    return VersionBatches(address, Versions(as_of, after), pool)
+    return VersionBatches(ref, Versions(as_of, after), pool)
 
 
-def fetch_snapshot(
-    address: ChangelogAddress, as_of: int | None = None, *, pool: MemoryPool | None = None
-) -> Snapshot:
+def fetch_snapshot(ref: DatasetRef, as_of: int | None = None, *, pool: MemoryPool | None = None) -> Snapshot:
     """As :func:`read_snapshot`, all of it."""
-    return Snapshot(*_fetch(address, Versions(as_of), pool))
+    return Snapshot(*_fetch(ref, Versions(as_of), pool))
 
 
 def fetch_deltas(
-    address: ChangelogAddress, after: int, as_of: int | None = None, *, pool: MemoryPool | None = None
+    ref: DatasetRef, after: int, as_of: int | None = None, *, pool: MemoryPool | None = None
 ) -> Deltas:
     """As :func:`read_deltas`, all of it."""
-    return Deltas(*_fetch(address, Versions(as_of, after), pool))
+    return Deltas(*_fetch(ref, Versions(as_of, after), pool))
 
 
-def _fetch(address: ChangelogAddress, versions: Versions, pool: MemoryPool | None) -> tuple[int, pa.Table]:
+def _fetch(ref: DatasetRef, versions: Versions, pool: MemoryPool | None) -> tuple[int, pa.Table]:
     def fetch() -> tuple[int, pa.Table]:
-        with VersionBatches(address, versions, pool) as batches:
+        with VersionBatches(ref, versions, pool) as batches:
             table = pa.Table.from_batches(list(batches), batches.schema)
             return batches.version, table
 
-    return retrying(address.server.timeouts, fetch, (CutRead,))
+    return retrying(ref.server.timeouts, fetch, (CutRead,))

@@ -38,7 +38,7 @@ from flight_server.protocol import (
 )
 from spark_client.connection import RemoteServer, about
 from spark_client.executors import portable
-from spark_client.jobs import Readable
+from spark_client.merge import DatasetRef
 from spark_client.settings import OF_CHANGELOGS
 
 from .source_options import SourceOptions
@@ -51,7 +51,7 @@ _PAGE = 1000
 class Found:
     """What the server says of a dataset; ``sealed`` if its rows do not change."""
 
-    readable: Readable
+    ref: DatasetRef
     schema: pa.Schema
     partitions: int
     sealed: bool
@@ -74,10 +74,10 @@ def find(server: RemoteServer, dataset: str, generation: str | None = None) -> F
         info = server.flight_info(dataset)
         schema = info.schema if info.schema.names else server.schema(dataset)
     facts = parse_json(info.app_metadata, "the FlightInfo")
-    readable = Readable.of(server, dataset, str(facts["generation"]), info.endpoints[0])
-    if generation not in (None, readable.generation):
+    ref = DatasetRef.of(server, dataset, info)
+    if generation not in (None, ref.generation):
         raise replaced(dataset)
-    return Found(readable, schema, len(info.endpoints), bool(facts["sealed"]), str(facts["kind"]))
+    return Found(ref, schema, len(info.endpoints), bool(facts["sealed"]), str(facts["kind"]))
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class ReadRows(Protocol):
 class FlightReader(DataSourceReader):
     """Reads one generation. Made on the driver; its pickle goes into the tasks."""
 
-    def __init__(self, readable: ReadRows, schema: SparkSchema, shares: tuple[Share, ...] = ()) -> None:
-        self._readable = readable
+    def __init__(self, ref: ReadRows, schema: SparkSchema, shares: tuple[Share, ...] = ()) -> None:
+        self._ref = ref
         self._schema = schema
         self._shares = shares
 
@@ -128,11 +128,11 @@ class FlightReader(DataSourceReader):
         schema = SparkSchema.of(found.schema, options.dataset, struct)
         rows = _rows(found) if found.sealed else None
         shares = share_out(wanted or range(found.partitions), rows, options.get("limit"))
-        return cls(found.readable, schema, tuple(shares))
+        return cls(found.ref, schema, tuple(shares))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the shares: each task gets its own.
-        return portable(FlightReader, self._readable, self._schema)
+        return portable(FlightReader, self._ref, self._schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         return for_one_query(self._shares)
@@ -147,8 +147,8 @@ class FlightReader(DataSourceReader):
         """
         assert isinstance(partition, Share)
         left = partition.limit
-        rows = self._readable
-        if isinstance(rows, Readable):
+        rows = self._ref
+        if isinstance(rows, DatasetRef):
             rows = replace(rows, reader=partition.reader)
         for number in partition.partitions:
             with contextlib.closing(self._batches(rows, number)) as batches:
@@ -164,11 +164,11 @@ class FlightReader(DataSourceReader):
         except (Released, Compacted):
             raise
         except NotFound as error:
-            readable = self._readable
+            ref = self._ref
             if isinstance(error, StaleTicket):
-                raise replaced(readable.dataset) from error
+                raise replaced(ref.dataset) from error
             raise NotFound(
-                f"dataset {readable.dataset!r} was dropped, or lost with its server, while Spark read it "
+                f"dataset {ref.dataset!r} was dropped, or lost with its server, while Spark read it "
                 f"({error.message})",
                 **error.detail,
             ) from error
@@ -207,7 +207,7 @@ def replaced(dataset: str) -> StaleTicket:
     )
 
 
-def pages(readable: Readable, first: int, end: int | None) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def pages(ref: DatasetRef, first: int, end: int | None) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Each partition from ``first`` to before ``end``, or to the last, with what the server says of it: its state, rows
     and bytes; None for one that is empty and sealed. The answers are not of one moment.
 
@@ -216,11 +216,11 @@ def pages(readable: Readable, first: int, end: int | None) -> Iterator[tuple[int
         NotFound: it is gone.
     """
     while end is None or first < end:
-        body = {"dataset": readable.dataset, "first": first, "limit": _PAGE}
-        answer = readable.server.action("statistics", dump_json(body))
-        facts = answer["datasets"][readable.dataset]
-        if facts["generation"] != readable.generation:
-            raise replaced(readable.dataset)
+        body = {"dataset": ref.dataset, "first": first, "limit": _PAGE}
+        answer = ref.server.action("statistics", dump_json(body))
+        facts = answer["datasets"][ref.dataset]
+        if facts["generation"] != ref.generation:
+            raise replaced(ref.dataset)
         last = min(first + _PAGE, answer["count"], answer["count"] if end is None else end)
         for index in range(first, last):
             known = facts["partitions"].get(str(index))
@@ -234,5 +234,5 @@ def pages(readable: Readable, first: int, end: int | None) -> Iterator[tuple[int
 
 def _rows(found: Found) -> dict[int, int]:
     """The rows of each partition of a sealed dataset that is not empty."""
-    facts = pages(found.readable, 0, found.partitions)
+    facts = pages(found.ref, 0, found.partitions)
     return {index: known["rows"] for index, known in facts if known is not None and known["rows"]}

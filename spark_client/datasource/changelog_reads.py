@@ -32,18 +32,16 @@ from pyspark.sql.types import StructType
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
     DIFF_COLUMN,
-    HOLD,
     Compacted,
-    HoldRequest,
     InvalidRequest,
-    NotFound,
     Versions,
 )
-from spark_client.changelogs import ChangelogAddress, VersionBatches
+from spark_client.changelogs import NamedHold, VersionBatches
 from spark_client.connection import LeaseKeeper, owner_of_process
 from spark_client.executors import owner_of_task
-from spark_client.jobs import Readable, reading_budget
+from spark_client.merge import DatasetRef
 from spark_client.settings import OF_PARTITIONS
+from spark_client.spill import reading_budget
 
 from .batch_read import FlightReader, Found, Share, replaced
 from .source_options import SourceOptions
@@ -60,70 +58,18 @@ def with_diff(schema: pa.Schema) -> pa.Schema:
     return schema.append(_DIFF_FIELD)
 
 
-@dataclass(frozen=True)
-class QueryHold:
-    """What keeps a changelog's versions from one on readable; see ``protocol.HoldRequest``.
-
-    In a task it names the task's query as its owner. Before that it has the ``owner`` of :meth:`new`.
-    """
-
-    readable: Readable
-    name: str
-    lease_seconds: float
-    owner: str | None = None
-
-    @classmethod
-    def new(cls, readable: Readable, lease_seconds: float) -> QueryHold:
-        """One that no other query has, on the driver."""
-        return cls(readable, f"spark-{uuid.uuid4().hex}", lease_seconds, f"Spark, {owner_of_process()}")
-
-    def renew(self, version: int | None = None) -> HeldVersions:
-        """Hold this version, or what the hold has, else the newest one.
-
-        Raises:
-            Compacted: the version is gone.
-            InvalidRequest: there is no such version yet.
-            NotFound: the changelog was dropped or replaced.
-        """
-        answer = self._ask(version, self.lease_seconds)
-        return HeldVersions(answer["version"], answer["upper"], answer["since"])
-
-    def release(self) -> None:
-        """End it, if it has not ended. Raises Unavailable."""
-        with contextlib.suppress(NotFound):
-            self._ask(release=True)
-
-    def _ask(
-        self, version: int | None = None, lease_seconds: float = 60.0, *, release: bool = False
-    ) -> dict[str, Any]:
-        readable = self.readable
-        request = HoldRequest(
-            readable.dataset,
-            self.name,
-            readable.generation,
-            version,
-            lease_seconds,
-            release,
-            owner=owner_of_task() or self.owner,
-        )
-        return readable.server.action(HOLD, request.encode(), once=release)
+def new_hold(ref: DatasetRef, lease_seconds: float) -> NamedHold:
+    """One that no other query has, on the driver."""
+    owner = owner_of_task() or f"Spark, {owner_of_process()}"
+    return NamedHold(ref, f"spark-{uuid.uuid4().hex}", lease_seconds, owner)
 
 
-@dataclass(frozen=True)
-class HeldVersions:
-    """The version that a hold has, the newest one, and the oldest that could be read when it was renewed."""
-
-    version: int
-    upper: int
-    since: int
-
-
-def newest_version(readable: Readable) -> int:
+def newest_version(ref: DatasetRef) -> int:
     """The changelog's newest version. Raises NotFound if it was dropped, StaleTicket if it was made anew since."""
-    body = {"dataset": readable.dataset, "limit": 1}
-    facts = readable.server.action("statistics", body)["datasets"][readable.dataset]
-    if facts["generation"] != readable.generation:
-        raise replaced(readable.dataset)
+    body = {"dataset": ref.dataset, "limit": 1}
+    facts = ref.server.action("statistics", body)["datasets"][ref.dataset]
+    if facts["generation"] != ref.generation:
+        raise replaced(ref.dataset)
     return int(facts["changelog"]["upper"])
 
 
@@ -131,13 +77,13 @@ def newest_version(readable: Readable) -> int:
 class VersionRows:
     """What ``versions`` name of a changelog, read as a partition 0. ``hold`` is renewed meanwhile."""
 
-    readable: Readable
+    ref: DatasetRef
     versions: Versions
-    hold: QueryHold | None = None
+    hold: NamedHold | None = None
 
     @property
     def dataset(self) -> str:
-        return self.readable.dataset
+        return self.ref.dataset
 
     def read(self, partition: int) -> Generator[Any, None, None]:  # noqa: ARG002 - there is one
         """The batches, with ``_diff``.
@@ -146,20 +92,17 @@ class VersionRows:
             Compacted: the versions are gone.
             StaleTicket, NotFound: the changelog was replaced or dropped.
         """
-        readable = self.readable
         with contextlib.ExitStack() as held:
             if self.hold is not None:
                 self._keep(self.hold, held)
-            address = ChangelogAddress(
-                readable.server, readable.dataset, readable.generation, readable.places
-            )
-            pool = MemoryPool(reading_budget(readable.server.reading.budget_bytes), "merge")
+            pool = MemoryPool(reading_budget(self.ref.server.reading.budget_bytes), "merge")
             is_snapshot = self.versions.after is None
-            for batch in held.enter_context(VersionBatches(address, self.versions, pool)):
+            for batch in held.enter_context(VersionBatches(self.ref, self.versions, pool)):
                 ones = pa.repeat(_ONE, batch.num_rows) if is_snapshot else None
                 yield batch if ones is None else batch.append_column(_DIFF_FIELD, ones)
 
-    def _keep(self, hold: QueryHold, held: contextlib.ExitStack) -> None:
+    def _keep(self, hold: NamedHold, held: contextlib.ExitStack) -> None:
+        hold = replace(hold, owner=owner_of_task() or hold.owner)
         version = self.versions.as_of if self.versions.after is None else self.versions.after
         try:
             hold.renew(version)
@@ -171,7 +114,7 @@ class VersionRows:
                 **error.detail,
             ) from error
         keeper = LeaseKeeper(lambda *_: hold.renew(), hold.lease_seconds)
-        keeper.add(self.dataset, self.readable.generation)
+        keeper.add(self.dataset, self.ref.generation)
         held.callback(keeper.close)
 
 
@@ -185,7 +128,7 @@ def plan_versions(options: SourceOptions, found: Found, struct: StructType) -> F
     options.refuse(OF_PARTITIONS, "is a changelog")
     schema = SparkSchema.of(with_diff(found.schema), options.dataset, struct)
     given = options.get("hold_lease_seconds")
-    hold = QueryHold.new(found.readable, given or PLAN_SECONDS)
+    hold = new_hold(found.ref, given or PLAN_SECONDS)
     as_of, after = options.get("as_of"), options.get("after")
     held = hold.renew(as_of if after is None else after)
     if as_of is None:
@@ -196,7 +139,5 @@ def plan_versions(options: SourceOptions, found: Found, struct: StructType) -> F
             f"before 'after', and not {as_of}",
             dataset=options.dataset,
         )
-    rows = VersionRows(
-        found.readable, Versions(as_of, after), replace(hold, lease_seconds=given or AGAIN_SECONDS)
-    )
+    rows = VersionRows(found.ref, Versions(as_of, after), replace(hold, lease_seconds=given or AGAIN_SECONDS))
     return FlightReader(rows, schema, (Share((0,), options.get("limit")),))

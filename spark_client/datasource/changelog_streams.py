@@ -49,12 +49,14 @@ from flight_server.protocol import (
     Unavailable,
     Versions,
 )
-from spark_client.jobs import Readable
+from spark_client.changelogs import HeldVersions, NamedHold
+from spark_client.executors import owner_of_task
+from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import ReadAllAvailable
 from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import FlightReader, Found, Share
-from .changelog_reads import HeldVersions, QueryHold, VersionRows, newest_version, with_diff
+from .changelog_reads import VersionRows, new_hold, newest_version, with_diff
 from .query_reader import Offset, QueryReader
 from .source_options import SourceOptions
 from .spark_schema import SparkSchema
@@ -75,7 +77,7 @@ class Span(InputPartition):
     """
 
     versions: Versions
-    hold: QueryHold | None = None
+    hold: NamedHold | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class ChangelogStreamReader(QueryReader):
         "location"
     )
 
-    def __init__(self, readable: Readable, schema: SparkSchema, following: Following | None = None) -> None:
-        super().__init__(readable, schema)
+    def __init__(self, ref: DatasetRef, schema: SparkSchema, following: Following | None = None) -> None:
+        super().__init__(ref, schema)
         self._following = following or Following()
         self._named = False  # the query's hold says whose it is
         self._unused: str | None = None  # a hold that is not needed once the batch is done
@@ -122,14 +124,12 @@ class ChangelogStreamReader(QueryReader):
             options.get("hold_lease_seconds") or STREAM_LEASE_SECONDS,
             options.get("fail_on_data_loss"),
         )
-        return cls(
-            found.readable, SparkSchema.of(with_diff(found.schema), options.dataset, struct), following
-        )
+        return cls(found.ref, SparkSchema.of(with_diff(found.schema), options.dataset, struct), following)
 
     # On the driver.
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        hold = QueryHold.new(self._readable, self._new_lease_seconds)
+        hold = new_hold(self._ref, self._new_lease_seconds)
         with self._explained():
             self._until = hold.renew().upper
             hold.release()
@@ -156,7 +156,7 @@ class ChangelogStreamReader(QueryReader):
             _log.warning(
                 "changelog %s: the changes after version %d up to %d were compacted, and this query goes on "
                 "without them",
-                self._readable.dataset,
+                self._ref.dataset,
                 begin,
                 held.since,
             )
@@ -171,7 +171,8 @@ class ChangelogStreamReader(QueryReader):
         with contextlib.suppress(Unavailable), self._explained():
             self._hold(end).renew(end["version"])
             if self._unused is not None:
-                QueryHold(self._readable, self._unused, 0).release()
+                with contextlib.suppress(NotFound):
+                    NamedHold(self._ref, self._unused).release()
                 self._unused = None
 
     # In a task.
@@ -184,7 +185,7 @@ class ChangelogStreamReader(QueryReader):
             with contextlib.suppress(FlightShuffleError):  # the hold is there without it
                 partition.hold.renew(partition.versions.as_of if first is None else first)
         with self._explained():
-            yield from FlightReader(VersionRows(self._readable, partition.versions), self._schema).read(
+            yield from FlightReader(VersionRows(self._ref, partition.versions), self._schema).read(
                 Share((0,))
             )
 
@@ -195,13 +196,13 @@ class ChangelogStreamReader(QueryReader):
         return min(NEW_LEASE_SECONDS, self._following.lease_seconds)
 
     def _beginning(self) -> Offset:
-        hold = QueryHold.new(self._readable, self._new_lease_seconds)
+        hold = new_hold(self._ref, self._new_lease_seconds)
         with self._explained():
             return self._offset(self._held_first(hold), hold=hold.name)
 
     def _resumed(self, limit: Any) -> Offset:
         del limit
-        hold = QueryHold.new(self._readable, self._following.lease_seconds)
+        hold = new_hold(self._ref, self._following.lease_seconds)
         with self._explained():
             return self._offset(hold.renew().version, hold=hold.name, start=None)
 
@@ -214,7 +215,7 @@ class ChangelogStreamReader(QueryReader):
             upper = min(upper, position + most)
         return max(upper, held.version if position is None else position)
 
-    def _held_first(self, hold: QueryHold) -> int | None:
+    def _held_first(self, hold: NamedHold) -> int | None:
         """The version that a new query begins after, which is held; None for a snapshot."""
         start = self._following.starting_version
         if isinstance(start, int):
@@ -227,9 +228,9 @@ class ChangelogStreamReader(QueryReader):
             hold.renew()
             return None
 
-    def _hold(self, offset: Offset) -> QueryHold:
+    def _hold(self, offset: Offset) -> NamedHold:
         lease_seconds = self._following.lease_seconds if "start" in offset else self._new_lease_seconds
-        return QueryHold(self._readable, offset["hold"], lease_seconds)
+        return NamedHold(self._ref, offset["hold"], lease_seconds, owner_of_task())
 
     def _looked(self, offset: Offset, version: int | None) -> HeldVersions:
         """As :meth:`_kept`, but the hold, which the server writes to its disk, is renewed only if it is due: without
@@ -237,7 +238,7 @@ class ChangelogStreamReader(QueryReader):
         """
         key, now = (offset["hold"], version), time.monotonic()
         if self._renewed is not None and self._renewed[0] == key and now < self._renewed[1]:
-            return replace(self._renewed[2], upper=newest_version(self._readable))
+            return replace(self._renewed[2], upper=newest_version(self._ref))
         held = self._kept(offset, version)
         self._renewed = key, now + self._hold(offset).lease_seconds / 3, held
         return held
@@ -261,7 +262,7 @@ class ChangelogStreamReader(QueryReader):
     @contextlib.contextmanager
     def _explained(self) -> Generator[None, None, None]:
         """Say with an error of the server what it means for this query."""
-        name = self._readable.dataset
+        name = self._ref.dataset
         try:
             yield
         except Compacted as error:

@@ -56,7 +56,7 @@ class FlightDataSource(DataSource):
         """Spark's schema of the dataset, as the server has it now. Raises as :func:`find` and :func:`spark_struct`."""
         options = self._checked(ANY_READ)
         found = find(options.server(), options.dataset)
-        self._generation = found.readable.generation
+        self._generation = found.ref.generation
         given = with_diff(found.schema) if found.is_changelog else found.schema
         return spark_struct(given, options.dataset, options.get("columns"))
 

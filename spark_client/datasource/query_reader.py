@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from flight_server.protocol import StaleTicket
 from spark_client.executors import portable
-from spark_client.jobs import Readable
+from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import ReadAllAvailable, SupportsTriggerAvailableNow
 
 from .spark_schema import SparkSchema
@@ -32,15 +32,15 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     REPLACED: ClassVar[str]
     """The error for a query whose dataset has another generation by now; ``{}`` is the name."""
 
-    def __init__(self, readable: Readable, schema: SparkSchema) -> None:
-        self._readable = readable
+    def __init__(self, ref: DatasetRef, schema: SparkSchema) -> None:
+        self._ref = ref
         self._schema = schema
         self._until: int | None = None  # of a query that ends with what there is
         self._first: Offset | None = None  # Spark asks for it twice
         self._last: Offset | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return portable(type(self), self._readable, self._schema)
+        return portable(type(self), self._ref, self._schema)
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, as below
         """Where a new query begins. Raises as :meth:`latestOffset`."""
@@ -87,11 +87,11 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # For them.
 
     def _offset(self, position: int | None, **others: Any) -> Offset:
-        return {"generation": self._readable.generation, self.POSITION: position, **others}
+        return {"generation": self._ref.generation, self.POSITION: position, **others}
 
     def _position(self, offset: Offset) -> Any:
         """The offset's position. StaleTicket if it is of another generation."""
-        if offset["generation"] != self._readable.generation:
+        if offset["generation"] != self._ref.generation:
             raise self._replaced()
         return offset[self.POSITION]
 
@@ -102,5 +102,5 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return first if "start" in start else end.get("start", first), last
 
     def _replaced(self) -> StaleTicket:
-        name = self._readable.dataset
+        name = self._ref.dataset
         return StaleTicket(self.REPLACED.format(repr(name)), dataset=name)

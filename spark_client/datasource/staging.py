@@ -207,8 +207,8 @@ class Staging:
         more with the rows that the messages have, if the server has lost what was staged.
 
         Raises:
-            LostWrite: the server has not all of it any more; nothing is readable.
-            FlightShuffleError: the server refused; nothing is readable.
+            LostWrite: the server has not all of it any more; nothing is ref.
+            FlightShuffleError: the server refused; nothing is ref.
             Unavailable: it did not answer; whether it is readable is not known.
         """
         transaction = transaction or self.request.transaction

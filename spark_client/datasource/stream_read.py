@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import DatasetRequest, InvalidRequest, NotFound, StaleTicket
-from spark_client.jobs import Readable
+from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 from spark_client.settings import LIMITS, OF_CHANGELOGS
 
@@ -68,9 +68,9 @@ class FlightStreamReader(QueryReader):
     )
 
     def __init__(
-        self, readable: Readable, schema: SparkSchema, starting: str = "earliest", limit: Any = None
+        self, ref: DatasetRef, schema: SparkSchema, starting: str = "earliest", limit: Any = None
     ) -> None:
-        super().__init__(readable, schema)
+        super().__init__(ref, schema)
         self._starting = starting
         self._limit = limit
 
@@ -90,7 +90,7 @@ class FlightStreamReader(QueryReader):
         if given and ReadMaxRows is None:
             raise InvalidRequest(f"option {given[0]!r} needs Spark 4.2 or later")
         limit = kinds[given[0]](options.get(given[0])) if given else None
-        return cls(found.readable, schema, options.get("starting"), limit)
+        return cls(found.ref, schema, options.get("starting"), limit)
 
     # On the driver.
 
@@ -103,7 +103,7 @@ class FlightStreamReader(QueryReader):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """A task for each partition with rows between the two offsets."""
         shares = []
-        for index, facts in pages(self._readable, *self._bounds(start, end)):
+        for index, facts in pages(self._ref, *self._bounds(start, end)):
             if facts is not None and facts["rows"]:
                 shares.append(Share((index,)))
         return for_one_query(shares)
@@ -115,7 +115,7 @@ class FlightStreamReader(QueryReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """As :meth:`FlightReader.read`."""
-        return FlightReader(self._readable, self._schema).read(partition)
+        return FlightReader(self._ref, self._schema).read(partition)
 
     # Inside.
 
@@ -134,7 +134,7 @@ class FlightStreamReader(QueryReader):
         """The end of the sealed partitions from ``first`` on that the limit allows."""
         rows = size_bytes = 0
         end = first
-        for index, facts in pages(self._readable, first, self._until):
+        for index, facts in pages(self._ref, first, self._until):
             if facts is not None:
                 rows, size_bytes = rows + facts["rows"], size_bytes + facts["bytes"]
                 if facts["state"] != "sealed" or (
@@ -145,14 +145,14 @@ class FlightStreamReader(QueryReader):
         return end
 
     def _renew(self) -> None:
-        readable = self._readable
+        ref = self._ref
         try:
-            readable.server.action("renew", DatasetRequest(readable.dataset, readable.generation).encode())
+            ref.server.action("renew", DatasetRequest(ref.dataset, ref.generation).encode())
         except StaleTicket as error:
             raise self._replaced() from error
         except NotFound as error:
             raise NotFound(
-                f"dataset {readable.dataset!r}, which this stream reads, was dropped, or lost with its server "
+                f"dataset {ref.dataset!r}, which this stream reads, was dropped, or lost with its server "
                 f"({error.message})",
                 **error.detail,
             ) from error

@@ -5,9 +5,9 @@ from .frame_seconds import Counter, FrameSeconds
 from .persisting import Persisted
 from .progress import readable_size
 from .range_placement import ByRange
-from .readable import Readable, SealedDataset
 from .result_reader import collected
 from .results import reader
+from .sealed import SealedDataset
 from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target, WriteTasks
@@ -37,5 +37,4 @@ from .tasks import (
     TaskSource,
     WriteTask,
 )
-from .worker_memory import reading_budget
 from .written import Ran, WrittenDataset

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from .after_collection import AfterCollection
-from .readable import SealedDataset
+from .sealed import SealedDataset
 from .written import Ran
 
 

@@ -21,8 +21,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from .readable import SealedDataset
 from .results import told
+from .sealed import SealedDataset
 from .shuffles import Shuffles
 
 

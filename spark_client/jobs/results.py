@@ -35,7 +35,7 @@ from spark_client.executors import Portable, ShownFromUsers
 
 from .explaining import explained
 from .frame_seconds import Counter
-from .readable import SealedDataset
+from .sealed import SealedDataset
 from .tasks import ReadTask
 
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)

@@ -44,12 +44,13 @@ from flight_server.protocol import (
 from spark_client.connection import LeaseKeeper, RemoteServer
 from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
+from spark_client.merge import DatasetRef
 
 from .after_collection import AfterCollection
 from .persisting import Persisted
 from .progress import watch
-from .readable import Readable, SealedDataset
 from .results import Results
+from .sealed import SealedDataset
 from .sessions import Sessions
 from .task_reports import REPORT_DDL, accepted, work_of
 from .tasks import WriteTask
@@ -133,12 +134,12 @@ class Shuffles:
 
     def seal(
         self, dataset: str, generation: str, attempts: dict[int, str]
-    ) -> tuple[Readable, dict[str, Any]]:
+    ) -> tuple[DatasetRef, dict[str, Any]]:
         """Make exactly these attempts readable, atomically; the dataset, and its ``rows``, ``bytes`` and
         ``partition_bytes``, the latter of partitions with rows, by their numbers as text. Twice is fine.
         """
         answer = self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
-        return Readable.sealed(self.server, dataset, generation, answer), answer
+        return DatasetRef.sealed(self.server, dataset, generation, answer), answer
 
     def write(self, targets: Sequence[Target]) -> list[WrittenDataset]:
         """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped.

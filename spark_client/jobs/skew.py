@@ -20,7 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .readable import SealedDataset
+from .sealed import SealedDataset
 from .shares import TASK_BYTES, Cut
 
 LEAST_PIECES = 3

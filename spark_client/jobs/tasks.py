@@ -29,14 +29,13 @@ from flight_server.protocol import PutCommand
 from spark_client.arrow import Coalescer, Declared, counts, values, widened
 from spark_client.connection import Reading, RemoteServer
 from spark_client.lanes import PutStream
+from spark_client.merge import DatasetRef
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
-from spark_client.spill import TaskMemory
+from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
 
-from .readable import Readable
 from .shares import PartitionSlice, Shares
 from .task_reports import TaskWork, added, report
-from .worker_memory import reading_budget, writing_budget
 
 GATHERING_READ_BYTES = 16 * 1024 * 1024
 """Held of what arrives for a stage that gathers rows: it takes them as fast as they come, until it writes them."""
@@ -175,7 +174,7 @@ def _sparing(source: Any) -> Any:
     """The source, read with little memory, because a stage that gathers the rows holds them."""
     if isinstance(source, Sides):
         return replace(source, left=_sparing(source.left), right=_sparing(source.right))
-    return replace(source, most_bytes=GATHERING_READ_BYTES) if isinstance(source, Readable) else source
+    return replace(source, most_bytes=GATHERING_READ_BYTES) if isinstance(source, DatasetRef) else source
 
 
 def _memory(options: Reading) -> TaskMemory:

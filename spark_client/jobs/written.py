@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .readable import Readable, SealedDataset
+from spark_client.merge import DatasetRef
+
+from .sealed import SealedDataset
 from .task_reports import TaskWork
 
 
@@ -13,7 +15,7 @@ class WrittenDataset(NamedTuple):
     waited for them and the seal.
     """
 
-    source: Readable
+    source: DatasetRef
     totals: dict[str, Any]
     work: TaskWork
     seconds: float

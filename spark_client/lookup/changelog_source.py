@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flight_server.protocol import HOLD, DatasetRequest, HoldRequest, NotFound, Unavailable
-from spark_client.changelogs import ChangelogAddress, VersionBatches, read_deltas, read_snapshot
+from flight_server.protocol import DatasetRequest, NotFound, Unavailable
+from spark_client.changelogs import NamedHold, VersionBatches, read_deltas, read_snapshot
 from spark_client.connection import retrying
 from spark_client.executors import owner_of_task
+from spark_client.merge import DatasetRef
 
 PIN_SECONDS = 24 * 3600.0
 """The lease of a pin: a query that is stopped for less can replay its last micro-batch."""
@@ -17,44 +18,31 @@ PIN_SECONDS = 24 * 3600.0
 class ChangelogSource:
     """See ``lookup_content.VersionSource``."""
 
-    address: ChangelogAddress
+    ref: DatasetRef
 
     @property
     def name(self) -> str:
-        return self.address.dataset
+        return self.ref.dataset
 
     @property
     def identity(self) -> str:
-        address = self.address
-        return f"{address.server.location} {address.dataset} {address.generation}"
+        ref = self.ref
+        return f"{ref.server.location} {ref.dataset} {ref.generation}"
 
     def snapshot(self, version: int) -> VersionBatches:
-        return read_snapshot(self.address, version)
+        return read_snapshot(self.ref, version)
 
     def deltas(self, after: int, version: int) -> VersionBatches:
-        return read_deltas(self.address, after, version)
+        return read_deltas(self.ref, after, version)
 
     def upper(self) -> int:
-        address = self.address
-        said = address.server.action("statistics", DatasetRequest(address.dataset).encode(), once=True)
-        if (numbers := said["datasets"][address.dataset].get("changelog")) is None:
-            raise NotFound(f"dataset {address.dataset!r} is no changelog any more", dataset=address.dataset)
+        ref = self.ref
+        said = ref.server.action("statistics", DatasetRequest(ref.dataset).encode(), once=True)
+        if (numbers := said["datasets"][ref.dataset].get("changelog")) is None:
+            raise NotFound(f"dataset {ref.dataset!r} is no changelog any more", dataset=ref.dataset)
         return int(numbers["upper"])
 
     def pin(self, name: str, *, releases: str | None = None) -> int:
-        address = self.address
-        request = HoldRequest(
-            address.dataset,
-            name,
-            address.generation,
-            lease_seconds=PIN_SECONDS,
-            releases=releases,
-            owner=owner_of_task(),
-        )
-        return int(
-            retrying(
-                address.server.timeouts,
-                lambda: address.server.action(HOLD, request.encode(), once=True)["version"],
-                (Unavailable,),
-            )
-        )
+        hold = NamedHold(self.ref, name, PIN_SECONDS, owner_of_task())
+        timeouts = self.ref.server.timeouts
+        return retrying(timeouts, lambda: hold.renew(releases=releases, once=True), (Unavailable,)).version

@@ -35,7 +35,7 @@ from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.changelogs import Changelog, ChangelogAddress, VersionHold, release_hold
+from spark_client.changelogs import Changelog, NamedHold, VersionHold
 from spark_client.connection import LeaseKeeper
 from spark_client.datasource import spark_struct
 from spark_client.executors import Portable, owner_of_session
@@ -47,6 +47,7 @@ from spark_client.jobs import (
     declared_struct,
 )
 from spark_client.joining import KeyForm
+from spark_client.merge import DatasetRef
 from spark_client.placement import find_keys
 
 from .changelog_source import PIN_SECONDS, ChangelogSource
@@ -67,7 +68,7 @@ class Lookups:
         self._owner = owner
         self._held: dict[tuple[str, str], dict[int, VersionHold]] = {}
         self._newest: list[tuple[tuple[str, str], int]] = []
-        self._pins: dict[str, ChangelogAddress] = {}  # of functions
+        self._pins: dict[str, DatasetRef] = {}  # of functions
         self._keeper = LeaseKeeper(self._renew, PIN_SECONDS)
         self._lock = threading.Lock()
         owner.at_close(self._close)
@@ -81,7 +82,7 @@ class Lookups:
         spark = df.sparkSession
         self._owner.sessions.used(spark)
         struct = declared_struct(spark, df.schema, where)
-        left, address, schema = arrow_schema(spark, struct, where), *self._find(name)
+        left, ref, schema = arrow_schema(spark, struct, where), *self._find(name)
         pairs = dict(on) if isinstance(on, Mapping) else {key: key for key in _names(on)}
         keys = _found(left, list(pairs), f"{where}: the DataFrame")
         for key in keys:
@@ -90,13 +91,13 @@ class Lookups:
         columns = [column for column in schema.names if column not in others]
         _check_collisions(left.names, columns, where)
         right = spark_struct(schema, name, [*others, *columns])
-        content = self._content(spark, address, right, [left.field(key).type for key in keys])
+        content = self._content(spark, ref, right, [left.field(key).type for key in keys])
         first = () if isinstance(on, Mapping) else tuple(keys)
         fields = [struct[key] for key in first] + [each for each in struct if each.name not in first]
         fields += [StructField(each.name, each.dataType, True) for each in list(right)[len(keys) :]]  # noqa: FBT003
         result = StructType(fields)
         join = Join(tuple(keys), content.forms, how, first, arrow_schema(spark, result, where))
-        version = None if df.isStreaming and as_of is None else self._hold(spark, address, as_of)
+        version = None if df.isStreaming and as_of is None else self._hold(spark, ref, as_of)
         task = JoinTask(content, join, Chosen(version, always=as_of is not None))
         return df.mapInArrow(Portable(task.run), result)
 
@@ -112,20 +113,20 @@ class Lookups:
         from pyspark.sql.functions import arrow_udf  # noqa: PLC0415 - Spark 4.0 has none
 
         where = f"lookup in {name!r}"
-        address, schema = self._find(name)
+        ref, schema = self._find(name)
         others = _found(schema, _names(on), f"{where}: the changelog")
         columns = _found(schema, _names(value), f"{where}: the changelog")
         right = spark_struct(schema, name, [*others, *columns])
         own = [field.type for field in list(arrow_schema(spark, right, where))[: len(others)]]
-        content = self._content(spark, address, right, own)
+        content = self._content(spark, ref, right, own)
         if as_of is None:
             pin = uuid.uuid4().hex
             chosen = Chosen(pin=pin)
             name = application_pin(content, pin)
-            self._pins[name] = address
-            self._keeper.add(name, address.generation)
+            self._pins[name] = ref
+            self._keeper.add(name, ref.generation)
         else:
-            chosen = Chosen(self._hold(spark, address, as_of), always=True)
+            chosen = Chosen(self._hold(spark, ref, as_of), always=True)
         alone = isinstance(value, str)
         task = Portable(ValueTask(content, chosen, alone=alone))
 
@@ -136,14 +137,14 @@ class Lookups:
         function: Any = arrow_udf
         return function(looked_up, fields[0].dataType if alone else StructType(fields))
 
-    def _find(self, name: str) -> tuple[ChangelogAddress, pa.Schema]:
-        address = ChangelogAddress.find(self._owner.server, name)
-        return address, self._owner.server.schema(name)
+    def _find(self, name: str) -> tuple[DatasetRef, pa.Schema]:
+        ref = DatasetRef.find(self._owner.server, name)
+        return ref, self._owner.server.schema(name)
 
     def _content(
-        self, spark: SparkSession, address: ChangelogAddress, right: StructType, left: Sequence[pa.DataType]
+        self, spark: SparkSession, ref: DatasetRef, right: StructType, left: Sequence[pa.DataType]
     ) -> LookupContent:
-        name = address.dataset
+        name = ref.dataset
         declared = arrow_schema(spark, right, f"lookup in {name!r}")
         forms = tuple(
             KeyForm.of(kind, field.type, f"lookup in {name!r}: key {field.name!r}")
@@ -154,16 +155,16 @@ class Lookups:
             f"changelog {name!r}", pa.schema([pa.field(each.name, each.type) for each in declared])
         )
         application = self._owner.application()
-        return LookupContent(ChangelogSource(address), keys, forms, stage, application, self._owner.copies)
+        return LookupContent(ChangelogSource(ref), keys, forms, stage, application, self._owner.copies)
 
-    def _hold(self, spark: SparkSession, address: ChangelogAddress, version: int | None) -> int:
+    def _hold(self, spark: SparkSession, ref: DatasetRef, version: int | None) -> int:
         """Hold a version, or the newest; which one.
 
         Raises:
             Compacted: the version is gone.
             InvalidRequest: there is no such version yet.
         """
-        changelog = (address.dataset, address.generation)
+        changelog = (ref.dataset, ref.generation)
         with self._lock:
             held = self._held.setdefault(changelog, {})
             if version is not None and version in held:
@@ -171,7 +172,7 @@ class Lookups:
                 self._newest = [each for each in self._newest if each != (changelog, version)]
                 return version
         owner = owner_of_session(spark, "a plan's lookup")
-        hold = VersionHold(address, version, lease_seconds=self._owner.lease_seconds, owner=owner)
+        hold = VersionHold(ref, version, lease_seconds=self._owner.lease_seconds, owner=owner)
         ended: list[VersionHold] = []
         with self._lock:
             if (known := held.setdefault(hold.version, hold)) is not hold:
@@ -188,9 +189,9 @@ class Lookups:
 
     def _renew(self, pin: str, _: str) -> None:
         """Renew the pin of a function if its first task has taken it."""
-        address = self._pins[pin]
-        if any(hold.name == pin for hold in Changelog.find(address.server, address.dataset).holds()):
-            ChangelogSource(address).pin(pin)
+        ref = self._pins[pin]
+        if any(hold.name == pin for hold in Changelog.find(ref.server, ref.dataset).holds()):
+            ChangelogSource(ref).pin(pin)
 
     def _close(self) -> None:
         with self._lock:
@@ -199,9 +200,9 @@ class Lookups:
         for hold in holds:
             hold.close()
         self._keeper.close()
-        for pin, address in self._pins.items():
+        for pin, ref in self._pins.items():
             with contextlib.suppress(FlightShuffleError):
-                release_hold(address, pin)
+                NamedHold(ref, pin).release()
 
 
 def _names(of: Sequence[str] | str) -> list[str]:

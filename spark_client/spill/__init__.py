@@ -6,4 +6,4 @@ from .hash_lists import KeyHashes
 from .key_windows import Rows, Window, windows
 from .row_pieces import cut, pieces, row_weights
 from .scratch import Parked, Scratch
-from .task_memory import TaskMemory
+from .task_memory import TaskMemory, reading_budget, writing_budget

@@ -1,8 +1,22 @@
-"""What one task may hold in RAM while it gathers rows, where the rest goes, and how much waited on disk."""
+"""What one task may hold in RAM while it gathers rows, where the rest goes, and how much waited on disk.
+
+Guarantee of the budgets: where ``spark.executor.pyspark.memory`` limits a Python worker, a task's budgets for what it
+receives and sends together take at most half of what the worker may still map when they are made; the rest is for the
+functions. Without a limit they are what the user has set.
+
+Spark limits a worker's address space, and the kernel counts mappings whether they were touched or not: a fresh worker
+with Arrow has mapped about 0.5 GiB. A task for which even that is too little ends with Python's ``MemoryError`` or
+Arrow's, and a note that says in which stage.
+"""
 
 from __future__ import annotations
 
+import os
+import resource
 from dataclasses import dataclass
+from pathlib import Path
+
+LEAST_BYTES = 1 << 20
 
 
 @dataclass
@@ -15,3 +29,25 @@ class TaskMemory:
     budget_bytes: int = 64 << 20
     scratch_dir: str | None = None
     spilled_bytes: int = 0
+
+
+def reading_budget(wanted_bytes: int) -> int:
+    """For a merge, which holds this much, and parks the rest in a file."""
+    return _within(wanted_bytes, 4)
+
+
+def writing_budget(wanted_bytes: int) -> int:
+    """For a coalescer, whose peak is about twice as much."""
+    return _within(wanted_bytes, 8)
+
+
+def _within(wanted_bytes: int, parts: int) -> int:
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit_bytes == resource.RLIM_INFINITY:
+        return wanted_bytes
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:  # not Linux
+        return wanted_bytes
+    left_bytes = limit_bytes - pages * os.sysconf("SC_PAGE_SIZE")
+    return min(wanted_bytes, max(LEAST_BYTES, left_bytes // parts))

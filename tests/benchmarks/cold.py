@@ -33,7 +33,8 @@ from flight_server.protocol import DatasetRequest
 from spark_client import ShuffleClient
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
-from spark_client.jobs import InTurn, Readable, Shuffles, WriteTask
+from spark_client.jobs import InTurn, Shuffles, WriteTask
+from spark_client.merge import DatasetRef
 from tests.benchmarks.measure import GB, MIB, conditions, console, cpu_seconds, own_cpu_seconds, table
 from tests.benchmarks.peers import batch_of
 from tests.support.server_process import ServerProcess
@@ -109,8 +110,8 @@ def _write(task: WriteTask, producer: int, batches: int) -> Used:
     return _used(lambda: task.write(repeat(rows, batches), producer, str(producer)))
 
 
-def _read(readable: Readable, partition: int) -> Used:
-    return _used(lambda: sum(batch.num_rows for batch in readable.read(partition)))
+def _read(ref: DatasetRef, partition: int) -> Used:
+    return _used(lambda: sum(batch.num_rows for batch in ref.read(partition)))
 
 
 Job = Callable[[ProcessPoolExecutor, str, int], Iterator[Used]]
@@ -139,8 +140,8 @@ def exchange(workers: ProcessPoolExecutor, location: str, size_bytes: int) -> It
         batches = max(1, size_bytes // PRODUCERS // _rows().nbytes)
         yield from workers.map(_write, repeat(task), range(PRODUCERS), repeat(batches))
         attempts = {producer: str(producer) for producer in range(PRODUCERS)}
-        readable, _ = shuffles.seal(name, generation, attempts)
-        yield from workers.map(_read, repeat(readable), range(PARTITIONS))
+        ref, _ = shuffles.seal(name, generation, attempts)
+        yield from workers.map(_read, repeat(ref), range(PARTITIONS))
         server.action("drop", DatasetRequest(name, generation).encode())
     finally:
         shuffles.close()

@@ -339,7 +339,7 @@ def test_a_handle_goes_into_other_processes(rates: Changelog) -> None:
     copy: Changelog = pickle.loads(pickle.dumps(rates))
     assert copy.put(rates_of(("EUR", 1, 1.1))) == 1
     assert rates.upper == 1
-    copy.address.server.close()
+    copy.ref.server.close()
 
 
 def test_a_large_snapshot_is_read_within_the_budget(shuffle: ShuffleClient) -> None:
@@ -348,7 +348,7 @@ def test_a_large_snapshot_is_read_within_the_budget(shuffle: ShuffleClient) -> N
     numbers.put(table)
     pool = MemoryPool(1 << 20, "test")
     rows = total = largest = 0
-    with read_snapshot(numbers.address, pool=pool) as batches:
+    with read_snapshot(numbers.ref, pool=pool) as batches:
         assert batches.version == 1
         for batch in batches:
             rows, total = rows + batch.num_rows, total + sum(batch["n"].to_numpy().tolist())

@@ -24,6 +24,7 @@ from spark_client import Changelog, Reading, ShuffleClient, Timeouts, Writing, l
 from spark_client.changelogs import Follower, gathered_puts
 from spark_client.connection import RemoteServer
 from spark_client.lanes.writing import _known
+from spark_client.merge import Portion
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rates import (
@@ -206,7 +207,7 @@ def test_a_follower_whose_connection_breaks_in_a_step_gets_each_change_once(
         rates = direct.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
         location = proxy.location if lane == "grpc" else empty_server.location
         server = RemoteServer(location, timeouts=patient, reading=Reading(lane=lane))
-        follower = Follower(replace(rates.address, server=server, locations=(proxy.http,)), 0)
+        follower = Follower(replace(rates.ref, server=server, portions=(Portion((proxy.http,)),)), 0)
         found: Counter[Row] = Counter()
         for time in range(1, 6):
             proxy.cut_after(50_000)
@@ -224,7 +225,7 @@ def test_a_flipped_bit_is_noticed_and_the_step_comes_again(empty_server: ServerP
     with ShuffleClient(empty_server.location) as direct, Proxy.to(str(empty_server.http)) as proxy:
         rates = direct.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
         server = RemoteServer(empty_server.location, timeouts=patient, reading=Reading(lane="bulk"))
-        follower = Follower(replace(rates.address, server=server, locations=(proxy.http,)), 0)
+        follower = Follower(replace(rates.ref, server=server, portions=(Portion((proxy.http,)),)), 0)
         found: Counter[Row] = Counter()
         for time in range(1, 6):
             proxy.flip_back(20_000 * time, bit=time)

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
-from spark_client.jobs import InTurn, Readable, ReadTask, Shares, Shuffles, WriteTask
+from spark_client.jobs import InTurn, ReadTask, Shares, Shuffles, WriteTask
+from spark_client.merge import DatasetRef
 from spark_client.spill import TaskMemory
 from spark_client.steps import GroupStage
 
@@ -99,7 +100,7 @@ def main() -> None:
     import pyspark.worker  # noqa: F401  # what Spark's worker has loaded before a task
 
     location, generation, scratch_dir = sys.argv[1:]
-    source = Readable.find(RemoteServer(location), DATASET, generation)
+    source = DatasetRef.find(RemoteServer(location), DATASET, generation)
     declared = Declared("test", RESULT, by_name=True)
     stage = GroupStage(_count, declared, ("k",), SCHEMA, with_keys=False, iterates=False)
     task = ReadTask(source, Shares.each(1), (stage,))

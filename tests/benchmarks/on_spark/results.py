@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 
-from flight_server.protocol import Ticket
 from spark_client import FlightDataSource
 from spark_client.connection import RemoteServer
-from spark_client.jobs import FrameSeconds, Readable, ReadTask, Shares, reader
+from spark_client.jobs import FrameSeconds, ReadTask, Shares, reader
+from spark_client.merge import DatasetRef
 from tests.benchmarks.measure import measure, table
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark import functions as of
@@ -51,11 +51,8 @@ class Written:
 
     def by_number(self) -> Any:
         with closing(RemoteServer(self._engines.shuffle.location)) as server:
-            endpoint = server.flight_info(self._dataset).endpoints[0]
-        ticket = Ticket.parse(endpoint.ticket.ticket)
-        assert ticket.generation is not None
-        readable = Readable.of(server, self._dataset, ticket.generation, endpoint)
-        task = ReadTask(readable, Shares.each(PARTITIONS))
+            ref = DatasetRef.find(server, self._dataset)
+        task = ReadTask(ref, Shares.each(PARTITIONS))
         numbers = self._engines.spark.range(0, PARTITIONS, 1, PARTITIONS)
         counter = FrameSeconds(self._engines.spark).counter
         return numbers.mapInArrow(reader(task, [self._dataset], counter), of.NAMED)

@@ -12,10 +12,10 @@ from pyarrow import flight
 from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import Released
 from spark_client.connection import Reading, RemoteServer
-from spark_client.jobs import Readable
 from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream
+from spark_client.merge import DatasetRef
 from tests.support.merging import EVERYTHING, FRAMES, QUICK, ROWS, SCHEMA, batch_of, put, read_all
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -100,9 +100,7 @@ def test_a_task_that_is_tried_again_under_its_name_is_one_reader(
     process: ServerProcess, counted: str, lane: LaneChoice
 ) -> None:
     server = RemoteServer(process.location, timeouts=QUICK, reading=Reading(lane=lane))
-    info = server.flight_info(counted)
-    generation = json.loads(info.app_metadata)["generation"]
-    task = replace(Readable.of(server, counted, generation, info.endpoints[0]), reader="job")
+    task = replace(DatasetRef.find(server, counted), reader="job")
     for _ in range(3):
         assert [n for batch in task.read(0) for n in batch["n"].to_pylist()] == EVERYTHING
         assert frames_left(server, counted) == FRAMES, "two readers are wanted, and it is one"

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from flight_server.protocol.errors import PartitionFailed
-from spark_client.changelogs import ChangelogAddress, Follower
+from spark_client.changelogs import Follower
 from spark_client.connection import ForkedProcess, Reading, RemoteServer, Timeouts
+from spark_client.merge import DatasetRef, Portion
 from tests.support.fake_stream import until
 from tests.support.http_source import HttpSource
 from tests.support.versions import marked, opening
@@ -36,7 +37,7 @@ def source() -> Iterator[HttpSource]:
 
 
 def follower_of(server: RemoteServer, source: HttpSource) -> Follower:
-    return Follower(ChangelogAddress(server, "d", "g1", (source.url,)), 4)
+    return Follower(DatasetRef(server, "d", "g1", (Portion((source.url,)),)), 4)
 
 
 def test_changes_are_iterated_until_another_thread_closes_the_follower(

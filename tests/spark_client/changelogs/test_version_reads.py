@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from flight_server.memory import MemoryPool
-from spark_client.changelogs import ChangelogAddress, fetch_deltas, fetch_snapshot, read_deltas, read_snapshot
+from spark_client.changelogs import fetch_deltas, fetch_snapshot, read_deltas, read_snapshot
 from spark_client.connection import Reading, RemoteServer, Timeouts
 from spark_client.lanes import CutRead
+from spark_client.merge import DatasetRef, Portion
 from tests.support.http_source import HttpSource
 from tests.support.versions import marked, opening, whole
 
@@ -24,8 +25,8 @@ def server() -> Iterator[RemoteServer]:
     made.close()
 
 
-def at(server: RemoteServer, source: HttpSource) -> ChangelogAddress:
-    return ChangelogAddress(server, "d", "g1", (source.url,))
+def at(server: RemoteServer, source: HttpSource) -> DatasetRef:
+    return DatasetRef(server, "d", "g1", (Portion((source.url,)),))
 
 
 def test_a_table_that_was_cut_is_fetched_again_from_its_start(server: RemoteServer) -> None:
@@ -77,7 +78,7 @@ def test_batches_that_wait_for_the_consumer_are_counted_in_the_pool(server: Remo
     assert pool.used_bytes == 0
 
 
-def test_an_address_goes_into_tasks(server: RemoteServer) -> None:
-    address = ChangelogAddress(server, "d", "g1", ("http://127.0.0.1:1",))
-    copy = pickle.loads(pickle.dumps(address))
-    assert (copy.dataset, copy.generation, copy.locations) == ("d", "g1", ("http://127.0.0.1:1",))
+def test_a_ref_goes_into_tasks(server: RemoteServer) -> None:
+    portion = Portion(("http://127.0.0.1:1",))
+    copy = pickle.loads(pickle.dumps(DatasetRef(server, "d", "g1", (portion,))))
+    assert (copy.dataset, copy.generation, copy.portions) == ("d", "g1", (portion,))

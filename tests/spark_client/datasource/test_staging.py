@@ -251,7 +251,7 @@ def test_what_is_pickled_into_tasks_has_token_and_certificate_and_shows_neither(
         received: FlightReader = pickle.loads(dumps(reader))
         (share,) = reader.partitions()
         assert [batch["id"].to_pylist() for batch in received.read(share)] == [[1]]
-        for thing in (sent._staging, received._readable, share):
+        for thing in (sent._staging, received._ref, share):
             assert "s3cret" not in repr(thing)
             assert "CERTIFICATE" not in repr(thing)
         with pytest.raises(FlightShuffleError) as refused:

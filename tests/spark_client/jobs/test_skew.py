@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.transfer.reading_plans import cut
-from spark_client.jobs import skew
-from spark_client.jobs.readable import SealedDataset
+from spark_client.jobs import SealedDataset, skew
 from spark_client.jobs.shares import TASK_BYTES, Cut, PartitionSlice, Shares, tasks_for
 
 MIB = 1 << 20

@@ -15,10 +15,10 @@ JOB = """
 import sys
 import numpy as np, pyarrow as pa
 from flight_server.protocol import CreateRequest, Kind, SealRequest
+from spark_client.merge import DatasetRef
 from spark_client.arrow import Declared, array_over
 from spark_client.connection import RemoteServer
 from spark_client.steps import NO_LIMITS
-from spark_client.jobs.readable import Readable
 from spark_client.jobs.shares import Shares
 from spark_client.steps import GroupStage
 from spark_client.jobs.tasks import ByColumn, ByKeys, InTurn, ReadTask, WriteTask
@@ -46,7 +46,7 @@ for number, (placement, given) in enumerate([(ByKeys(("k",), 3), rows), (InTurn(
     reported.validate(full=True)
     sealed = server.action("seal", SealRequest(name, generation, {0: "17"}).encode())
     assert sum(sealed["partition_bytes"].values()) == sealed["bytes"] == answer["bytes"]
-    source = Readable.find(server, name, generation)
+    source = DatasetRef.find(server, name, generation)
     stage = GroupStage(lambda table: table, Declared("groups", schema, by_name=True), ("k",), schema, False, False)
     read = ReadTask(source, Shares((0, 1, 3)), (stage,), NO_LIMITS)
     shares = pa.RecordBatch.from_arrays([array_over(np.arange(2))], names=["id"])

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from flight_server.protocol import CreateRequest, Kind, SealRequest
 from spark_client.connection import RemoteServer
-from spark_client.jobs import Readable
-from spark_client.jobs.worker_memory import LEAST_BYTES, reading_budget, writing_budget
+from spark_client.merge import DatasetRef
+from spark_client.spill import reading_budget, writing_budget
+from spark_client.spill.task_memory import LEAST_BYTES
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +28,7 @@ import threading
 import numpy as np, pyarrow as pa
 from spark_client.arrow import Declared
 from spark_client.connection import Reading, RemoteServer
-from spark_client.jobs.readable import Readable
+from spark_client.merge import DatasetRef, Portion
 from spark_client.jobs.shares import Shares
 from spark_client.steps import MapStage
 from spark_client.jobs.tasks import InTurn, ReadTask, WriteTask
@@ -57,7 +58,7 @@ def slowly(batches):
     yield from batches
 
 task = ReadTask(
-    Readable(server, dataset, generation, tuple(places)),
+    DatasetRef(server, dataset, generation, (Portion(tuple(places)),)),
     Shares((0, partitions)),
     (MapStage(slowly, Declared("stage", schema)),),
 )
@@ -90,7 +91,7 @@ def test_a_task_stays_within_its_workers_memory_whatever_its_budgets() -> None:
             task = (process.location, name, generation, partitions, [f"{process.http}/v1/put"])
             assert int(limited(WRITE, *task)) == ROWS
             server.action("seal", SealRequest(name, generation, {0: "17"}).encode())
-        places = Readable.find(server, name, generation).places
+        places = DatasetRef.find(server, name, generation).portions[0].locations
         assert int(limited(READ, process.location, name, generation, 1, places)) == ROWS
         server.close()
 
@@ -102,7 +103,7 @@ def test_without_a_limit_budgets_are_the_users() -> None:
 def test_a_share_of_what_is_left_is_taken_and_a_little_if_nothing_is() -> None:
     code = """
 from pathlib import Path
-from spark_client.jobs.worker_memory import reading_budget, writing_budget
+from spark_client.spill import reading_budget, writing_budget
 for left in (400 << 20, 0):
     limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + left
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit_bytes))

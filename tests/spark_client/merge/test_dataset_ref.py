@@ -13,8 +13,9 @@ import pytest
 
 from flight_server.protocol import NotFound, PutCommand
 from spark_client.connection import RemoteServer
-from spark_client.jobs import Readable, Shuffles
+from spark_client.jobs import Shuffles
 from spark_client.lanes import PutStream
+from spark_client.merge import DatasetRef
 from spark_client.spill import TaskMemory
 from spark_client.spill.scratch import Scratch
 from tests.support.server_process import ServerProcess
@@ -38,7 +39,7 @@ def shuffles(server: RemoteServer) -> Iterator[Shuffles]:
     found.close()
 
 
-def written(shuffles: Shuffles, partitions: int) -> Readable:
+def written(shuffles: Shuffles, partitions: int) -> DatasetRef:
     generation, places = shuffles.create("d", SCHEMA, partitions)
     command = PutCommand("d", producer=0, attempt="1", generation=generation)
     with PutStream(shuffles.server, command, SCHEMA, places) as stream:
@@ -68,9 +69,9 @@ def test_a_partition_that_was_sealed_without_rows_is_not_asked_for(shuffles: Shu
 
 def test_a_dataset_is_read_where_its_flight_info_says(shuffles: Shuffles) -> None:
     source = written(shuffles, 20)
-    found = Readable.find(source.server, source.dataset, source.generation)
-    assert found.places == source.places
-    assert found.filled is None
+    found = DatasetRef.find(source.server, source.dataset, source.generation)
+    assert [each.locations for each in found.portions] == [each.locations for each in source.portions]
+    assert [each.filled for each in found.portions] == [None]
     assert list(found.read(1)) == []
 
 

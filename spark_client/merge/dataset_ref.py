@@ -1,0 +1,180 @@
+"""DatasetRef: one generation of a dataset and where it is read, as a value that is pickled into tasks.
+
+Guarantee: :meth:`DatasetRef.read` gives the whole partition of this one generation, or an error (``merged``).
+
+Only the driver asks the server: all partitions are read at the same locations. It also knows from the seal which
+partitions have no rows: no task asks for those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from pyarrow import flight
+
+from flight_server.memory import MemoryPool
+from flight_server.protocol import PLAN, PlanRequest, Ticket, bulk_path
+from spark_client.connection import RemoteServer, about
+from spark_client.lanes import PartitionStream
+from spark_client.spill import TaskMemory, reading_budget
+
+from .merged import merge
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What one server holds of a dataset. All portions of a partition, in any order, are the partition.
+
+    Args:
+        locations: of equal copies, between which a reader may resume; without the paths of partitions.
+        filled: a bit for each partition, from the lowest of the first byte on, which is 0 if the portion has no rows
+            of it; None if that is not known.
+    """
+
+    locations: tuple[str, ...]
+    filled: bytes | None = None
+
+    def has_rows(self, partition: int) -> bool:
+        """False if it is known to have none of the partition."""
+        filled, at = self.filled, partition >> 3
+        return filled is None or (at < len(filled) and bool(filled[at] >> (partition & 7) & 1))
+
+
+@dataclass(frozen=True)
+class DatasetRef:
+    """Thread-safe; equal for equal fields.
+
+    Args:
+        server: the one that is asked about the dataset; its credentials and options are used for all locations.
+        most_bytes: bounds a merge's memory below the client's budget.
+        reader: who reads, where retention counts readers: a task that is tried again under the same name is one reader.
+    """
+
+    server: RemoteServer
+    dataset: str
+    generation: str
+    portions: tuple[Portion, ...]
+    most_bytes: int | None = None
+    reader: str | None = None
+
+    @classmethod
+    def find(cls, server: RemoteServer, dataset: str, generation: str | None = None) -> Self:
+        """Ask the server for the locations of this generation, or of the name's present one.
+
+        Raises:
+            NotFound: the server has no such dataset.
+        """
+        with about(dataset, server.location):
+            found = cls.of(server, dataset, server.flight_info(dataset))
+        return found if generation is None else replace(found, generation=generation)
+
+    @classmethod
+    def of(cls, server: RemoteServer, dataset: str, info: flight.FlightInfo) -> Self:
+        """From a FlightInfo: an endpoint for each portion of each partition, one partition after the other."""
+        first: Ticket | None = None
+        portions: list[Portion] = []
+        for endpoint in info.endpoints:
+            ticket = Ticket.parse(endpoint.ticket.ticket)
+            first = first or ticket
+            if ticket.partition != first.partition:
+                break
+            path = bulk_path(dataset, ticket.partition or 0, ticket.generation)
+            locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
+            portions.append(Portion(tuple(locations)))
+        assert first is not None
+        return cls(server, dataset, first.generation or "", tuple(portions))
+
+    @classmethod
+    def sealed(cls, server: RemoteServer, dataset: str, generation: str, answer: dict[str, Any]) -> Self:
+        """From the server's answer to the seal."""
+        if "read_locations" not in answer:  # an older server
+            return cls.find(server, dataset, generation)
+        filled = bytearray()
+        for partition in map(int, answer["partition_bytes"]):
+            filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))
+            filled[partition >> 3] |= 1 << (partition & 7)
+        return cls(server, dataset, generation, (Portion(tuple(answer["read_locations"]), bytes(filled)),))
+
+    def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
+        """The slices of these partitions, of about ``target_bytes``, each as first frame, end and stored bytes.
+
+        Raises:
+            FlightShuffleError: as ``RemoteServer.action``.
+        """
+        request = PlanRequest(self.dataset, target_bytes, self.generation, tuple(partitions))
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for partition, first, end, size_bytes in self.server.action(PLAN, request.encode())["pieces"]:
+            found.setdefault(partition, []).append((first, end, size_bytes))
+        return found
+
+    def locations(self, portion: Portion, partition: int = 0) -> list[str]:
+        """Where the portion's part of a partition is read."""
+        path = bulk_path(self.dataset, partition, self.generation or None)
+        return [place + path if place.startswith("http") else place for place in portion.locations]
+
+    def stream(self, partition: int, first: int = 0, until: int | None = None) -> PartitionStream:
+        """The stream of the partition, or of its frames from ``first`` to before ``until``, not opened yet.
+
+        Raises:
+            ValueError: the dataset has several portions: numbers of frames are those of one.
+        """
+        (portion,) = self.portions
+        return self._stream(portion, partition, first, until)
+
+    def read(self, partition: int, memory: TaskMemory | None = None) -> Generator[Any, None, None]:
+        """The partition's batches, in order, as they arrive. At the end ``memory`` counts those that waited on disk."""
+        return self.read_each([partition], memory)
+
+    def read_frames(
+        self, partition: int, first: int, until: int, memory: TaskMemory | None = None
+    ) -> Generator[Any, None, None]:
+        """The batches of the partition's frames from ``first`` to before ``until``, as :meth:`read`."""
+        return self._merged([self.stream(partition, first, until)], memory)
+
+    def read_each(
+        self, partitions: Sequence[int], memory: TaskMemory | None = None
+    ) -> Generator[Any, None, None]:
+        """The batches of one or more partitions, one after the other, as :meth:`read`. All are read at once."""
+        streams = [
+            self._stream(portion, partition)
+            for partition in partitions
+            for portion in self.portions
+            if portion.has_rows(partition)
+        ]
+        if streams:
+            yield from self._merged(streams, memory)
+
+    def _stream(
+        self, portion: Portion, partition: int, first: int = 0, until: int | None = None
+    ) -> PartitionStream:
+        # Of several slices of a partition each has its own name: the server takes one stream of a name at a time.
+        reader = None if self.reader is None else f"{self.reader}.{first}-{'' if until is None else until}"
+        return PartitionStream(
+            self.server,
+            Ticket(self.dataset, partition, self.generation, first, reader, until=until),
+            locations=self.locations(portion, partition),
+            lane=self.server.reading.lane,
+        )
+
+    def _merged(
+        self, streams: Sequence[PartitionStream], memory: TaskMemory | None
+    ) -> Generator[Any, None, None]:
+        reading = self.server.reading
+        budget_bytes = reading.budget_bytes
+        if self.most_bytes is not None:
+            budget_bytes = min(budget_bytes, self.most_bytes)
+        pool = MemoryPool(reading_budget(budget_bytes), "merge")
+        with merge(
+            streams,
+            pool=pool,
+            scratch_dir=reading.scratch_dir,
+            order="stream",
+            timeouts=self.server.timeouts,
+        ) as merged:
+            try:
+                yield from merged
+            finally:
+                if memory is not None:
+                    memory.spilled_bytes += merged.statistics().spilled_bytes
