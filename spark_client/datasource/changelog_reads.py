@@ -60,8 +60,12 @@ def with_diff(schema: pa.Schema) -> pa.Schema:
 
 def new_hold(ref: DatasetRef, lease_seconds: float) -> NamedHold:
     """One that no other query has, on the driver."""
-    owner = owner_of_task() or f"Spark, {owner_of_process()}"
-    return NamedHold(ref, f"spark-{uuid.uuid4().hex}", lease_seconds, owner)
+    return NamedHold(ref, f"spark-{uuid.uuid4().hex}", lease_seconds, f"Spark, {owner_of_process()}")
+
+
+def owned_by_task(hold: NamedHold) -> NamedHold:
+    """The hold, whose owner is the query of this task of Spark, if it is one."""
+    return replace(hold, owner=owner_of_task() or hold.owner)
 
 
 def newest_version(ref: DatasetRef) -> int:
@@ -102,7 +106,7 @@ class VersionRows:
                 yield batch if ones is None else batch.append_column(_DIFF_FIELD, ones)
 
     def _keep(self, hold: NamedHold, held: contextlib.ExitStack) -> None:
-        hold = replace(hold, owner=owner_of_task() or hold.owner)
+        hold = owned_by_task(hold)
         version = self.versions.as_of if self.versions.after is None else self.versions.after
         try:
             hold.renew(version)

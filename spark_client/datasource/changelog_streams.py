@@ -50,13 +50,12 @@ from flight_server.protocol import (
     Versions,
 )
 from spark_client.changelogs import HeldVersions, NamedHold
-from spark_client.executors import owner_of_task
 from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import ReadAllAvailable
 from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import FlightReader, Found, Share
-from .changelog_reads import VersionRows, new_hold, newest_version, with_diff
+from .changelog_reads import VersionRows, new_hold, newest_version, owned_by_task, with_diff
 from .query_reader import Offset, QueryReader
 from .source_options import SourceOptions
 from .spark_schema import SparkSchema
@@ -183,7 +182,7 @@ class ChangelogStreamReader(QueryReader):
         if partition.hold is not None:
             first = partition.versions.after
             with contextlib.suppress(FlightShuffleError):  # the hold is there without it
-                partition.hold.renew(partition.versions.as_of if first is None else first)
+                owned_by_task(partition.hold).renew(partition.versions.as_of if first is None else first)
         with self._explained():
             yield from FlightReader(VersionRows(self._ref, partition.versions), self._schema).read(
                 Share((0,))
@@ -230,7 +229,7 @@ class ChangelogStreamReader(QueryReader):
 
     def _hold(self, offset: Offset) -> NamedHold:
         lease_seconds = self._following.lease_seconds if "start" in offset else self._new_lease_seconds
-        return NamedHold(self._ref, offset["hold"], lease_seconds, owner_of_task())
+        return NamedHold(self._ref, offset["hold"], lease_seconds)
 
     def _looked(self, offset: Offset, version: int | None) -> HeldVersions:
         """As :meth:`_kept`, but the hold, which the server writes to its disk, is renewed only if it is due: without
