@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 LEAST_BYTES = 1 << 20
@@ -29,6 +31,15 @@ class TaskMemory:
     budget_bytes: int = 64 << 20
     scratch_dir: str | None = None
     spilled_bytes: int = 0
+
+    @contextmanager
+    def part(self, budget_bytes: int) -> Iterator[TaskMemory]:
+        """So much of the budget, at least a byte. What was written for the part counts in the whole at the end."""
+        part = replace(self, budget_bytes=max(1, budget_bytes), spilled_bytes=0)
+        try:
+            yield part
+        finally:
+            self.spilled_bytes += part.spilled_bytes
 
 
 def reading_budget(wanted_bytes: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -107,8 +107,7 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
         for batch in table.to_batches(max_chunksize=BATCH_ROWS)
     )
     hashes = partial(_hashes, reduction.keys)
-    memory = replace(how.memory, budget_bytes=half_bytes, spilled_bytes=0)
-    try:
+    with how.memory.part(half_bytes) as memory:
         for window in spill.windows([parts], [hashes], memory):
             (rows,) = window.sides
             if window.one_hash:
@@ -116,8 +115,6 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
             else:
                 for part in _parts(rows.taken(), hashes, half_bytes):
                     yield reduction.merge(part)
-    finally:
-        how.memory.spilled_bytes += memory.spilled_bytes
 
 
 def _taken(tables: list[pa.Table]) -> Iterator[pa.Table]:

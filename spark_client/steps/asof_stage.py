@@ -14,7 +14,7 @@ Memory
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -97,13 +97,12 @@ class AsofStage:
         self, left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch], memory: TaskMemory
     ) -> Iterator[pa.RecordBatch]:
         """Both sides by key and time, part by part of the right side."""
-        half = replace(memory, budget_bytes=memory.budget_bytes // 2, spilled_bytes=0)
-        rights = _Sorted(right, self.plan.right, self.as_of, half, left=False)
-        lefts = _Sorted(left, self.plan.left, self.as_of, half, left=True)
-        part_bytes = max(1, memory.budget_bytes // 8)
-        carried: list[pa.RecordBatch] = []
-        batch = lefts.next()
-        try:
+        with memory.part(memory.budget_bytes // 2) as half:
+            rights = _Sorted(right, self.plan.right, self.as_of, half, left=False)
+            lefts = _Sorted(left, self.plan.left, self.as_of, half, left=True)
+            part_bytes = max(1, memory.budget_bytes // 8)
+            carried: list[pa.RecordBatch] = []
+            batch = lefts.next()
             while batch is not None:
                 part = list(rights.part(part_bytes))
                 rows: TimedRows | None = None
@@ -118,8 +117,6 @@ class AsofStage:
                         break
                     batch = lefts.next()
                 carried = rights.carried([*carried, *part])
-        finally:
-            memory.spilled_bytes += half.spilled_bytes
 
 
 class _Sorted:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from spark_client.arrow import Declared
@@ -73,12 +73,9 @@ class JoinStage:
         hashes = (self.plan.left.hashes, self.plan.right.hashes)
         # The right side's rows wait in RAM until the left side is read.
         waiting_bytes = sides[1].gathered.weight_bytes
-        memory = replace(how.memory, budget_bytes=max(1, budget_bytes - waiting_bytes), spilled_bytes=0)
-        try:
+        with how.memory.part(budget_bytes - waiting_bytes) as memory:
             for window in windows([iter(side) for side in sides], hashes, memory):
                 yield from self._window(window, budget_bytes)
-        finally:
-            how.memory.spilled_bytes += memory.spilled_bytes
 
     def _window(self, window: Window, budget_bytes: int) -> Iterator[Any]:
         left, right = window.sides
