@@ -17,7 +17,7 @@ import pyarrow as pa
 from flight_server.protocol import NotFound, PartitionFailed
 from spark_client.arrow import OneChunk
 from spark_client.hosts import Copies, HostFile, HostFiles, PartFile
-from spark_client.lanes import BatchRun
+from spark_client.lanes import BatchBurst
 from spark_client.merge import DatasetRef
 
 
@@ -58,16 +58,16 @@ class BroadcastContent:
         with closing(self.source.stream(0)) as stream, ThreadPoolExecutor(1) as writing:
             if self.counts is None:
                 with pa.ipc.new_stream(pa.PythonFile(part, mode="w"), self.schema) as writer:
-                    while (run := stream.read_run()) is not None:
-                        for batch in run.batches:
+                    while (burst := stream.read_burst()) is not None:
+                        for batch in burst.batches:
                             writer.write_batch(batch)
                 return
             columns = OneChunk(self.schema, self.rows, self.counts)
             written: Future[None] | None = None
-            while (run := stream.read_run()) is not None:
+            while (burst := stream.read_burst()) is not None:
                 if written is not None:
                     written.result()
-                written = writing.submit(_append, columns, part, run)
+                written = writing.submit(_append, columns, part, burst)
             if written is not None:
                 written.result()
             columns.finish(part.write_at)
@@ -94,6 +94,6 @@ class BroadcastContent:
         return table
 
 
-def _append(columns: OneChunk, part: PartFile, run: BatchRun) -> None:
-    for batch in run.batches:
+def _append(columns: OneChunk, part: PartFile, burst: BatchBurst) -> None:
+    for batch in burst.batches:
         columns.append(batch, part.write_at)

@@ -78,7 +78,7 @@ class Follower:
 
     def __next__(self) -> Change:
         """Raises the error that ended the follower: ``Compacted`` if it is too late, ``StaleTicket`` if the changelog
-        was dropped, or what ``VersionStream.read_run`` raises.
+        was dropped, or what ``VersionStream.read_burst`` raises.
         """
         change = self._next()
         if change is None:

@@ -1,6 +1,6 @@
 """How a partition is read and a put is sent, on either lane."""
 
-from .lane import Batch, BatchRun, BrokenStream, Closed
+from .lane import Batch, BatchBurst, BrokenStream, Closed
 from .partition_stream import PartitionStream, partition_streams
 from .put_stream import PutStream, as_reader, put_async
 from .version_stream import CutRead, Step, VersionStream

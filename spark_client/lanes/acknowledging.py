@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from flight_server.protocol import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest, FlightShuffleError
 from spark_client.connection import RemoteServer
 
-from .lane import BatchRun
+from .lane import BatchBurst
 
 EVERY_BYTES = 32 << 20
 """Decoded bytes between two acknowledgements; the server keeps the frames until then."""
@@ -41,10 +41,10 @@ class Acknowledging:
         """Send acknowledgements only if the new connection's headers ask for them."""
         self._generation = generation if ACKNOWLEDGE_HEADER in headers else None
 
-    def received(self, run: BatchRun, frames: int) -> None:
-        """Count a run, after which ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
+    def received(self, burst: BatchBurst, frames: int) -> None:
+        """Count a burst, after which ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
         if self._generation is not None:
-            self._bytes += run.shared_bytes or sum([batch.nbytes for batch in run.batches])
+            self._bytes += burst.shared_bytes or sum([batch.nbytes for batch in burst.batches])
             if self._bytes >= EVERY_BYTES and not self._only_at_end:
                 self.all_received(frames)
 

@@ -33,9 +33,9 @@ from flight_server.protocol import (
 )
 from spark_client.connection import RemoteServer, TimedOut, Unreachable
 
-from .batch_runs import RunReader
+from .batch_bursts import BurstReader
 from .http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
-from .lane import BatchRun, BrokenStream, ReadTotals
+from .lane import BatchBurst, BrokenStream, ReadTotals
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -108,10 +108,10 @@ class BulkReader:
             if kind != ARROW_STREAM:
                 raise NoBulkLane(f"{self._where} answered {kind!r}, which is not an Arrow stream")
             self._check_place()
-            self._runs = RunReader(body, checked=self.headers.get(CHECKSUMS_HEADER) == CHECKSUMS)
+            self._bursts = BurstReader(body, checked=self.headers.get(CHECKSUMS_HEADER) == CHECKSUMS)
             # A little longer than the merge's deadline: the merge's error says what the server waits for.
             self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
-            return self._runs.schema
+            return self._bursts.schema
 
     def _check_place(self) -> None:
         """Compare the answer's partition and first frame, if sent, with what was asked: the request may be damaged."""
@@ -173,14 +173,14 @@ class BulkReader:
     def totals(self) -> ReadTotals | None:
         return self._totals
 
-    def read_run(self) -> BatchRun | None:
+    def read_burst(self) -> BatchBurst | None:
         if self._done:
             return None
         assert self._body is not None
         with self._errors(BrokenStream, "the stream broke off"):
-            run = self._runs.read_run()
-            if run is not None:
-                return run
+            burst = self._bursts.read_burst()
+            if burst is not None:
+                return burst
             self._body.finish()
         self.headers = {**self.headers, **self._body.trailers}
         self._totals = ReadTotals.parse(self.headers)

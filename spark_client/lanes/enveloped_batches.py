@@ -16,7 +16,7 @@ import pyarrow as pa
 from flight_server.protocol import BadFrame, MessageKind, ipc_framing
 from flight_server.protocol.enveloped import Envelopes
 
-from .lane import BatchRun
+from .lane import BatchBurst
 
 
 class EnvelopedBatches:
@@ -41,7 +41,7 @@ class EnvelopedBatches:
             raise BadFrame(f"it begins with no schema: {error}") from None
         self.schema: pa.Schema = self._messages.schema
 
-    def take(self, envelope: pa.Buffer | None) -> BatchRun | None:
+    def take(self, envelope: pa.Buffer | None) -> BatchBurst | None:
         """The batch of the next envelope; None if it has a dictionary.
 
         Raises:
@@ -56,7 +56,7 @@ class EnvelopedBatches:
         except (StopIteration, pa.ArrowException, OSError) as error:
             raise BadFrame(f"it cannot be decoded: {error}") from None
         metadata = pa.py_buffer(parts.metadata) if parts.metadata else None
-        return BatchRun([batch], checksums=(checksum,), metadata=(metadata,))
+        return BatchBurst([batch], checksums=(checksum,), metadata=(metadata,))
 
 
 def _view(envelope: pa.Buffer | None) -> memoryview:

@@ -33,7 +33,7 @@ from flight_server.protocol import (
 from spark_client.connection import Call, RemoteServer, TimedOut, immortal_in_children
 
 from .enveloped_batches import EnvelopedBatches
-from .lane import BatchRun, BrokenStream, Closed, ReadTotals
+from .lane import BatchBurst, BrokenStream, Closed, ReadTotals
 
 _FRESH_SECONDS = 5.0
 _SLICE_SECONDS = 0.5
@@ -89,7 +89,7 @@ class GrpcReader:
     def totals(self) -> ReadTotals | None:
         return self._totals
 
-    def read_run(self) -> BatchRun | None:
+    def read_burst(self) -> BatchBurst | None:
         assert self._reader is not None
         while True:
             try:
@@ -112,11 +112,11 @@ class GrpcReader:
                 ) from error
             if self._envelopes is not None:
                 with self._damage():
-                    run = self._envelopes.take(chunk.app_metadata)
-                if run is not None:
-                    return run
+                    burst = self._envelopes.take(chunk.app_metadata)
+                if burst is not None:
+                    return burst
             elif chunk.data is not None:
-                return BatchRun([chunk.data], metadata=(chunk.app_metadata,))
+                return BatchBurst([chunk.data], metadata=(chunk.app_metadata,))
 
     @contextmanager
     def _damage(self) -> Iterator[None]:

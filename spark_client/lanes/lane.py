@@ -1,6 +1,6 @@
 """The contract of the two lanes. A lane reader and a lane writer make one attempt each: whole or an error.
 
-Guarantee: :meth:`LaneReader.read_run` returns None only after the server has sent the partition's end and its totals;
+Guarantee: :meth:`LaneReader.read_burst` returns None only after the server has sent the partition's end and its totals;
 :meth:`LaneWriter.finish` returns only after the server has accepted the whole put. Every other end is an error. Both
 lanes carry the same frames, messages and totals.
 
@@ -46,7 +46,7 @@ class BrokenStream(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRun:
+class BatchBurst:
     """Consecutive batches of one stream that were received together; at least one.
 
     ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums``
@@ -100,9 +100,9 @@ class LaneReader(Protocol):
 
     @property
     def totals(self) -> ReadTotals | None:
-        """The server's totals, once ``read_run`` has returned None."""
+        """The server's totals, once ``read_burst`` has returned None."""
 
-    def read_run(self) -> BatchRun | None:
+    def read_burst(self) -> BatchBurst | None:
         """Wait for the next frame; its batch and those received with it. None at the confirmed end.
 
         Raises:
@@ -110,7 +110,7 @@ class LaneReader(Protocol):
         """
 
     def cancel(self) -> None:
-        """End a waiting ``open`` or ``read_run``, where the lane can, from any thread and without a lock. Twice is
+        """End a waiting ``open`` or ``read_burst``, where the lane can, from any thread and without a lock. Twice is
         fine.
         """
 

@@ -7,14 +7,14 @@ on the lane. The exception are buffers that a :class:`~.compression.BufferCompre
 
 How
     One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes through a
-    buffer of ``RUN_BYTES``: smaller buffers are copied into runs of that size, so that a thousand small columns cost
-    a few calls; larger ones pass as the batch's own. The output is cut where the messages begin, by the lengths in
+    buffer of ``BLOCK_BYTES``: smaller buffers are copied into blocks of that size, so that a thousand small columns
+    cost a few calls; larger ones pass as the batch's own. The output is cut where the messages begin, by the lengths in
     their headers, and FlightData's fields are put between.
 
 Copies
-    A buffer of at least ``RUN_BYTES`` is copied only by :meth:`MessageWriter.keep`, once; a smaller one twice, a run
-    at a time. Arrow's writer makes new buffers where a batch's cannot be sent as they are, such as the offsets of a
-    slice.
+    A buffer of at least ``BLOCK_BYTES`` is copied only by :meth:`MessageWriter.keep`, once; a smaller one twice, a
+    block at a time. Arrow's writer makes new buffers where a batch's cannot be sent as they are, such as the offsets of
+    a slice.
 
 Who holds the data
     After :meth:`MessageWriter.add` the waiting messages refer to the batch's memory, which may be part of a much
@@ -36,7 +36,7 @@ from flight_server.protocol.checksums import message_crc32c, running_crc32c, sen
 from .byte_pieces import Pieces
 from .compression import BufferCompressor
 
-RUN_BYTES = 8 << 10
+BLOCK_BYTES = 8 << 10
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 
 _DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
@@ -55,7 +55,7 @@ class MessageWriter:
     def __init__(self, schema: pa.Schema, codec: str | None = None) -> None:
         self._header = ipc_framing.schema_header(schema.serialize().to_pybytes())
         self._sink = _Sink()
-        self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), RUN_BYTES)
+        self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), BLOCK_BYTES)
         options = pa.ipc.IpcWriteOptions(compression=codec)
         self._writer = pa.ipc.new_stream(self._file, schema, options=options)
         self.compressor: BufferCompressor | None = None
@@ -161,7 +161,7 @@ class _Sink:
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
-        # The list's own method: Arrow calls it for each run and each large buffer.
+        # The list's own method: Arrow calls it for each block and each large buffer.
         self.write = self._parts.append
 
     def take(self) -> list[memoryview]:

@@ -1,10 +1,10 @@
 """One partition, read whole or an error, over as many connections as it takes.
 
-Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the frames that the ticket asks for, each
+Guarantee: the batches that :meth:`PartitionStream.read_burst` returns are the frames that the ticket asks for, each
 once, in order, and of one generation. None comes only when they agree with the server's totals (``received_frames``).
 
 Checksums
-    Each frame's checksum is compared before its batch is returned (``batch_runs``, ``enveloped_batches``); a damaged
+    Each frame's checksum is compared before its batch is returned (``batch_bursts``, ``enveloped_batches``); a damaged
     frame breaks the stream, and is requested again. At the end their sum is compared with the server's. Neither is done
     for frames of another Flight server. ``Reading.check`` turns both off.
 
@@ -21,7 +21,7 @@ Resuming
 
 Cancelling
     ``cancel`` takes no lock, and may be called from any thread and from a finalizer. The thread in ``open`` or
-    ``read_run`` then gets ``Closed``: at once while it waits for a frame, at its short deadline while it connects.
+    ``read_burst`` then gets ``Closed``: at once while it waits for a frame, at its short deadline while it connects.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .addresses import Address, addresses
 from .bulk_get import BulkReader
 from .grpc_get import GrpcReader
 from .http import HttpPool, NoBulkLane, NoFreeConnection
-from .lane import BatchRun, BrokenStream, Closed, LaneChoice, LaneReader, generation_of
+from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, generation_of
 from .received_frames import ReceivedFrames
 
 DOWN_SECONDS = 30.0
@@ -118,19 +118,19 @@ class PartitionStream:
         return self._addresses[self._turn % len(self._addresses)]
 
     def open(self) -> pa.Schema:
-        """Connect; the schema. Twice is fine. Raises as :meth:`read_run`."""
+        """Connect; the schema. Twice is fine. Raises as :meth:`read_burst`."""
         if self._schema is None:
             self._connect(None)
         assert self._schema is not None
         return self._schema
 
     def read(self) -> pa.RecordBatch | None:
-        """As :meth:`read_run`, one batch at a time; a caller uses one of the two."""
-        if not self._ready and (run := self.read_run()) is not None:
-            self._ready.extend(run.batches)
+        """As :meth:`read_burst`, one batch at a time; a caller uses one of the two."""
+        if not self._ready and (burst := self.read_burst()) is not None:
+            self._ready.extend(burst.batches)
         return self._ready.popleft() if self._ready else None
 
-    def read_run(self) -> BatchRun | None:
+    def read_burst(self) -> BatchBurst | None:
         """Wait for the next frame; its batch and those received with it. None at the end of the whole partition.
 
         Raises:
@@ -148,8 +148,8 @@ class PartitionStream:
             assert reading is not None
             self._wait = (time.monotonic(), self.server.timeouts.stall_seconds)
             try:
-                run = reading.read_run()
-                if run is None:
+                burst = reading.read_burst()
+                if burst is None:
                     self._check(reading)
             except Unavailable as error:
                 if isinstance(error, TimedOut) and self.overdue(time.monotonic()):
@@ -161,15 +161,15 @@ class PartitionStream:
                 continue
             finally:
                 self._wait = None
-            if run is not None:
-                self._received.add(run)
+            if burst is not None:
+                self._received.add(burst)
                 if self._received.is_past:
                     raise self._untrusted(f"frames past the last wanted one, {self._received.until}")
                 self._failures = 0
-                self._acknowledging.received(run, self.next_frame)
+                self._acknowledging.received(burst, self.next_frame)
             else:
                 self._acknowledging.all_received(self.next_frame)
-            return run
+            return burst
 
     def overdue(self, now_seconds: float) -> bool:
         """Whether the reading thread has waited past its deadline; the merge asks from its consumer's thread."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from flight_server.protocol import FROM_TRAILER, UNTIL_TRAILER
 from flight_server.protocol.checksums import running_crc32c
 
-from .lane import BatchRun, ReadTotals
+from .lane import BatchBurst, ReadTotals
 
 
 class ReceivedFrames:
@@ -42,14 +42,14 @@ class ReceivedFrames:
         if self.until is not None:
             self._rows_before, self._crc32c = self.rows, 0
 
-    def add(self, run: BatchRun) -> None:
-        """A run has been received."""
-        self.next_frame += len(run.batches)
-        self.rows += sum([batch.num_rows for batch in run.batches])
-        if len(run.checksums) != len(run.batches):
+    def add(self, burst: BatchBurst) -> None:
+        """A burst has been received."""
+        self.next_frame += len(burst.batches)
+        self.rows += sum([batch.num_rows for batch in burst.batches])
+        if len(burst.checksums) != len(burst.batches):
             self._crc32c = None
         elif self._crc32c is not None:
-            for checksum in run.checksums:
+            for checksum in burst.checksums:
                 self._crc32c = running_crc32c(self._crc32c, checksum)
 
     @property

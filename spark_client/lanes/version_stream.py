@@ -37,7 +37,7 @@ from spark_client.connection import RemoteServer, TimedOut
 
 from .addresses import Address
 from .http import HttpPool
-from .lane import Batch, BatchRun, BrokenStream, LaneChoice, LaneReader
+from .lane import Batch, BatchBurst, BrokenStream, LaneChoice, LaneReader
 from .partition_stream import PartitionStream
 
 
@@ -56,7 +56,7 @@ class Mark:
 
     @classmethod
     def parse(cls, metadata: Any) -> Mark:
-        """From a ``BatchRun``'s metadata. ValueError if it has no version."""
+        """From a ``BatchBurst``'s metadata. ValueError if it has no version."""
         if isinstance(metadata, pa.KeyValueMetadata):
             return cls(int(metadata.get("version", b"")), metadata.get("last") == b"true")
         said = json.loads(metadata.to_pybytes()) if isinstance(metadata, pa.Buffer) else None
@@ -79,7 +79,7 @@ class VersionStream(PartitionStream):
     ``version`` is that of the batches read so far, None before the first; of a follower, that of the last whole step.
 
     Args:
-        ticket: its ``versions`` say what to read; with ``follow``, :meth:`read_step` reads it, else ``read_run`` or
+        ticket: its ``versions`` say what to read; with ``follow``, :meth:`read_step` reads it, else ``read_burst`` or
             ``read``.
     """
 
@@ -103,16 +103,16 @@ class VersionStream(PartitionStream):
     def name(self) -> str:
         return f"the changelog {self.dataset!r}"
 
-    def read_run(self) -> BatchRun | None:
-        run = super().read_run()
-        if run is not None:
-            self._take(run)
-        return run
+    def read_burst(self) -> BatchBurst | None:
+        burst = super().read_burst()
+        if burst is not None:
+            self._take(burst)
+        return burst
 
     def read_step(self) -> Step:
-        """Wait for the next step of a followed changelog. Raises as :meth:`read_run`."""
+        """Wait for the next step of a followed changelog. Raises as :meth:`read_burst`."""
         while not self._steps:
-            self.read_run()
+            self.read_burst()
         return self._steps.popleft()
 
     def next_nowait(self) -> Step | None:
@@ -124,8 +124,8 @@ class VersionStream(PartitionStream):
 
     # Inside.
 
-    def _take(self, run: BatchRun) -> None:
-        for batch, metadata in zip(run.batches, run.metadata, strict=True):
+    def _take(self, burst: BatchBurst) -> None:
+        for batch, metadata in zip(burst.batches, burst.metadata, strict=True):
             try:
                 mark = Mark.parse(metadata)
             except ValueError as error:

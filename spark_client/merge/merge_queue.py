@@ -12,7 +12,7 @@ Order
     ``stream``: a line for each stream; all of stream 0, then all of stream 1, and so on.
 
 Memory
-    An item is a ``BatchRun``, admitted, parked and taken as a whole, because its batches often share one allocation.
+    An item is a ``BatchBurst``, admitted, parked and taken as a whole, because its batches often share one allocation.
     :meth:`MergeQueue.admit` decides where it goes, before it is pushed:
 
     1. it fits the pool: RAM;
@@ -41,7 +41,7 @@ import pyarrow as pa
 
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol import FlightShuffleError
-from spark_client.lanes import BatchRun, Closed
+from spark_client.lanes import BatchBurst, Closed
 
 Order = Literal["arrival", "stream"]
 T = TypeVar("T")
@@ -264,14 +264,14 @@ class Meter:
         self._key: tuple[int, ...] = ()
         self._shared: Reservation | None = None
 
-    def weigh(self, run: BatchRun) -> tuple[int, tuple[Reservation, ...]]:
-        """The run's bytes without dictionaries, at least its shared allocation; and the dictionaries' reservations."""
+    def weigh(self, burst: BatchBurst) -> tuple[int, tuple[Reservation, ...]]:
+        """The burst's bytes without dictionaries, at least its shared allocation; the dictionaries' reservations."""
         if not self._columns:
-            own_bytes = sum([batch.get_total_buffer_size() for batch in run.batches])
-            return max(own_bytes, run.shared_bytes), ()
-        measured = [self.measure(batch) for batch in run.batches]
+            own_bytes = sum([batch.get_total_buffer_size() for batch in burst.batches])
+            return max(own_bytes, burst.shared_bytes), ()
+        measured = [self.measure(batch) for batch in burst.batches]
         shared = {id(each): each for _, each in measured if each is not None}
-        return max(sum(own_bytes for own_bytes, _ in measured), run.shared_bytes), tuple(shared.values())
+        return max(sum(own_bytes for own_bytes, _ in measured), burst.shared_bytes), tuple(shared.values())
 
     def measure(self, batch: pa.RecordBatch) -> tuple[int, Reservation | None]:
         """The batch's bytes without its shared dictionaries, and their reservation, if any.

@@ -6,11 +6,11 @@ deadlock of bounded queues over a shared HTTP/2 connection window cannot happen.
 budget are parked in a local file (``scratch``).
 
 Who holds the data
-    A stream's thread holds a run (``lanes.BatchRun``) until it is in the scratch file or in the queue, where the pool
-    counts its decoded bytes until the consumer has taken its last batch. ``merge_queue`` has the worst case. Also not
-    counted: the transport's buffers (``connection.transport``), one run that the consumer has read back from disk,
-    and the batch that it works on. A run's batches may share one allocation of up to 4 MiB: a consumer that keeps one
-    keeps all.
+    A stream's thread holds a burst (``lanes.BatchBurst``) until it is in the scratch file or in the queue, where the
+    pool counts its decoded bytes until the consumer has taken its last batch. ``merge_queue`` has the worst case. Also
+    not counted: the transport's buffers (``connection.transport``), one burst that the consumer has read back from
+    disk, and the batch that it works on. A burst's batches may share one allocation of up to 4 MiB: a consumer that
+    keeps one keeps all.
 
 Ending
     The end, an error, ``close``, leaving a ``with`` block, an exception out of ``next`` (also Ctrl-C), garbage
@@ -45,17 +45,17 @@ OPEN_STREAMS = 64
 
 
 class _Merged:
-    def __init__(self, run: StreamThreads) -> None:
-        self._run = run
-        finalizer = weakref.finalize(self, run.abandon)
+    def __init__(self, threads: StreamThreads) -> None:
+        self._threads = threads
+        finalizer = weakref.finalize(self, threads.abandon)
         finalizer.atexit = False
 
     def close(self) -> None:
         """End the merge. Twice, and after the end, is fine."""
-        self._run.close()
+        self._threads.close()
 
     def statistics(self) -> MergeStatistics:
-        return self._run.statistics()
+        return self._threads.statistics()
 
 
 class MergedStream(_Merged):
@@ -65,9 +65,9 @@ class MergedStream(_Merged):
     def schema(self) -> pa.Schema:
         """The schema of every batch. Blocks until the first stream has it, with that stream's deadline."""
         try:
-            return self._run.wait_for_schema()
+            return self._threads.wait_for_schema()
         except BaseException:
-            self._run.close()
+            self._threads.close()
             raise
 
     def __iter__(self) -> Iterator[Batch]:
@@ -77,7 +77,7 @@ class MergedStream(_Merged):
         try:
             while True:
                 try:
-                    return self._run.ready.popleft()[0]
+                    return self._threads.ready.popleft()[0]
                 except IndexError:
                     # Not ``if ready`` before: a second consumer may take the last batch in between.
                     self._refill()
@@ -89,11 +89,11 @@ class MergedStream(_Merged):
             raise
 
     def _refill(self) -> None:
-        item = self._run.take()
+        item = self._threads.take()
         if isinstance(item, Nothing):
-            self._run.close()
+            self._threads.close()
             raise StopIteration
-        self._run.hand_out(self._run.load(item), item)
+        self._threads.hand_out(self._threads.load(item), item)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The same batches as an Arrow reader, which owns this stream from now on."""
@@ -104,7 +104,7 @@ class MergedStream(_Merged):
             yield from self
         finally:
             # Not ``close``: the generator may be collected in any thread, and must not wait there.
-            self._run.abandon()
+            self._threads.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -119,26 +119,26 @@ class AsyncMergedStream(_Merged):
     Disk reads and the call to the server run in a thread.
     """
 
-    def __init__(self, run: StreamThreads) -> None:
-        super().__init__(run)
+    def __init__(self, threads: StreamThreads) -> None:
+        super().__init__(threads)
         self._loading: asyncio.Future[list[Batch]] | None = None
 
     async def schema(self) -> pa.Schema:
         """As :attr:`MergedStream.schema`. Safe to cancel."""
-        while self._run.schema is None:
+        while self._threads.schema is None:
             await self._wait(self._has_schema)
-        return self._run.schema
+        return self._threads.schema
 
     def _has_schema(self) -> bool:
-        self._run.queue.check()
-        return self._run.schema is not None
+        self._threads.queue.check()
+        return self._threads.schema is not None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch:
         try:
-            ready = self._run.ready
+            ready = self._threads.ready
             while not ready:
                 await self._refill()
             return ready.popleft()[0]
@@ -155,19 +155,19 @@ class AsyncMergedStream(_Merged):
                 await self.aclose()
                 raise StopAsyncIteration
             if isinstance(item, Held):
-                self._run.hand_out(item.item.batches, item)
+                self._threads.hand_out(item.item.batches, item)
                 return
-            self._loading = asyncio.get_running_loop().run_in_executor(None, self._run.load, item)
+            self._loading = asyncio.get_running_loop().run_in_executor(None, self._threads.load, item)
         # Shielded: after a cancel, the next call gets the batches of the running load.
         batches = await asyncio.shield(self._loading)
         self._loading = None
-        self._run.hand_out(batches)
+        self._threads.hand_out(batches)
 
     async def _take(self) -> Item | Nothing:
         taken: list[Item | Nothing] = []
 
         def take() -> bool:
-            item = self._run.queue.take()
+            item = self._threads.queue.take()
             if item is WAIT:
                 return False
             taken.append(item)
@@ -179,8 +179,8 @@ class AsyncMergedStream(_Merged):
 
     async def _wait(self, ready: Callable[[], Any]) -> bool:
         """True if ``ready`` holds under the lock; False after one wake-up or one slice."""
-        run = self._run
-        run.here()
+        threads = self._threads
+        threads.here()
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
@@ -189,29 +189,29 @@ class AsyncMergedStream(_Merged):
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(woken.set)
 
-        with run.changed:
+        with threads.changed:
             if ready():
                 return True
-            run.wakers.append(waker)
+            threads.wakers.append(waker)
         try:
             async with asyncio.timeout(SLICE_SECONDS):
                 await woken.wait()
         except TimeoutError:
-            stream = run.overdue()
+            stream = threads.overdue()
             if stream is not None:
-                run.fail(await asyncio.to_thread(stream.stalled))
+                threads.fail(await asyncio.to_thread(stream.stalled))
         finally:
-            with run.changed:
-                run.wakers.remove(waker)
+            with threads.changed:
+                threads.wakers.remove(waker)
         return False
 
     async def aclose(self) -> None:
         """End the merge without blocking the loop. Twice is fine. Cancelling it ends only the wait for the threads."""
-        self._run.abandon()
+        self._threads.abandon()
         loading, self._loading = self._loading, None
         if loading is not None:
             loading.cancel()
-        await asyncio.to_thread(self._run.close)
+        await asyncio.to_thread(self._threads.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -30,7 +30,7 @@ import pyarrow as pa
 from flight_server.memory import MemoryPool
 from flight_server.protocol import PartitionFailed
 from spark_client.connection import ForkedProcess, Timeouts
-from spark_client.lanes import Batch, BatchRun
+from spark_client.lanes import Batch, BatchBurst
 from spark_client.spill import Parked, Scratch
 
 from .merge_queue import WAIT, Held, MergeQueue, MergeQueueStatistics, Meter, Nothing, Order
@@ -38,7 +38,7 @@ from .merge_queue import WAIT, Held, MergeQueue, MergeQueueStatistics, Meter, No
 DEFAULT_BUDGET_BYTES = 256 << 20
 SLICE_SECONDS = 0.5
 
-Item = Held[BatchRun] | Parked
+Item = Held[BatchBurst] | Parked
 
 
 class Stream(Protocol):
@@ -51,17 +51,17 @@ class Stream(Protocol):
     def open(self) -> pa.Schema:
         """Block until the schema is known."""
 
-    def read_run(self) -> BatchRun | None:
+    def read_burst(self) -> BatchBurst | None:
         """Block until the next batch; it and those received with it, None at the end of a whole stream."""
 
     def overdue(self, now_seconds: float) -> bool:
-        """Whether ``open`` or ``read_run`` has waited past its deadline. Called from other threads."""
+        """Whether ``open`` or ``read_burst`` has waited past its deadline. Called from other threads."""
 
     def stalled(self) -> BaseException:
         """The error for an overdue stream. May block shortly."""
 
     def cancel(self) -> None:
-        """End ``open`` or ``read_run`` with an error, without a lock, from any thread or finalizer."""
+        """End ``open`` or ``read_burst`` with an error, without a lock, from any thread or finalizer."""
 
     def close(self) -> None:
         """Release everything; the reading thread's last call."""
@@ -100,7 +100,7 @@ class StreamThreads:
         self.changed = threading.Condition(threading.RLock())
         self.queue: MergeQueue[Item] = MergeQueue(len(streams), self.pool, order)
         self.schema: pa.Schema | None = None
-        # Batches taken from the queue and not handed out, with their run's reservations.
+        # Batches taken from the queue and not handed out, with their burst's reservations.
         self.ready: deque[tuple[Batch, object]] = deque()
         self.wakers: list[Callable[[], None]] = []
         self._streams = list(streams)
@@ -155,11 +155,11 @@ class StreamThreads:
                 self.queue.opened(index)
                 self._wake()
             meter = Meter(self.pool, schema)
-            while (run := stream.read_run()) is not None:
-                if not self._store(index, run, meter):
+            while (burst := stream.read_burst()) is not None:
+                if not self._store(index, burst, meter):
                     return
-                # Else this thread would keep the run while it waits for the next.
-                del run
+                # Else this thread would keep the burst while it waits for the next.
+                del burst
             with self.changed:
                 if self.queue.end(index):
                     self._wake()
@@ -179,19 +179,19 @@ class StreamThreads:
         if not schema.equals(self.schema):
             raise PartitionFailed(f"{stream.name} has another schema than the streams before it")
 
-    def _store(self, index: int, run: BatchRun, meter: Meter) -> bool:
-        """Queue the run, in RAM or on disk. False: the merge has ended."""
-        own_bytes, shared = meter.weigh(run)
+    def _store(self, index: int, burst: BatchBurst, meter: Meter) -> bool:
+        """Queue the burst, in RAM or on disk. False: the merge has ended."""
+        own_bytes, shared = meter.weigh(burst)
         with self.changed:
             if self._over():
                 return False
             reservation = self.queue.admit(index, own_bytes)
             if reservation is not None:
-                if self.queue.push(index, Held(run, reservation, shared)):
+                if self.queue.push(index, Held(burst, reservation, shared)):
                     self._wake()
                 return True
-        # Outside the lock: the disk must delay neither the consumer nor the threads whose runs fit in RAM.
-        parked = self.scratch.park(run.batches)
+        # Outside the lock: the disk must delay neither the consumer nor the threads whose bursts fit in RAM.
+        parked = self.scratch.park(burst.batches)
         with self.changed:
             if self.queue.push(index, parked):
                 self._wake()
@@ -305,22 +305,22 @@ _live: weakref.WeakSet[StreamThreads] = weakref.WeakSet()
 _exit_is_watched = False
 
 
-def _end_at_exit(run: StreamThreads) -> None:
+def _end_at_exit(threads: StreamThreads) -> None:
     global _exit_is_watched  # noqa: PLW0603  # once for each process
-    _live.add(run)
+    _live.add(threads)
     if not _exit_is_watched:
         # A thread inside a C++ call at the interpreter's end would abort the process.
         _exit_is_watched = True
         atexit.register(_close_all)
-        # ``take`` checks the pid (a system call) only for each run, so a child starts with no batches.
+        # ``take`` checks the pid (a system call) only for each burst, so a child starts with no batches.
         os.register_at_fork(after_in_child=_forget_all)
 
 
 def _forget_all() -> None:
-    for run in list(_live):
-        run.ready.clear()
+    for threads in list(_live):
+        threads.ready.clear()
 
 
 def _close_all() -> None:
-    for run in list(_live):
-        run.close()
+    for threads in list(_live):
+        threads.close()

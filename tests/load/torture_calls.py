@@ -318,7 +318,7 @@ class Calls:
         for index, stream in enumerate(partition_streams(self.server, info.endpoints, lane=lane)):
             try:
                 with _cancelled_after(stream.cancel, _left(deadline)):
-                    while (run := stream.read_run()) is not None:
+                    while (run := stream.read_burst()) is not None:
                         for batch in run.batches:
                             seen.add(index, batch)
                         if pause_seconds and self.shared.over.wait(min(pause_seconds, _left(deadline))):

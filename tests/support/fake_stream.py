@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_client.connection import Timeouts
-from spark_client.lanes.lane import BatchRun, Closed
+from spark_client.lanes.lane import BatchBurst, Closed
 from spark_client.merge.merged import AsyncMergedStream, MergedStream
 
 SCHEMA = pa.schema([("stream", pa.int64()), ("n", pa.int64())])
@@ -23,7 +23,7 @@ QUICK = Timeouts(slot_seconds=0.01, close_seconds=30)
 ROWS = 1000
 BATCH_BYTES = ROWS * 16
 Message = Any
-"""A record batch, a run of them, an error, or None for the end."""
+"""A record batch, a burst of them, an error, or None for the end."""
 
 
 class FakeStream:
@@ -61,7 +61,7 @@ class FakeStream:
     def send_run(self, first: int, rows: int, batches: int) -> None:
         """``batches`` batches of ``rows`` rows that come together."""
         starts = range(first, first + rows * batches, rows)
-        self._messages.put(BatchRun([self._batch(start, rows) for start in starts]))
+        self._messages.put(BatchBurst([self._batch(start, rows) for start in starts]))
 
     def finish(self) -> None:
         self._messages.put(None)
@@ -88,12 +88,12 @@ class FakeStream:
             raise message
         return message
 
-    def read_run(self) -> BatchRun | None:
+    def read_burst(self) -> BatchBurst | None:
         """As many as were sent by ``send_run`` together; else one."""
         message = self.read()
         if message is None:
             return None
-        return message if isinstance(message, BatchRun) else BatchRun([message])
+        return message if isinstance(message, BatchBurst) else BatchBurst([message])
 
     def overdue(self, now_seconds: float) -> bool:
         return self.late
@@ -130,4 +130,4 @@ def all_closed(streams: Sequence[FakeStream]) -> bool:
 
 
 def waits(merged: MergedStream | AsyncMergedStream) -> bool:
-    return merged._run.queue._consumer_waits
+    return merged._threads.queue._consumer_waits

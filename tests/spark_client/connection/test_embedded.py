@@ -115,4 +115,4 @@ def test_an_embedded_server_that_has_ended_is_not_waited_for() -> None:
     with pytest.raises(EmbeddedEnded):
         server.schema("d")
     with pytest.raises(EmbeddedEnded):
-        PartitionStream(server, ticket, lane="grpc").read_run()
+        PartitionStream(server, ticket, lane="grpc").read_burst()

@@ -16,7 +16,7 @@ from pyarrow import flight
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.lanes import messages
-from spark_client.lanes.messages import RUN_BYTES, MessageWriter, Part
+from spark_client.lanes.messages import BLOCK_BYTES, MessageWriter, Part
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.support.raw_flight import field, fields_of, path
 
@@ -118,7 +118,7 @@ def test_dictionaries_are_repeated_and_replaced_as_pyarrow_does(recorder: Record
     check(recorder, batches, [b"%d" % number for number in range(len(texts))])
 
 
-@pytest.mark.parametrize("rows", [1, RUN_BYTES // 8 - 1, RUN_BYTES // 8, RUN_BYTES // 8 + 1, 300_000])
+@pytest.mark.parametrize("rows", [1, BLOCK_BYTES // 8 - 1, BLOCK_BYTES // 8, BLOCK_BYTES // 8 + 1, 300_000])
 def test_buffers_around_the_size_of_a_run_are_sent_as_pyarrow_sends_them(
     recorder: Recorder, rows: int
 ) -> None:
@@ -157,7 +157,7 @@ def test_any_row_of_batches_decodes_to_itself(sizes: list[tuple[int, int]], toge
 
 
 def test_a_large_buffer_is_not_copied() -> None:
-    numbers = np.arange(RUN_BYTES)
+    numbers = np.arange(BLOCK_BYTES)
     writer = MessageWriter(pa.schema([("n", pa.int64())]))
     writer.add(pa.record_batch({"n": numbers}))
     (head, body) = writer.take()
@@ -166,13 +166,13 @@ def test_a_large_buffer_is_not_copied() -> None:
 
 
 def test_what_is_kept_refers_to_no_batch() -> None:
-    numbers = np.arange(RUN_BYTES)
+    numbers = np.arange(BLOCK_BYTES)
     writer = MessageWriter(pa.schema([("n", pa.int64())]))
     writer.add(pa.record_batch({"n": numbers}))
     writer.keep()
     numbers[:] = 0
     (_, body) = writer.take()
-    assert np.frombuffer(body, np.int64).tolist() == list(range(RUN_BYTES))
+    assert np.frombuffer(body, np.int64).tolist() == list(range(BLOCK_BYTES))
 
 
 def test_small_batches_are_few_parts_and_what_waits_is_known() -> None:
@@ -184,7 +184,7 @@ def test_small_batches_are_few_parts_and_what_waits_is_known() -> None:
     parts = writer.take()
     assert writer.waiting_bytes == 0
     # A head and a body for each, and a cut wherever a run was full.
-    assert 20 <= len(parts) <= 20 + 12_000 // RUN_BYTES + 1
+    assert 20 <= len(parts) <= 20 + 12_000 // BLOCK_BYTES + 1
     assert writer.take() == []
 
 

@@ -325,7 +325,7 @@ def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read
             BulkReader(pool, source.url, server, Ticket("d", 0, "g1"), beyond=True) for _ in range(2)
         )
         first.open()
-        while first.read_run() is not None:
+        while first.read_burst() is not None:
             pass
         first.close()
         source._sockets[0].shutdown(2)

@@ -39,7 +39,7 @@ def stream_of(server: RemoteServer, source: HttpSource, versions: Versions = SNA
 def numbers_of(stream: VersionStream) -> list[int]:
     try:
         found: list[int] = []
-        while (run := stream.read_run()) is not None:
+        while (run := stream.read_burst()) is not None:
             for batch in run.batches:
                 found += batch["n"].to_pylist()
         return found

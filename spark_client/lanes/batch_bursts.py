@@ -1,4 +1,4 @@
-"""An HTTP body as runs of record batches: a whole chunk at once where possible, else one message at a time.
+"""An HTTP body as bursts of record batches: a whole chunk at once where possible, else one message at a time.
 
 Guarantee: the batches are those of the Arrow stream in the body, each once and in order, however the body is cut into
 chunks. Arrow's stream decoder finds the stream's end and its faults. If the server has sent checksums, a message with
@@ -6,12 +6,12 @@ another one is not decoded; the batches before it are returned before the error.
 messages are only summed up, for the totals at the end.
 
 Whole chunks
-    Our server sends each run of messages as one chunk. A chunk of ``MIN_SCHEMAS`` times the schema message's size up
+    Our server sends each burst of messages as one chunk. A chunk of ``MIN_SCHEMAS`` times the schema message's size up
     to ``MAX_CHUNK_BYTES`` is received into one buffer, after a copy of the schema message, and decoded there: no call
     into Python for each message, 1.4 µs a batch instead of 6. A proxy may cut chunks elsewhere: from the first bytes
     on that are no whole message, an end marker, or refused by Arrow, the rest of the chunk is read one message at a
-    time. Compressed messages may decode to many times the chunk: a run ends with the message that brings its decoded
-    bytes to ``MAX_CHUNK_BYTES``, and the chunk's next messages are decoded for the next run.
+    time. Compressed messages may decode to many times the chunk: a burst ends with the message that brings its decoded
+    bytes to ``MAX_CHUNK_BYTES``, and the chunk's next messages are decoded for the next burst.
 
 One message
     Arrow's decoder asks for header and body by their lengths, through ``checked`` if checksums are wanted. It reads
@@ -35,7 +35,7 @@ from spark_client.arrow import has_dictionary
 
 from .checked import PREFIX_BYTES, CheckedMessages, DamagedArrival, check
 from .http import Body
-from .lane import BatchRun
+from .lane import BatchBurst
 
 MAX_CHUNK_BYTES = 4 << 20
 MIN_SCHEMAS = 8
@@ -43,7 +43,7 @@ _MAX_SCHEMA_BYTES = 64 << 10
 _ALIGNMENT_BYTES = 8
 
 
-class RunReader:
+class BurstReader:
     """The decoder of one body. The constructor waits for the schema.
 
     Args:
@@ -59,7 +59,7 @@ class RunReader:
         self._body = body
         self._checked = CheckedMessages(body) if checked else None
         self._damage: DamagedArrival | None = None
-        self._runs: Iterator[BatchRun] = iter(())
+        self._bursts: Iterator[BatchBurst] = iter(())
         first = b""
         if 0 < (size_bytes := body.next_chunk_bytes()) <= _MAX_SCHEMA_BYTES:
             first = body.read(size_bytes)
@@ -73,30 +73,30 @@ class RunReader:
         if any(has_dictionary(field.type) for field in self.schema):
             self._schema_message = b""
 
-    def read_run(self) -> BatchRun | None:
+    def read_burst(self) -> BatchBurst | None:
         """Wait for the next message; its batch and those of its chunk. None at Arrow's end of stream."""
-        if (run := self._next_of_chunk()) is not None:
-            return run
+        if (burst := self._next_of_chunk()) is not None:
+            return burst
         if self._schema_message:
             size_bytes = self._body.next_chunk_bytes()
             if MIN_SCHEMAS * len(self._schema_message) <= size_bytes <= MAX_CHUNK_BYTES:
-                self._runs = self._read_chunk(size_bytes)
-                if (run := self._next_of_chunk()) is not None:
-                    return run
+                self._bursts = self._read_chunk(size_bytes)
+                if (burst := self._next_of_chunk()) is not None:
+                    return burst
         try:
             batch, metadata = self._messages.read_next_batch_with_custom_metadata()
         except StopIteration:
             return None
         checksums = () if self._checked is None else self._checked.taken()
-        return BatchRun([batch], checksums=checksums, metadata=(metadata,))
+        return BatchBurst([batch], checksums=checksums, metadata=(metadata,))
 
-    def _next_of_chunk(self) -> BatchRun | None:
-        run = next(self._runs, None)
-        if run is None and self._damage is not None:
+    def _next_of_chunk(self) -> BatchBurst | None:
+        burst = next(self._bursts, None)
+        if burst is None and self._damage is not None:
             raise self._damage
-        return run
+        return burst
 
-    def _read_chunk(self, size_bytes: int) -> Iterator[BatchRun]:
+    def _read_chunk(self, size_bytes: int) -> Iterator[BatchBurst]:
         """The next chunk's whole messages, up to a damaged one; the rest of the chunk is given back at the end."""
         start = len(self._schema_message)
         buffer = pa.allocate_buffer(start + size_bytes)
@@ -127,7 +127,7 @@ class RunReader:
                 count, start = count + 1, end
                 decoded_bytes += batch.get_total_buffer_size()
                 if decoded_bytes >= MAX_CHUNK_BYTES:
-                    yield BatchRun(batches, buffer.size, sums, metadata)
+                    yield BatchBurst(batches, buffer.size, sums, metadata)
                     batches, sums, metadata, decoded_bytes = [], [], [], 0
         except (StopIteration, OSError, pa.ArrowException):
             pass
@@ -137,7 +137,7 @@ class RunReader:
         elif start < buffer.size:
             self._body.give_back(view[start:])
         if batches:
-            yield BatchRun(batches, buffer.size, sums, metadata)
+            yield BatchBurst(batches, buffer.size, sums, metadata)
 
     def _said(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
         """The ends and checksums of the messages up to the first damaged one, which is kept in ``_damage``.

@@ -1,4 +1,4 @@
-"""Bodies as runs of batches: which batches are one run, and that the rows do not depend on the chunks."""
+"""Bodies as bursts of batches: which batches are one burst, and that the rows do not depend on the chunks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.memory.pool import MemoryPool
-from spark_client.lanes.batch_runs import MAX_CHUNK_BYTES, RunReader
+from spark_client.lanes.batch_bursts import MAX_CHUNK_BYTES, BurstReader
 from spark_client.lanes.http import Body
-from spark_client.lanes.lane import BatchRun
+from spark_client.lanes.lane import BatchBurst
 from spark_client.merge.merge_queue import Meter
 from tests.support.http_source import END_OF_STREAM, chunk, messages
 
@@ -27,22 +27,22 @@ def batch_of(rows: int, start: int = 0) -> pa.RecordBatch:
     return pa.record_batch([pa.array(numbers), pa.array([str(n) for n in range(rows)])], schema=SCHEMA)
 
 
-def reader_of(*chunks: bytes, last: bytes = LAST_CHUNK) -> RunReader:
+def reader_of(*chunks: bytes, last: bytes = LAST_CHUNK) -> BurstReader:
     file = io.BufferedReader(io.BytesIO(b"".join(map(chunk, chunks)) + last))
-    return RunReader(Body(file, {"transfer-encoding": "chunked"}))  # type: ignore[arg-type]
+    return BurstReader(Body(file, {"transfer-encoding": "chunked"}))  # type: ignore[arg-type]
 
 
-def runs_of(reader: RunReader) -> list[BatchRun]:
-    runs = []
-    while (run := reader.read_run()) is not None:
-        runs.append(run)
+def runs_of(reader: BurstReader) -> list[BatchBurst]:
+    bursts = []
+    while (burst := reader.read_burst()) is not None:
+        bursts.append(burst)
     reader._body.finish()
     assert reader._body.ended
-    return runs
+    return bursts
 
 
-def batches_of(reader: RunReader) -> list[pa.RecordBatch]:
-    return [batch for run in runs_of(reader) for batch in run.batches]
+def batches_of(reader: BurstReader) -> list[pa.RecordBatch]:
+    return [batch for burst in runs_of(reader) for batch in burst.batches]
 
 
 def test_a_chunk_of_whole_messages_is_one_run_in_one_allocation() -> None:
@@ -50,32 +50,32 @@ def test_a_chunk_of_whole_messages_is_one_run_in_one_allocation() -> None:
     schema, *frames = messages(batches, SCHEMA)
     reader = reader_of(schema, b"".join(frames[:7]), b"".join(frames[7:]), END_OF_STREAM)
     assert reader.schema == SCHEMA
-    runs = runs_of(reader)
-    assert [len(run.batches) for run in runs] == [7, 3]
-    assert [batch for run in runs for batch in run.batches] == batches
-    for run, sent in zip(runs, (b"".join(frames[:7]), b"".join(frames[7:])), strict=True):
-        assert run.shared_bytes == len(schema) + len(sent)
-        addresses = [b.address for batch in run.batches for c in batch.columns for b in c.buffers() if b]
-        assert max(addresses) - min(addresses) < run.shared_bytes
+    bursts = runs_of(reader)
+    assert [len(burst.batches) for burst in bursts] == [7, 3]
+    assert [batch for burst in bursts for batch in burst.batches] == batches
+    for burst, sent in zip(bursts, (b"".join(frames[:7]), b"".join(frames[7:])), strict=True):
+        assert burst.shared_bytes == len(schema) + len(sent)
+        addresses = [b.address for batch in burst.batches for c in batch.columns for b in c.buffers() if b]
+        assert max(addresses) - min(addresses) < burst.shared_bytes
         assert all(address % 8 == 0 for address in addresses)
 
 
 def test_a_run_weighs_what_it_keeps_alive() -> None:
     schema, *frames = messages([batch_of(1)] * 50, SCHEMA)
-    (run,) = runs_of(reader_of(schema, b"".join(frames), END_OF_STREAM))
-    size_bytes, shared = Meter(MemoryPool(None), SCHEMA).weigh(run)
-    assert size_bytes == run.shared_bytes > 50 * 16
+    (burst,) = runs_of(reader_of(schema, b"".join(frames), END_OF_STREAM))
+    size_bytes, shared = Meter(MemoryPool(None), SCHEMA).weigh(burst)
+    assert size_bytes == burst.shared_bytes > 50 * 16
     assert shared == ()
 
 
 def test_a_message_is_not_held_back_for_the_next_chunk() -> None:
     schema, frame, _ = messages([batch_of(1000)] * 2, SCHEMA)
     reader = reader_of(schema, frame, last=b"")
-    run = reader.read_run()
-    assert run is not None
-    assert run.batches == [batch_of(1000)]
+    burst = reader.read_burst()
+    assert burst is not None
+    assert burst.batches == [batch_of(1000)]
     with pytest.raises(ConnectionResetError):
-        reader.read_run()
+        reader.read_burst()
 
 
 @given(
@@ -105,8 +105,8 @@ def test_a_body_that_is_cut_anywhere_gives_whole_batches_and_then_an_error(cut_a
     got: list[pa.RecordBatch] = []
 
     def read_on() -> None:
-        while (run := reader.read_run()) is not None:
-            got.extend(run.batches)
+        while (burst := reader.read_burst()) is not None:
+            got.extend(burst.batches)
         reader._body.finish()
 
     with pytest.raises(ConnectionResetError):
@@ -117,8 +117,8 @@ def test_a_body_that_is_cut_anywhere_gives_whole_batches_and_then_an_error(cut_a
 def test_an_end_marker_among_the_messages_is_the_end() -> None:
     schema, one, two = messages([batch_of(200), batch_of(200, 7)], SCHEMA)
     reader = reader_of(schema, one + END_OF_STREAM + two)
-    assert reader.read_run() is not None
-    assert reader.read_run() is None
+    assert reader.read_burst() is not None
+    assert reader.read_burst() is None
     with pytest.raises(ConnectionResetError, match="goes on after"):
         reader._body.finish()
 
@@ -126,11 +126,11 @@ def test_an_end_marker_among_the_messages_is_the_end() -> None:
 def test_garbage_behind_a_message_is_an_error_behind_its_batch() -> None:
     schema, one = messages([batch_of(200)], SCHEMA)
     reader = reader_of(schema, one + b"\xff\xff\xff\xff\x10\x00\x00\x00" + b"garbage!" * 2)
-    run = reader.read_run()
-    assert run is not None
-    assert run.batches == [batch_of(200)]
+    burst = reader.read_burst()
+    assert burst is not None
+    assert burst.batches == [batch_of(200)]
     with pytest.raises((pa.ArrowException, OSError)):
-        reader.read_run()
+        reader.read_burst()
 
 
 def test_dictionaries_large_chunks_and_wide_schemas_come_message_by_message() -> None:
@@ -140,11 +140,11 @@ def test_dictionaries_large_chunks_and_wide_schemas_come_message_by_message() ->
     large = pa.record_batch({"n": np.arange(MAX_CHUNK_BYTES // 8)})
     for batches in ([words, words, other], [wide, wide], [large, large]):
         schema, *frames = messages(batches, batches[0].schema)
-        runs = runs_of(reader_of(schema, *frames, END_OF_STREAM))
-        assert [batch.to_pydict() for run in runs for batch in run.batches] == [
+        bursts = runs_of(reader_of(schema, *frames, END_OF_STREAM))
+        assert [batch.to_pydict() for burst in bursts for batch in burst.batches] == [
             b.to_pydict() for b in batches
         ]
-        assert all(run.shared_bytes == 0 for run in runs)
+        assert all(burst.shared_bytes == 0 for burst in bursts)
 
 
 def test_compressed_batches_without_rows_and_without_columns_come_through() -> None:
@@ -159,9 +159,9 @@ def test_compressed_batches_without_rows_and_without_columns_come_through() -> N
     schema_bytes = SCHEMA.serialize().size
     body = sink.getvalue()[:-8]
     reader = reader_of(body[:schema_bytes], body[schema_bytes:], END_OF_STREAM)
-    (run,) = runs_of(reader)
-    assert run.batches == [batch_of(5000), batch_of(0), batch_of(5000)]
-    assert Meter(MemoryPool(None), SCHEMA).weigh(run)[0] > 2 * 5000 * 8
+    (burst,) = runs_of(reader)
+    assert burst.batches == [batch_of(5000), batch_of(0), batch_of(5000)]
+    assert Meter(MemoryPool(None), SCHEMA).weigh(burst)[0] > 2 * 5000 * 8
 
 
 @pytest.mark.parametrize("checked", [False, True])
@@ -177,9 +177,9 @@ def test_what_decodes_to_more_than_a_chunk_is_several_runs(checked: bool) -> Non
     chunks = b"".join(map(chunk, (data[:schema_bytes], data[schema_bytes:], END_OF_STREAM))) + LAST_CHUNK
     file = io.BufferedReader(io.BytesIO(chunks))
     body = Body(file, {"transfer-encoding": "chunked"})  # type: ignore[arg-type]
-    runs = runs_of(RunReader(body, checked=checked))
-    assert [len(run.batches) for run in runs] == [2, 2, 1]
-    assert all(batch == zeros for run in runs for batch in run.batches)
-    sums = [checksum for run in runs for checksum in run.checksums]
+    bursts = runs_of(BurstReader(body, checked=checked))
+    assert [len(burst.batches) for burst in bursts] == [2, 2, 1]
+    assert all(batch == zeros for burst in bursts for batch in burst.batches)
+    sums = [checksum for burst in bursts for checksum in burst.checksums]
     assert len(sums) == (5 if checked else 0)
     assert len(set(sums)) == (1 if checked else 0)

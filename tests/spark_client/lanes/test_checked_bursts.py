@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flight_server.lanes.http.chunks import CHECKED_MESSAGES, FramedMessage, chunks_of
 from flight_server.protocol import MessageKind, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
-from spark_client.lanes.batch_runs import RunReader
+from spark_client.lanes.batch_bursts import BurstReader
 from spark_client.lanes.checked import DamagedArrival
 from spark_client.lanes.http import Body
 from tests.support.http_source import END_OF_STREAM, chunk
@@ -42,23 +42,23 @@ def messages(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[FramedMes
 
 
 def sent(groups: Iterable[list[FramedMessage]], *, checked: bool = True) -> list[bytes]:
-    """As the server sends them: a run of messages for each group, and the end."""
-    runs = [b"".join(chunks_of(group, checked=checked)) for group in groups]
-    return [*runs, chunk(END_OF_STREAM), b"0\r\n\r\n"]
+    """As the server sends them: a burst of messages for each group, and the end."""
+    bursts = [b"".join(chunks_of(group, checked=checked)) for group in groups]
+    return [*bursts, chunk(END_OF_STREAM), b"0\r\n\r\n"]
 
 
-def reader_of(body: bytes) -> RunReader:
+def reader_of(body: bytes) -> BurstReader:
     file = io.BufferedReader(io.BytesIO(body))
-    return RunReader(Body(file, {"transfer-encoding": "chunked"}), checked=True)  # type: ignore[arg-type]
+    return BurstReader(Body(file, {"transfer-encoding": "chunked"}), checked=True)  # type: ignore[arg-type]
 
 
 def read(body: bytes) -> tuple[list[pa.RecordBatch], list[int]]:
     reader = reader_of(body)
     batches: list[pa.RecordBatch] = []
     checksums: list[int] = []
-    while (run := reader.read_run()) is not None:
-        batches += run.batches
-        checksums += run.checksums
+    while (burst := reader.read_burst()) is not None:
+        batches += burst.batches
+        checksums += burst.checksums
     reader._body.finish()
     return batches, checksums
 
@@ -105,8 +105,8 @@ def test_a_damaged_message_ends_the_stream_behind_those_before_it(
     reader = reader_of(b"".join([head, bytes(whole), *body[1:]]))
     found: list[pa.RecordBatch] = []
     try:
-        while (run := reader.read_run()) is not None:
-            found += run.batches
+        while (burst := reader.read_burst()) is not None:
+            found += burst.batches
         reader._body.finish()
     except (OSError, pa.ArrowException):
         assert found == batches[: len(found)]
@@ -121,4 +121,4 @@ def test_a_message_without_its_checksum_is_damage_where_others_had_one(schema: p
     head, *_ = sent([[first]])
     reader = reader_of(b"".join([head, *sent([rest], checked=False)]))
     with pytest.raises(DamagedArrival, match="no checksum"):
-        reader.read_run()
+        reader.read_burst()
