@@ -54,7 +54,6 @@ def drop_everything(server: ServerProcess) -> None:
 
 @pytest.mark.load
 @pytest.mark.timeout(900)
-@pytest.mark.asyncio(loop_factories=["asyncio"])  # the loop under test is the server's
 async def test_random_traffic_leaves_nothing_behind(
     request: pytest.FixtureRequest, flight_server_process: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
