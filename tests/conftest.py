@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import closing
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -128,17 +129,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what is quick first and load tests last; within each, the order stays random.
+    """Run what is quick first and load tests last; within each of the others, the order stays random.
 
     Of the tests of Spark the slow ones come first: each of their files is one process's, and the others would wait
-    for a long one that began last.
+    for a long one that began last. A worker begins with two load tests: a long one and one of the shortest.
     """
 
     def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
         return load, spark, slow != spark
 
+    def seconds(item: pytest.Item) -> int:
+        marker = item.get_closest_marker("load")
+        return marker.kwargs.get("seconds", 0) if marker else 0
+
     items.sort(key=rank)
+    load = sorted((item for item in items if item.get_closest_marker("load")), key=seconds, reverse=True)
+    if load:
+        pairs = zip_longest(load[: (len(load) + 1) // 2], reversed(load[(len(load) + 1) // 2 :]))
+        items[-len(load) :] = [item for pair in pairs for item in pair if item]
 
 
 def pytest_collection_finish() -> None:

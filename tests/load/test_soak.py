@@ -52,7 +52,7 @@ def drop_everything(server: ServerProcess) -> None:
                 list(client.do_action(("drop", json.dumps({"dataset": name}).encode())))
 
 
-@pytest.mark.load
+@pytest.mark.load(seconds=65)
 @pytest.mark.timeout(900)
 async def test_random_traffic_leaves_nothing_behind(
     request: pytest.FixtureRequest, flight_server_process: Callable[..., ServerProcess], tmp_path: Path
