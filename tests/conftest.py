@@ -1,8 +1,9 @@
 """Fixtures that all tests share.
 
-Each async test runs on asyncio and on uvloop, or, with the marker ``one_loop``, on uvloop alone. After each
-test nothing may be left over: no task, no thread, no child process, no reserved byte (see
-``tests.support.leftovers``). No step of a server's event loop may have taken long (see ``tests.support.loop_steps``).
+The server runs on uvloop, and so do its async tests. The client's async calls run on the loop of the user's program:
+its tests, and those of both together, run on asyncio and on uvloop. After each test nothing may be left over: no task,
+no thread, no child process, no reserved byte (see ``tests.support.leftovers``). No step of a server's event loop may
+have taken long (see ``tests.support.loop_steps``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import closing
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from pyarrow import flight
 
 from spark_client.connection import embedded
-from tests.support import collecting, durable, java, leftovers, loop_steps, server_process
+from tests.support import collecting, durable, java, leftovers, loop_steps, rooms, server_process
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
 
@@ -36,14 +39,17 @@ settings.load_profile("patient")
 # Hundreds of processes are started, and a fifth of the start of a server compiles: they keep the result.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+TESTS = Path(__file__).parent
+
 _failed = pytest.StashKey[bool]()
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run each async test once on each of these; one with the marker ``one_loop`` only as the server runs."""
-    if item.get_closest_marker("one_loop"):
-        return {"uvloop": uvloop.new_event_loop}
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    """Run an async test of the client on both loops, another only as the server runs."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    if item.path.relative_to(TESTS).parts[0] in ("spark_client", "integration"):
+        loops["asyncio"] = asyncio.new_event_loop
+    return loops
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -123,17 +129,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what is quick first and load tests last; within each, the order stays random.
+    """Run what is quick first and load tests last; within each of the others, the order stays random.
 
     Of the tests of Spark the slow ones come first: each of their files is one process's, and the others would wait
-    for a long one that began last.
+    for a long one that began last. A worker begins with two load tests: a long one and one of the shortest.
     """
 
     def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
         return load, spark, slow != spark
 
+    def seconds(item: pytest.Item) -> int:
+        marker = item.get_closest_marker("load")
+        return marker.kwargs.get("seconds", 0) if marker else 0
+
     items.sort(key=rank)
+    load = sorted((item for item in items if item.get_closest_marker("load")), key=seconds, reverse=True)
+    if load:
+        pairs = zip_longest(load[: (len(load) + 1) // 2], reversed(load[(len(load) + 1) // 2 :]))
+        items[-len(load) :] = [item for pair in pairs for item in pair if item]
 
 
 def pytest_collection_finish() -> None:
@@ -161,6 +175,13 @@ def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
     found = leftovers.left_over(before, reservations=not request.node.stash.get(_failed, False))
     if found:
         pytest.fail("left over by the test: " + "; ".join(found), pytrace=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def syntax_trees_of_one_module() -> Iterator[None]:
+    """Forget them after it: they are half a million objects, and many later tests end with a collection."""
+    yield
+    rooms.parsed.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -32,8 +32,7 @@ def put(location: str) -> None:
         writer.close()
 
 
-@pytest.mark.load
-@pytest.mark.asyncio(loop_factories=["uvloop"])  # gRPC's limit is not the loop's
+@pytest.mark.load(seconds=8)
 async def test_of_thousands_of_calls_at_once_none_is_cancelled_because_of_the_others() -> None:
     chosen = config.load({"port": 0, "http_port": -1, "memory_limit": 64 * MIB})
     async with Server(chosen) as server:

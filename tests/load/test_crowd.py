@@ -39,7 +39,7 @@ def put(location: str, batches: int) -> None:
         writer.close()
 
 
-@pytest.mark.load
+@pytest.mark.load(seconds=8)
 def test_every_reader_of_a_crowd_begins_before_the_others_have_ended(
     flight_server_process: Callable[..., ServerProcess],
 ) -> None:
@@ -65,8 +65,7 @@ def test_every_reader_of_a_crowd_begins_before_the_others_have_ended(
     assert server.events("internal_error") == []
 
 
-@pytest.mark.load
-@pytest.mark.asyncio(loop_factories=["asyncio"])  # gRPC's limit is not the loop's
+@pytest.mark.load(seconds=32)
 async def test_calls_that_come_while_the_server_is_busy_for_long_are_answered() -> None:
     chosen = config.load({"port": 0, "http_port": -1, "memory_limit": 64 * MIB})
     async with Server(chosen) as server:

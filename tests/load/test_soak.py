@@ -52,9 +52,8 @@ def drop_everything(server: ServerProcess) -> None:
                 list(client.do_action(("drop", json.dumps({"dataset": name}).encode())))
 
 
-@pytest.mark.load
+@pytest.mark.load(seconds=65)
 @pytest.mark.timeout(900)
-@pytest.mark.asyncio(loop_factories=["asyncio"])  # the loop under test is the server's
 async def test_random_traffic_leaves_nothing_behind(
     request: pytest.FixtureRequest, flight_server_process: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:

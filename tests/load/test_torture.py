@@ -13,7 +13,7 @@ import pytest
 from tests.load.torture import Torture
 
 
-@pytest.mark.load
+@pytest.mark.load(seconds=41)
 @pytest.mark.timeout(0)  # each of its waits has a deadline
 def test_what_was_acknowledged_is_there_and_what_was_given_up_changes_nothing(
     request: pytest.FixtureRequest, tmp_path: Path

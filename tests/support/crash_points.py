@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,14 @@ class CrashPoints:
     ) -> None:
         for name, function in self._originals.items():
             setattr(os, name, function)
+
+    def of_each_kind(self) -> list[Image]:
+        """Of the images that follow one kind of step while the same was acknowledged, the first and the last."""
+        kinds: dict[tuple[str, int], list[Image]] = {}
+        for image in self.images:
+            kind = re.sub(r"-[0-9a-f-]+", "", image.step)
+            kinds.setdefault((kind, image.acknowledged), []).append(image)
+        return [each for images in kinds.values() for each in dict.fromkeys((images[0], images[-1]))]
 
     def _wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(first: Any, *rest: Any, **options: Any) -> Any:

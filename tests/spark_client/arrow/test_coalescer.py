@@ -75,7 +75,7 @@ def inputs(draw: st.DrawFn) -> tuple[pa.Schema, int, list[tuple[pa.RecordBatch, 
     target=st.sampled_from([64, 1000, 10**6]),
     block_bytes=st.sampled_from([1, 500, 10**6]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_each_row_comes_back_once_in_its_partition_and_in_order(
     data: tuple[pa.Schema, int, list[tuple[pa.RecordBatch, Any]]],
     budget_bytes: int,

@@ -292,13 +292,13 @@ def check(world: World) -> None:
     assert world.pool.used_bytes == 0, "something is still reserved"
 
 
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plans)
 def test_every_schedule_ends_with_every_item_once_or_the_first_error(plan: Plan) -> None:
     check(run(plan))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(deadline=None)
 @given(plans)
 def test_streams_are_drained_to_their_end_though_the_consumer_takes_nothing(plan: Plan) -> None:
     plan.consumer, plan.breaks = "absent", {}
@@ -309,7 +309,7 @@ def test_streams_are_drained_to_their_end_though_the_consumer_takes_nothing(plan
     check(world)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(plans)
 def test_an_ample_budget_never_touches_the_disk(plan: Plan) -> None:
     plan.budget_bytes, plan.outsider = 100_000, False

@@ -30,6 +30,11 @@ async def until_it_waits(holder: list[AsyncMergedStream]) -> None:
         await asyncio.sleep(0)
 
 
+async def test_the_tests_of_the_clients_async_calls_run_on_both_loops(request: pytest.FixtureRequest) -> None:
+    module = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+    assert request.node.name.endswith(f"[{module}]")
+
+
 async def test_async_for_gives_every_row_from_ram_and_disk() -> None:
     streams = fakes(3)
     for stream in streams:

@@ -155,7 +155,7 @@ def test_a_crash_at_any_step_loses_no_version_and_counts_none_twice(base: Path) 
         work(history)
     engine.close()
     assert len(points.images) > 60
-    for image in points.images:
+    for image in points.of_each_kind():
         check(image, history)
         shutil.rmtree(image.path)
 

@@ -21,6 +21,7 @@ from flight_server.protocol import KeepRule
 from tests.support import keep_model
 from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
+from tests.support.ram_directory import ram_directory
 from tests.support.run_rows import columns, fewer_bits, listed, updates_of
 
 LATEST: dict[str, Any] = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
@@ -143,34 +144,39 @@ class Scenario:
     def check(self, *, deltas: bool) -> None:
         since, upper = self.engine.changelog.since, self.engine.changelog.upper
         assert upper == len(self.model.versions)
-        for upto in range(since, upper + 1):
-            assert self.engine.snapshot(upto) == self.model.shown(upto), (since, upto, self.model.versions)
-            for after in range(since, upto + 1) if deltas else ():
-                assert self.engine.deltas(after, upto) == self.model.changes(after, upto), (after, upto)
+        for version in range(since, upper + 1):
+            found, shown = self.engine.snapshot(version), self.model.shown(version)
+            assert found == shown, (since, version, self.model.versions)
+            if deltas:
+                assert self.engine.deltas(version, upper) == self.model.changes(version, upper), (
+                    version,
+                    upper,
+                )
 
 
 @pytest.mark.parametrize("large_keys", [False, True], ids=["small keys", "large keys"])
 @pytest.mark.parametrize("name", RULES)
 def test_deletes_are_what_a_model_says_at_every_version(
-    name: str, large_keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, large_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large_keys:
         monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
         monkeypatch.setattr(views, "SLICE_ROWS", 3)
         monkeypatch.setattr(views, "SLICE_BYTES", 150)
         monkeypatch.setattr(merges, "HELD_BYTES", 1200)
-    few = name == "sql" or large_keys  # a query takes some 10 ms, as do the pieces of a key
-    for seed in range(1 if few else 6):
-        (tmp_path / str(seed)).mkdir()
-        scenario = Scenario(tmp_path / str(seed), RULES[name], seed)
-        steps = [scenario.put] * 5 + [scenario.delete] * 3 + [scenario.merge] * 5 + [scenario.restart]
-        try:
-            for number in range(20 if large_keys else 40):
-                scenario.random.choice(steps)()
-                if number % (8 if few else 4) == 0:
-                    scenario.check(deltas=number % 20 == 0)
-        finally:
-            scenario.engine.close()
+    # A query takes some 10 ms, as do the pieces of a key.
+    seeds, steps, every = (1, 12, 6) if name == "sql" or large_keys else (4, 40, 4)
+    for seed in range(seeds):
+        with ram_directory() as directory:
+            scenario = Scenario(directory, RULES[name], seed)
+            acts = [scenario.put] * 5 + [scenario.delete] * 3 + [scenario.merge] * 5 + [scenario.restart]
+            try:
+                for number in range(1, steps + 1):
+                    scenario.random.choice(acts)()
+                    if number % every == 0:
+                        scenario.check(deltas=number == steps)
+            finally:
+                scenario.engine.close()
 
 
 def put(key: str, time: int, kind: str | None = None) -> tuple[Row, int]:

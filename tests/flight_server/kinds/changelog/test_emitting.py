@@ -158,7 +158,7 @@ def test_a_crash_at_any_step_emits_each_pair_once(base: Path) -> None:
         assert any(isinstance(run, RunFile) for run in engine.target.runs)
         engine.close()
     assert len(points.images) > 60
-    for image in points.images:
+    for image in points.of_each_kind():
         check(image)
         shutil.rmtree(image.path)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.rules import make_rule
@@ -106,7 +106,6 @@ def check(spec: KeepRule, history: Any) -> None:
 
 @by_name
 @given(history=histories(rows))
-@settings(max_examples=300)
 def test_compaction_changes_no_later_version(spec: KeepRule, history: Any) -> None:
     check(spec, history)
 

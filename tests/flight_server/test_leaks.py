@@ -124,7 +124,6 @@ def overwrite(raw: RawFlight) -> None:
     raw.put(put_messages(command({"dataset": "o", "mode": "overwrite"}), [BATCH]))
 
 
-@pytest.mark.one_loop
 async def test_no_object_of_ours_outlives_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_put, "LOOK_SECONDS", 0.05)
     chosen = config.load(
