@@ -91,7 +91,7 @@ class _Extents:
         self.count = 0
 
     def read(self, size_bytes: int) -> pa.Buffer:
-        if not self._left.size and (parked := next(self._extents, None)) is not None:
+        if size_bytes and not self._left.size and (parked := next(self._extents, None)) is not None:
             self._left = _bytes_of(parked)
             self.count += 1
         size_bytes = min(size_bytes, self._left.size)
@@ -226,30 +226,26 @@ class SharedHead:
         self._gather = _Gather()
         self._writer: Any = None
         self._head: Parked | None = None
-        self._empty_bytes = 0
 
     def park(self, rows: pa.RecordBatch) -> tuple[Parked, Parked]:
         """The extents of the head, which may be that of earlier batches, and of the rows. Raises as Scratch.park."""
-        self._gather.taken()
-        # Before a batch with other dictionaries Arrow writes these: so a batch without rows says whether it has any.
-        if self._head is None or self._size_of(rows.slice(0, 0)) != self._empty_bytes:
-            self._begin(rows)
-        assert self._head is not None
+        self._gather.taken()  # of a write that failed
+        head, written = self._head, None if self._head is None else self._written(rows)
+        if head is None or written is None:
+            self._head = None
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._gather, mode="w"), rows.schema)
+            self._writer.write_batch(rows.slice(0, 0))
+            head = self._head = self._scratch._append(self._gather.taken(), 1)
+            written = self._written(rows)
+            assert written is not None
+        return head, self._scratch._append(written, 1)
+
+    def _written(self, rows: pa.RecordBatch) -> list[memoryview] | None:
+        """Arrow's bytes; None if other dictionaries are before them."""
+        before = self._writer.stats.num_dictionary_batches
         self._writer.write_batch(rows)
-        return self._head, self._scratch._append(self._gather.taken(), 1)
-
-    def _begin(self, rows: pa.RecordBatch) -> None:
-        self._head = None
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._gather, mode="w"), rows.schema)
-        self._writer.write_batch(rows.slice(0, 0))
-        head = self._scratch._append(self._gather.taken(), 1)
-        self._empty_bytes = self._size_of(rows.slice(0, 0))
-        self._head = head
-
-    def _size_of(self, batch: pa.RecordBatch) -> int:
-        """How many bytes Arrow writes for it."""
-        self._writer.write_batch(batch)
-        return sum(map(len, self._gather.taken()))
+        pieces = self._gather.taken()
+        return pieces if self._writer.stats.num_dictionary_batches == before else None
 
 
 def _bytes_of(parked: Parked) -> pa.Buffer:
