@@ -66,9 +66,6 @@ class OpenFiles(Generic[T]):
             if known is not None:
                 known.file.close()
             known = self._open[key] = _Open(file, thing)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
             return self._used(known, user)
 
     def forget(self, key: str) -> None:
@@ -86,6 +83,9 @@ class OpenFiles(Generic[T]):
         known.used = time.monotonic()
         if user is not None:
             known.users.add(user)
+        if self._thread is None:  # also in a child of the process that added it
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
         return known.thing
 
     def _run(self) -> None:

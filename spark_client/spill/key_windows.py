@@ -14,8 +14,8 @@ How
 Memory
     While rows are gathered and written: the budget, a third of it for the copies that are written, and the largest
     batch once more; the given rows are released on the way. While windows are read: half of the budget.
-    ``ROW_BYTES`` for each row and dictionaries are included. Each extent of a list brings its own dictionaries: a
-    list with few rows and large dictionaries is not split, and may take more.
+    ``ROW_BYTES`` for each row and dictionaries are included, once for rows that were written together. A list with few
+    rows and large dictionaries is not split, and may take more.
     The extents' places take about 500 bytes each, which is 1/1000 of the rows that were written.
 
 One hash
@@ -38,7 +38,7 @@ import pyarrow as pa
 from flight_server.memory import allocator
 
 from .gathered import Gathered
-from .hash_lists import Extent, HashFile, HashLists, KeyHashes
+from .hash_lists import Extent, HashFile, HashLists, KeyHashes, weight_bytes
 from .task_memory import TaskMemory
 
 _SMALL = 8
@@ -80,14 +80,14 @@ class _ReadAgain(Rows):
         super().__init__(())
         self._file, self._extents = file, extents
         self.rows = sum(extent.rows for extent in extents)
-        self.size_bytes = sum(extent.weight_bytes for extent in extents)
+        self.size_bytes = weight_bytes(extents)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         check_held = super().__iter__
         check_held()
-        for extent in self._extents:
+        for batch in self._file.read(iter(self._extents)):
             check_held()
-            yield self._file.read(extent)
+            yield batch
 
     def release(self) -> None:
         super().release()
@@ -166,8 +166,8 @@ class _Spilled:
     def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
         self._hashes = hashes
         self._room_bytes = memory.budget_bytes // 2
-        self._file = HashFile(memory)
-        self._sides = [HashLists(self._file, each) for each in hashes]
+        self._files = [HashFile(memory) for _ in hashes]
+        self._sides = list(map(HashLists, self._files, hashes))
 
     def write(self, gathered: Sequence[Gathered]) -> None:
         """Write all rows, and hold none."""
@@ -186,14 +186,16 @@ class _Spilled:
         for extents in _neighbours(sides, self._room_bytes // _SMALL):
             every = [extent for side in extents for extent in side]
             low, high = min(extent.low for extent in every), max(extent.high for extent in every)
-            fits = sum(extent.weight_bytes for extent in every) <= self._room_bytes
+            fits = sum(map(weight_bytes, extents)) <= self._room_bytes
             # Fewer rows in each list would be read with as large dictionaries.
             fits = fits or sum(extent.rows_bytes for extent in every) <= self._room_bytes // _SPLIT
             del every
             if fits or low == high:
                 yield from self._window(extents, one_hash=not fits)
                 continue
-            deeper = [HashLists(self._file, each, low, high) for each in self._hashes]
+            deeper = [
+                HashLists(file, each, low, high) for file, each in zip(self._files, self._hashes, strict=True)
+            ]
             for lists, side in zip(deeper, extents, strict=True):
                 lists.move(side)
             _give_back()
@@ -201,9 +203,11 @@ class _Spilled:
 
     def _window(self, extents: Sequence[list[Extent]], *, one_hash: bool) -> Iterator[Window]:
         if one_hash:
-            sides: tuple[Rows, ...] = tuple(_ReadAgain(self._file, side) for side in extents)
+            sides: tuple[Rows, ...] = tuple(map(_ReadAgain, self._files, extents))
         else:
-            sides = tuple(Rows([self._file.read(extent) for extent in side]) for side in extents)
+            sides = tuple(
+                Rows(list(file.read(iter(side)))) for file, side in zip(self._files, extents, strict=True)
+            )
         del extents
         try:
             yield Window(sides, one_hash=one_hash)
@@ -218,18 +222,16 @@ def _neighbours(sides: Sequence[HashLists], size_bytes: int) -> Iterator[list[li
     given are no longer in the lists.
     """
     waiting: list[list[Extent]] = [[] for _ in sides]
-    waiting_bytes = 0
     for number in range(len(sides[0].lists)):
         here = [side.lists[number] for side in sides]
-        here_bytes = sum(extent.weight_bytes for side in here for extent in side)
-        if waiting_bytes and waiting_bytes + here_bytes > size_bytes:
+        both_bytes = sum(weight_bytes([*one, *other]) for one, other in zip(waiting, here, strict=True))
+        if any(waiting) and both_bytes > size_bytes:
             yield waiting
-            waiting, waiting_bytes = [[] for _ in sides], 0
+            waiting = [[] for _ in sides]
         for side, extents in zip(waiting, here, strict=True):
             side.extend(extents)
             extents.clear()
-        waiting_bytes += here_bytes
-    if waiting_bytes:
+    if any(waiting):
         yield waiting
 
 

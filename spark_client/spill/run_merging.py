@@ -33,7 +33,7 @@ from spark_client.arrow import Picker, SortCodes, SortKey
 
 from .gathered import ROW_BYTES
 from .row_pieces import OUT_BYTES, cut, piece_bytes, pieces, row_weights
-from .scratch import Parked, Scratch
+from .scratch import Parked, Scratch, SharedHead
 from .task_memory import TaskMemory
 
 _LEAST_BYTES = 64 << 10
@@ -46,6 +46,7 @@ class Runs:
         self._keys = keys
         self._memory = memory
         self._scratch = Scratch(memory.scratch_dir)
+        self._shared = SharedHead(self._scratch)
         self._runs: list[_Run] = []
         self._block_bytes = min(max(memory.budget_bytes // 512, _LEAST_BYTES), OUT_BYTES)
 
@@ -64,15 +65,20 @@ class Runs:
                 for start in range(0, len(runs), most)
             ]
         self._scratch.close()
+        del self._shared
         yield from self._merge(runs)
 
     def _written(self, rows: Iterable[pa.RecordBatch]) -> _Run:
         run = _Run(self._scratch, self._keys)
-        for batch in rows:
-            weights = row_weights(batch) + ROW_BYTES
-            for start, end in pieces(weights, self._block_bytes):
-                weight = int(weights[start:end].sum())
-                self._memory.spilled_bytes += run.append(batch.slice(start, end - start), weight)
+        before_bytes = self._scratch.written_bytes
+        try:
+            for batch in rows:
+                weights = row_weights(batch) + ROW_BYTES
+                for start, end in pieces(weights, self._block_bytes):
+                    block = batch.slice(start, end - start)
+                    run.append(self._shared.park(block), end - start, int(weights[start:end].sum()))
+        finally:
+            self._memory.spilled_bytes += self._scratch.written_bytes - before_bytes
         return run
 
     def _most_at_once(self, runs: list[_Run]) -> int:
@@ -134,25 +140,23 @@ class _Run:
     """Blocks in a file, in order, and those that were read."""
 
     def __init__(self, scratch: Scratch, keys: Sequence[SortKey]) -> None:
-        self._scratch = scratch
         self._keys = keys
-        self.parked: deque[Parked] = deque()
+        self.parked: deque[tuple[Parked, Parked]] = deque()
+        self._reading = _read(scratch, self.parked)
         self.blocks: deque[_Block] = deque()
         self.largest_bytes = 1
         self._most_rows = 0
 
-    def append(self, rows: pa.RecordBatch, weight: int) -> int:
-        """Write a block; how many bytes."""
-        parked = self._scratch.park([rows])
+    def append(self, parked: tuple[Parked, Parked], rows: int, weight: int) -> None:
+        """Add a block that ``SharedHead`` has written."""
         self.parked.append(parked)
         self.largest_bytes = max(self.largest_bytes, weight)
-        self._most_rows = max(self._most_rows, rows.num_rows)
-        return parked.size_bytes
+        self._most_rows = max(self._most_rows, rows)
 
     def fill(self) -> None:
         """Read the next block if less than one is in memory."""
         if self.parked and sum(block.codes.rows for block in self.blocks) < self._most_rows:
-            (rows,) = self._scratch.read(self.parked.popleft())
+            rows = next(self._reading)
             self.blocks.append(_Block.of(rows, SortCodes.of(rows, self._keys)))
 
     @property
@@ -172,6 +176,18 @@ class _Run:
                 yield first
                 return
             yield self.blocks.popleft()
+
+
+def _read(scratch: Scratch, parked: deque[tuple[Parked, Parked]]) -> Iterator[pa.RecordBatch]:
+    """The blocks in a file, which is forgotten with each; a head is read once for those that follow it."""
+
+    def after(head: Parked) -> Iterator[Parked]:
+        while parked and parked[0][0] is head:
+            yield parked.popleft()[1]
+
+    while parked:
+        head = parked[0][0]
+        yield from scratch.read_after(head, after(head))
 
 
 def _ordered(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,8 @@ Format
     of *extents*, written one after the other and never changed. An extent is one complete Arrow IPC stream (schema,
     dictionaries, record batches, end marker). It is valid when its :class:`Parked` exists, which is made after the
     last byte was written. It has no checksum, because it does not outlive this process.
+    Of rows with the same dictionaries the stream may also be in several extents (:class:`SharedHead`): a *head* with
+    the schema and the dictionaries, and one with a record batch for each of those that follow it.
 
 Who holds the data
     A ``Parked`` refers to its segment, and a segment's last reference closes its file. So disk space is freed segment
@@ -23,8 +25,9 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -59,12 +62,10 @@ class _Gather:
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
-        self.size_bytes = 0
 
     def write(self, data: Any) -> int:
         piece = memoryview(data).cast("B") if len(data) else memoryview(b"")
         self.pieces.append(piece)
-        self.size_bytes += len(piece)
         return len(piece)
 
     def flush(self) -> None:
@@ -72,6 +73,33 @@ class _Gather:
 
     def close(self) -> None:
         """Keeps the pieces: they are written after Arrow's writer has closed."""
+
+    def taken(self) -> list[memoryview]:
+        """The pieces, which this object holds no longer."""
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+
+class _Extents:
+    """A file for Arrow's reader that has the bytes of extents one after the other, each read when it is needed."""
+
+    closed = False
+
+    def __init__(self, extents: Iterable[Parked]) -> None:
+        self._extents = iter(extents)
+        self._left = pa.py_buffer(b"")
+        self.count = 0
+
+    def read(self, size_bytes: int) -> pa.Buffer:
+        if size_bytes and not self._left.size and (parked := next(self._extents, None)) is not None:
+            self._left = _bytes_of(parked)
+            self.count += 1
+        size_bytes = min(size_bytes, self._left.size)
+        found, self._left = self._left.slice(0, size_bytes), self._left.slice(size_bytes)
+        return found
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +140,11 @@ class Scratch:
         with pa.ipc.new_stream(pa.PythonFile(gather, mode="w"), batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
+        return self._append(gather.taken(), len(batches))
+
+    def _append(self, pieces: list[memoryview], batches: int) -> Parked:
+        """Write one extent. The same errors as ``park``."""
+        size_bytes = sum(map(len, pieces))
         with self._lock:
             if self._closed:
                 raise ValueError("the scratch is closed")
@@ -120,7 +153,7 @@ class Scratch:
                 if segment is None or segment.size_bytes >= self._segment_bytes:
                     self._current = segment = _Segment(self.directory)
                 offset = segment.size_bytes
-                _write(segment.fd, gather.pieces, offset)
+                _write(segment.fd, pieces, offset)
             except OSError as error:
                 # Else half a batch would take disk space until the segment is closed.
                 if self._current is not None:
@@ -130,9 +163,9 @@ class Scratch:
                     f"be written ({error.strerror}): give the client more memory, or a scratch_dir with room",
                     scratch_dir=self.directory,
                 ) from error
-            segment.size_bytes += gather.size_bytes
-            self.written_bytes += gather.size_bytes
-        return Parked(segment, offset, gather.size_bytes, len(batches))
+            segment.size_bytes += size_bytes
+            self.written_bytes += size_bytes
+        return Parked(segment, offset, size_bytes, batches)
 
     def read(self, parked: Parked) -> list[pa.RecordBatch]:
         """The batches, in one new buffer. Takes no lock; twice is fine.
@@ -140,16 +173,8 @@ class Scratch:
         Raises:
             CorruptFrame: the file's bytes are not those that were written.
         """
-        buffer = pa.allocate_buffer(parked.size_bytes)
-        view = memoryview(buffer)
-        done = 0
         try:
-            while done < parked.size_bytes:
-                count = os.preadv(parked.segment.fd, [view[done:]], parked.offset + done)
-                if count == 0:
-                    raise OSError(0, "the file ends too early")
-                done += count
-            with pa.ipc.open_stream(buffer) as reader:
+            with pa.ipc.open_stream(_bytes_of(parked)) as reader:
                 batches = list(reader)
         except (OSError, pa.ArrowInvalid) as error:
             raise CorruptFrame(
@@ -162,11 +187,78 @@ class Scratch:
             )
         return batches
 
+    def read_after(self, head: Parked, rows: Iterable[Parked]) -> Iterator[pa.RecordBatch]:
+        """The batches that were parked with this head (:class:`SharedHead`), one by one; they share its dictionaries.
+        Each has memory of its own. Raises CorruptFrame.
+        """
+        extents = _Extents(chain([head], rows))
+        found = 0
+        try:
+            with pa.ipc.open_stream(pa.PythonFile(extents, mode="r")) as reader:
+                reader.read_next_batch()  # the head's own, which has no rows
+                for batch in reader:
+                    found += 1
+                    yield batch
+        except (OSError, pa.ArrowInvalid, StopIteration) as error:
+            raise CorruptFrame(
+                f"a batch cannot be read back from the scratch file in {self.directory}: {error}"
+            ) from error
+        if found + 1 != extents.count:
+            # As in read.
+            raise CorruptFrame(
+                f"{found} of {extents.count - 1} batches came back from the scratch file in {self.directory}"
+            )
+
     def close(self) -> None:
         """Refuse new batches. Parked batches stay readable; twice is fine."""
         with self._lock:
             self._closed = True
             self._current = None
+
+
+class SharedHead:
+    """Parks batches of one schema, whose dictionaries are written once for all that have the same, one after the other.
+    It keeps the dictionaries of the last batch in RAM.
+    """
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self._gather = _Gather()
+        self._writer: Any = None
+        self._head: Parked | None = None
+
+    def park(self, rows: pa.RecordBatch) -> tuple[Parked, Parked]:
+        """The extents of the head, which may be that of earlier batches, and of the rows. Raises as Scratch.park."""
+        self._gather.taken()  # of a write that failed
+        head, written = self._head, None if self._head is None else self._written(rows)
+        if head is None or written is None:
+            self._head = None
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._gather, mode="w"), rows.schema)
+            self._writer.write_batch(rows.slice(0, 0))
+            head = self._head = self._scratch._append(self._gather.taken(), 1)
+            written = self._written(rows)
+            assert written is not None
+        return head, self._scratch._append(written, 1)
+
+    def _written(self, rows: pa.RecordBatch) -> list[memoryview] | None:
+        """Arrow's bytes; None if other dictionaries are before them."""
+        before = self._writer.stats.num_dictionary_batches
+        self._writer.write_batch(rows)
+        pieces = self._gather.taken()
+        return pieces if self._writer.stats.num_dictionary_batches == before else None
+
+
+def _bytes_of(parked: Parked) -> pa.Buffer:
+    """The extent, in a new buffer. Raises OSError."""
+    buffer = pa.allocate_buffer(parked.size_bytes)
+    view = memoryview(buffer)
+    done = 0
+    while done < parked.size_bytes:
+        count = os.preadv(parked.segment.fd, [view[done:]], parked.offset + done)
+        if count == 0:
+            raise OSError(0, "the file ends too early")
+        done += count
+    return buffer
 
 
 def _write(fd: int, pieces: list[memoryview], offset: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_client.hosts import HostFile, OpenFiles
+from spark_client.hosts import HostFile, OpenFiles, open_files
+from tests.support.polling import eventually
 
 
 @pytest.fixture
@@ -49,3 +51,25 @@ def test_a_thing_whose_file_was_removed_is_not_given_and_makes_way_for_another(
     things.forget("a")
     things.forget("a")
     assert things.get("a") is None
+
+
+def test_a_forked_child_forgets_what_it_has_used_of_its_parents_things(
+    things: OpenFiles[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(open_files, "_POLL_SECONDS", 0.01)
+    file = opened(tmp_path / "a")
+    user = threading.Lock()
+    things.add("a", file, "thing", user)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if things.get("a") == "thing":
+                del user
+                eventually(lambda: is_closed(file), expected=True, deadline_seconds=10)
+                code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not is_closed(file)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +136,37 @@ def test_a_full_disk_is_an_error_that_says_what_to_change(tmp_path: Path) -> Non
     memory = TaskMemory(TINY, str(tmp_path / "not there"))
     with pytest.raises(OutOfBudget, match="a scratch_dir with room"):
         list(sorted_batches(iter(data.to_batches(max_chunksize=1000)), [SortKey("k")], memory))
+
+
+def test_large_dictionaries_are_written_about_once_and_files_closed_without_the_collector(
+    tmp_path: Path,
+) -> None:
+    """A dictionary of a tenth of the budget would come again with each of hundreds of blocks."""
+    words = pa.array([f"{number:>40}" for number in range(10_000)])
+    random = np.random.default_rng(1)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(60):
+            numbers = random.integers(0, 1 << 30, 10_000)
+            coded = pa.DictionaryArray.from_arrays(pa.array((numbers % 10_000).astype(np.int32)), words)
+            yield pa.record_batch({"n": numbers, "coded": coded})
+
+    memory = TaskMemory(4 << 20, str(tmp_path))
+    gc.disable()
+    try:
+        for stop in (3, 1 << 30):
+            memory.spilled_bytes, last = 0, -1
+            found = sorted_batches(batches(), [SortKey("n")], memory)
+            for batch in islice(found, stop):
+                given = batch.column("n").to_numpy()
+                assert last <= given[0]
+                assert (np.diff(given) >= 0).all()
+                last = given[-1]
+                shown = batch.column("coded").cast(pa.string()).to_pylist()
+                assert list(map(int, shown)) == (given % 10_000).tolist()
+            assert memory.spilled_bytes < 1.5 * 60 * 10_000 * 12
+            del found
+            links = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+            assert not any(str(tmp_path) in str(each.readlink()) for each in links)
+    finally:
+        gc.enable()

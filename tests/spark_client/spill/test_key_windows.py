@@ -164,6 +164,38 @@ def test_a_key_with_most_rows_of_either_side_is_written_once() -> None:
         assert memory.spilled_bytes < 1.3 * sum(batch.nbytes for each in sides for batch in each)
 
 
+@pytest.mark.parametrize("dictionaries", [1, 3])
+def test_rows_with_large_dictionaries_are_written_about_once(dictionaries: int) -> None:
+    """A dictionary of a tenth of the budget would come again with each of thousands of extents."""
+    words = [[f"{number:>40}" for number in range(i, i + 2_500)] for i in range(0, 300 * dictionaries, 300)]
+    kinds = [pa.array(some) for some in words]
+    random = np.random.default_rng(1)
+
+    def side() -> Iterator[pa.RecordBatch]:
+        for number in range(60):
+            keys = random.integers(0, 1 << 30, 5_000).astype(np.int32)
+            codes = pa.array((keys % 2_500).astype(np.int32))
+            coded = pa.DictionaryArray.from_arrays(codes, kinds[number % dictionaries])
+            yield pa.record_batch({"k": keys, "coded": coded})
+
+    memory = TaskMemory(1 << 20)
+    data_bytes = 60 * 5_000 * 8
+    before_bytes = pa.total_allocated_bytes()
+    rows = count = 0
+    for window in windows([side()], [by_key], memory):
+        assert pa.total_allocated_bytes() - before_bytes < 2 * memory.budget_bytes
+        count += 1
+        for batch in window.sides[0]:
+            rows += batch.num_rows
+            if not count % 20:
+                found = np.array(batch.column("coded").cast(pa.string()).to_pylist())
+                offsets = found.astype(int) - np.asarray(batch.column("k")) % 2_500
+                assert set(offsets) <= {300 * number for number in range(dictionaries)}
+    assert rows == 300_000
+    assert count < 200
+    assert memory.spilled_bytes < 1.5 * data_bytes
+
+
 def test_a_key_that_has_most_rows_of_later_batches_only_keeps_its_order() -> None:
     few_rows = [[7, *range(100, 400)] for _ in range(10)]
     keys = [*few_rows, *([7] * 300 for _ in range(30)), *few_rows, *([7] * 300 for _ in range(30))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.protocol.errors import CorruptFrame, OutOfBudget
-from spark_client.spill.scratch import Scratch
+from spark_client.spill.scratch import Parked, Scratch, SharedHead
 
 
 def batch_of(rows: int, start: int = 0) -> pa.RecordBatch:
@@ -159,3 +160,83 @@ def test_a_closed_scratch_refuses_new_batches_and_reads_old_ones() -> None:
     with pytest.raises(ValueError, match="closed"):
         scratch.park([batch_of(1)])
     assert scratch.read(parked) == [batch_of(3)]
+
+
+def coded_of(words: list[str], rows: int) -> pa.RecordBatch:
+    """Rows with this dictionary, at the top and in a list."""
+    codes = pa.array([None if n % 5 == 0 else n % len(words) for n in range(rows)], pa.int32())
+    coded = pa.DictionaryArray.from_arrays(codes, words)
+    lists = pa.ListArray.from_arrays(np.arange(rows + 1).astype(np.int32), coded)
+    return pa.record_batch({"coded": coded, "lists": lists, "n": np.arange(rows)})
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30)), min_size=1, max_size=20))
+def test_batches_of_one_head_share_its_dictionaries_and_others_have_another(
+    chosen: list[tuple[int, int]],
+) -> None:
+    scratch, words = Scratch(), [["a", "b"], ["a", "c"], ["b", "a", "longer than the others"]]
+    shared = SharedHead(scratch)
+    batches = [coded_of(words[number], rows) for number, rows in chosen]
+    places = [shared.park(batch) for batch in batches]
+    for at, ((before, _), (now, _)) in enumerate(pairwise(chosen)):
+        assert (places[at][0] is places[at + 1][0]) == (before == now)
+    assert scratch.written_bytes == sum(
+        place.size_bytes for place in {id(place): place for both in places for place in both}.values()
+    )
+    for head in {id(head): head for head, _ in places}.values():
+        of_head = [at for at, (each, _) in enumerate(places) if each is head]
+        found = list(scratch.read_after(head, [places[at][1] for at in of_head]))
+        assert found == [batches[at] for at in of_head]
+        assert len({batch["coded"].dictionary.buffers()[2].address for batch in found}) == 1
+
+
+def test_batches_without_columns_keep_their_rows_after_a_head() -> None:
+    scratch = Scratch()
+    shared = SharedHead(scratch)
+    bare = pa.RecordBatch.from_struct_array(pa.array([{}, {}, {}], pa.struct([])))
+    (head, one), (again, other) = shared.park(bare), shared.park(bare)
+    assert head is again
+    assert [batch.num_rows for batch in scratch.read_after(head, [one, other])] == [3, 3]
+    assert list(scratch.read_after(head, [])) == []
+
+
+def test_after_a_full_disk_a_head_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = Scratch()
+    shared = SharedHead(scratch)
+    first, other = coded_of(["a", "b"], 9), coded_of(["c"], 9)
+    before = shared.park(first)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for batch in (first, other):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwritev", full)
+            with pytest.raises(OutOfBudget, match="No space left"):
+                shared.park(batch)
+    for batch in (other, first):
+        head, rows = shared.park(batch)
+        assert list(scratch.read_after(head, [rows])) == [batch]
+    assert list(scratch.read_after(before[0], [before[1]])) == [first]
+
+
+def test_damage_after_a_head_is_a_loud_error() -> None:
+    def parked() -> tuple[Scratch, Parked, list[Parked]]:
+        scratch = Scratch()
+        shared = SharedHead(scratch)
+        places = [shared.park(batch_of(rows)) for rows in (10, 2000)]
+        return scratch, places[0][0], [rows for _, rows in places]
+
+    scratch, head, rows = parked()
+    os.ftruncate(head.segment.fd, scratch.written_bytes - 1)
+    with pytest.raises(CorruptFrame, match="too early"):
+        list(scratch.read_after(head, rows))
+    for number in (0, 1):
+        scratch, head, rows = parked()
+        os.pwrite(head.segment.fd, bytes(rows[number].size_bytes), rows[number].offset)
+        with pytest.raises(CorruptFrame):
+            list(scratch.read_after(head, rows))
+    scratch, head, rows = parked()
+    os.pwrite(head.segment.fd, bytes(head.size_bytes), head.offset)
+    with pytest.raises(CorruptFrame):
+        list(scratch.read_after(head, rows))
