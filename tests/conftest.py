@@ -25,6 +25,7 @@ from spark_client.connection import embedded
 from tests.support import collecting, durable, java, leftovers, loop_steps, server_process
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
+from tests.support.spark_home import spark_home
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made. Every run makes the same
 # examples, here as in CI; `--hypothesis-profile=exploring` makes new ones.
@@ -197,6 +198,7 @@ def java_home() -> Iterator[str]:
         pytest.fail(java.MISSING, pytrace=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
+        patch.setenv("SPARK_HOME", str(spark_home()))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         # Spark otherwise picks the machine's first address, which may not be reachable from itself.
