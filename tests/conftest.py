@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -26,6 +26,10 @@ from tests.support import collecting, durable, java, leftovers, loop_steps, serv
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
 from tests.support.spark_home import spark_home
+from tests.support.spark_session import SharedSessions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made. Every run makes the same
 # examples, here as in CI; `--hypothesis-profile=exploring` makes new ones.
@@ -127,12 +131,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what is quick first and load tests last; within each, the order stays random.
 
     Of the tests of Spark the slow ones come first: each of their files is one process's, and the others would wait
-    for a long one that began last.
+    for a long one that began last. Files that can share a Spark context follow each other.
     """
 
-    def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
+    def rank(item: pytest.Item) -> tuple[bool, bool, bool, str]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
-        return load, spark, slow != spark
+        return load, spark, slow != spark, spark_settings(item).get("master", "")
 
     items.sort(key=rank)
 
@@ -208,6 +212,23 @@ def java_home() -> Iterator[str]:
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
         yield str(home)
+
+
+def spark_settings(node: pytest.Item | pytest.FixtureRequest) -> dict[str, str]:
+    """The arguments of ``local_session`` that a module wants, as its ``SPARK`` says."""
+    return getattr(getattr(node, "module", None), "SPARK", {})
+
+
+@pytest.fixture(scope="session")
+def _spark_sessions(java_home: str) -> Iterator[SharedSessions]:
+    with closing(SharedSessions()) as sessions:
+        yield sessions
+
+
+@pytest.fixture(scope="module")
+def spark(request: pytest.FixtureRequest, _spark_sessions: SharedSessions) -> SparkSession:
+    """A session of this module, with the settings that it wants; see ``SharedSessions``."""
+    return _spark_sessions.session(**spark_settings(request))
 
 
 @pytest.fixture
