@@ -140,7 +140,9 @@ def test_an_error_begins_with_the_line_of_the_function_and_ends_with_its_stage(
             r"stage \d \(applyInArrow fails\)",
         ),
     ):
-        begins = r"Traceback \(most recent call last\):\s+File [^\n]*test_step_failures.py\", line \d+, in fails"
+        begins = (
+            r"Traceback \(most recent call last\):\s+File [^\n]*test_step_failures.py\", line \d+, in fails"
+        )
         with pytest.raises(PythonException, match=f"(?s){begins}.*Error: .*raised in {stage}"):
             result.toDF().collect()
 
