@@ -32,9 +32,10 @@ test: ## Check style and types, then run every test
 	@$(MAKE) --no-print-directory --jobs=2 lint $(CLASSES)
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
-		$(BIN)/pytest -n 4 --dist worksteal -m "not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m spark && \
-		$(BIN)/pytest -n 2 --dist load -m load
+		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 4 --dist loadfile \
+			--no-loadscope-reorder -m spark && \
+		$(BIN)/pytest --durations=50 -n 2 --dist load -m load
 
 # `make test` has the newest versions, from the lock file.
 versions: VERSIONS = 4.1 4.2 4.3 oldest
@@ -84,7 +85,7 @@ lock: $(PROJECT) ## Write requirements-dev.lock anew from pyproject.toml
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-$(CLASSES): $(PROJECT)
+$(CLASSES): $(PROJECT) tests/support/class_archive.py tests/support/spark_home.py
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/python -m tests.support.class_archive $@
 

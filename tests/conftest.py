@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -28,6 +28,11 @@ from spark_client.connection import embedded
 from tests.support import collecting, durable, java, leftovers, loop_steps, rooms, server_process
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
+from tests.support.spark_home import spark_home
+from tests.support.spark_session import SharedSessions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made. Every run makes the same
 # examples, here as in CI; `--hypothesis-profile=exploring` makes new ones.
@@ -132,12 +137,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what is quick first and load tests last; within each of the others, the order stays random.
 
     Of the tests of Spark the slow ones come first: each of their files is one process's, and the others would wait
-    for a long one that began last. A worker begins with two load tests: a long one and one of the shortest.
+    for a long one that began last. Files that can share a Spark context follow each other. A worker begins with two
+    load tests: a long one and one of the shortest.
     """
 
-    def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
+    def rank(item: pytest.Item) -> tuple[bool, bool, bool, str]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
-        return load, spark, slow != spark
+        return load, spark, slow != spark, spark_settings(item).get("master", "")
 
     def seconds(item: pytest.Item) -> int:
         marker = item.get_closest_marker("load")
@@ -218,6 +224,7 @@ def java_home() -> Iterator[str]:
         pytest.fail(java.MISSING, pytrace=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
+        patch.setenv("SPARK_HOME", str(spark_home()))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         # Spark otherwise picks the machine's first address, which may not be reachable from itself.
@@ -227,6 +234,23 @@ def java_home() -> Iterator[str]:
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
         yield str(home)
+
+
+def spark_settings(node: pytest.Item | pytest.FixtureRequest) -> dict[str, str]:
+    """The arguments of ``local_session`` that a module wants, as its ``SPARK`` says."""
+    return getattr(getattr(node, "module", None), "SPARK", {})
+
+
+@pytest.fixture(scope="session")
+def _spark_sessions(java_home: str) -> Iterator[SharedSessions]:
+    with closing(SharedSessions()) as sessions:
+        yield sessions
+
+
+@pytest.fixture(scope="module")
+def spark(request: pytest.FixtureRequest, _spark_sessions: SharedSessions) -> SparkSession:
+    """A session of this module, with the settings that it wants; see ``SharedSessions``."""
+    return _spark_sessions.session(**spark_settings(request))
 
 
 @pytest.fixture

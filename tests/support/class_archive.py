@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from tests.support.spark_home import spark_home
 from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def write(file: Path) -> None:
     # Only the driver's JVM writes one, not the launcher that starts it.
     flags = f"-XX:ArchiveClassesAtExit={file} -Xlog:disable"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f'--driver-java-options "{flags}" pyspark-shell'
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    os.environ |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     with TemporaryDirectory() as directory, local_session() as spark:
         gateway = spark.sparkContext._gateway
         assert gateway is not None

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.logged_process import START_SECONDS, LoggedProcess
+from tests.support.spark_home import spark_home
 
 ROOT = Path(__file__).resolve().parents[2]
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -33,9 +34,7 @@ class Cluster:
 
 def _daemon(arguments: list[str], environment: dict[str, str]) -> LoggedProcess:
     """One JVM of the cluster. A worker's executors, and their Python processes, are of its group."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
+    home = spark_home()
     command = [str(home / "bin" / "spark-class"), *arguments]
     return LoggedProcess(command, environment | {"SPARK_HOME": str(home)})
 

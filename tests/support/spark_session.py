@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +30,49 @@ def local_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
         "sql__session__timeZone": "UTC",
     }
     for name, value in (defaults | settings).items():
-        builder = builder.config("spark." + name.replace("__", "."), value)
+        builder = builder.config(_dotted(name), value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     try:
         yield session
     finally:
         session.stop()
+
+
+class SharedSessions:
+    """Sessions for many test files, one after the other, of one Spark context as long as only SQL settings differ."""
+
+    def __init__(self) -> None:
+        self._running = ExitStack()
+        self._first: SparkSession | None = None
+        self._wanted: dict[str, str] = {}
+
+    def session(self, **settings: str) -> SparkSession:
+        """A new session, the active one from now on; the arguments are ``local_session``'s.
+
+        It has none of the views and settings of another. Sessions with another master, or other settings than those
+        of SQL, have ended.
+        """
+        from pyspark.sql import SparkSession
+
+        wanted = {name: value for name, value in settings.items() if not name.startswith("sql__")}
+        if self._first is None or wanted != self._wanted:
+            self.close()
+            self._first, self._wanted = self._running.enter_context(local_session(**wanted)), wanted
+        session = self._first.newSession()
+        for name in settings.keys() - wanted.keys():
+            session.conf.set(_dotted(name), settings[name])
+        SparkSession._instantiatedSession = SparkSession._activeSession = session
+        jvm_session: Any = SparkSession._get_j_spark_session_class(session._jvm)
+        jvm_session.setDefaultSession(session._jsparkSession)
+        jvm_session.setActiveSession(session._jsparkSession)
+        return session
+
+    def close(self) -> None:
+        """End the context."""
+        self._running.close()
+        self._first = None
+
+
+def _dotted(name: str) -> str:
+    return "spark." + name.replace("__", ".")

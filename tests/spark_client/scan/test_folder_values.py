@@ -1,4 +1,4 @@
-"""The types of folders' values; ``tests/integration/test_spark_scan.py`` compares them with Spark's."""
+"""The types of folders' values; ``tests/integration/spark/test_scan.py`` compares them with Spark's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns of paths; ``tests/integration/test_spark_scan.py`` compares them with Spark's."""
+"""Patterns of paths; ``tests/integration/spark/test_scan.py`` compares them with Spark's."""
 
 from __future__ import annotations
 

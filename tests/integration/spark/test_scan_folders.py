@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -28,31 +27,12 @@ from tests.support.folder_layouts import (
     write_values,
 )
 from tests.support.scanning import read
-from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin", sql__timeType__enabled="true") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess, spark: SparkSession) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
+SPARK = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
 
 
 def rows(df: DataFrame) -> Counter[Any]:

@@ -18,41 +18,13 @@ from spark_client import ShuffleClient
 from tests.support.failing_tasks import fails_first, first_time
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def local_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Spark keeps its shuffle files."""
-    return tmp_path_factory.mktemp("spark-local")
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str, local_dir: Path) -> Iterator[SparkSession]:
-    # Each task is tried up to four times.
-    with local_session("local[2,4]", local__dir=str(local_dir)) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-    with ShuffleClient(server.location) as after:
-        assert after.datasets() == [], "a closed client leaves no dataset"
+# Each task may fail once, so that Spark tries again.
+SPARK = {"master": "local[2, 2]"}
 
 
 # Attempts.
@@ -128,7 +100,7 @@ def test_a_function_that_reads_none_or_part_of_its_rows_holds_back_no_other_part
 
 
 def test_a_stage_that_is_run_again_counts_once(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path, local_dir: Path
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The files of the stage before are lost while tasks run, so that Spark runs both stages again."""
     deleted, runs = tmp_path / "deleted", tmp_path / "runs"
@@ -144,8 +116,9 @@ def test_a_stage_that_is_run_again_counts_once(
         # Whichever has its rows first; the other slot is held until the files are gone, so that the tasks
         # which have not begun by then find nothing.
         if first_time(tmp_path / "deleting"):
-            for path in local_dir.rglob("shuffle_*.data"):
-                path.unlink(missing_ok=True)
+            for local_dir in os.environ["SPARK_LOCAL_DIRS"].split(","):
+                for path in Path(local_dir).rglob("shuffle_*.data"):
+                    path.unlink(missing_ok=True)
             deleted.touch()
         while not deleted.exists():
             time.sleep(0.01)

@@ -16,14 +16,13 @@ import pytest
 
 from spark_client import ShuffleClient
 from tests.support.pandas_looks import LOOKED, look
-from tests.support.server_process import ServerProcess
 from tests.support.spark_rows import EVERY_TYPE, content, everything
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+SPARK = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
 
 PREFER_EXTENSION = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
 # pandas has timestamps of nanoseconds, and dicts, which are no keys.
@@ -47,25 +46,6 @@ PLAIN = (
     "time",
     "void",
 )
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    settings = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
-    with local_session(**settings) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=0) as process:
-        yield process
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
 
 
 def rows_of(spark: SparkSession, names: Iterable[str], null: Callable[[], str]) -> DataFrame:

@@ -10,14 +10,13 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
-from tests.support.server_process import ServerProcess
 from tests.support.spark_rows import EVERY_TYPE
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+SPARK = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
 
 REFUSED = {
     "year-month": "interval '1-2' year to month",
@@ -28,25 +27,6 @@ REFUSED = {
     "repeated field": "named_struct('a', 1, 'a', 2)",
     "array of nothing": "array()",
 }
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    settings = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
-    with local_session(**settings) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=0) as process:
-        yield process
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
 
 
 def same(batches: Iterator[Any]) -> Iterator[Any]:

@@ -18,8 +18,6 @@ from pyspark.errors import PySparkException
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.jobs import shares, skew
-from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,29 +25,9 @@ if TYPE_CHECKING:
     from spark_client.pipeline import Pipeline
 
 pytestmark = pytest.mark.spark
+# A task that dies is tried again.
+SPARK = {"master": "local[2, 2]"}
 SEEN = "id long, k long, partition int, call long"
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    # A task that dies is tried again.
-    with local_session("local[2,4]") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-        assert found.datasets() == []
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,39 +14,20 @@ from spark_client import ShuffleClient
 from spark_client.connection import RemoteServer
 from spark_client.lanes import PutStream
 from tests.support.server_process import ServerProcess
-from tests.support.spark_source import Tables, session_with_source
+from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+SPARK = {"sql__session__timeZone": "Europe/Berlin"}
 
 Read = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with session_with_source(sql__session__timeZone="Europe/Berlin") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
 @pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-
-
-@pytest.fixture
-def load(spark: SparkSession, server: ServerProcess) -> Read:
-    return Tables(spark, server.location).load
+def load(tables: Tables) -> Read:
+    return tables.load
 
 
 def write_shuffle(location: str, name: str, partitions: dict[int, pa.Table], count: int) -> None:

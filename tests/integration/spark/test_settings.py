@@ -14,7 +14,6 @@ from spark_client import Copies, Reading, ShuffleClient, Timeouts, Writing
 from spark_client.jobs import batch_limits, spark_settings
 from spark_client.steps import BatchLimits
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,12 +22,6 @@ pytestmark = pytest.mark.spark
 
 TOKEN = "a-token-that-no-plan-has"
 Settings = Callable[..., None]
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

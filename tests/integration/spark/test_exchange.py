@@ -15,34 +15,12 @@ import pytest
 from spark_client import ShuffleClient
 from spark_client.jobs import cores
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-    with ShuffleClient(server.location) as after:
-        assert after.datasets() == [], "a closed client leaves no dataset"
+SPARK = {"sql__session__timeZone": "Europe/Berlin"}
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from spark_client.changelogs import Changelog, latest
 from tests.support.exchange_rates import RATES, Orders, quote
 from tests.support.polling import eventually
 from tests.support.server_process import ROOT, ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -25,26 +24,11 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process = ServerProcess.start(data_dir=tmp_path_factory.mktemp("server"))
     yield process
     process.terminate()
     process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-    with ShuffleClient(server.location) as found:
-        for info in found.datasets():
-            found.drop(info.name)
 
 
 @pytest.fixture

@@ -15,18 +15,12 @@ import pytest
 
 from spark_client import Broadcast, Copies, ShuffleClient
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session("local[2,4]") as session:
-        yield session
+SPARK = {"master": "local[2, 2]"}
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,40 +15,13 @@ from spark_client.datasource.changelog_reads import AGAIN_SECONDS
 from spark_client.datasource.changelog_streams import STREAM_LEASE_SECONDS
 from tests.support.changelog_of_rates import KEEP, Model, declare, facts, rows, table
 from tests.support.polling import eventually
-from tests.support.server_process import ServerProcess
-from tests.support.spark_source import Tables, session_with_source
+from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with session_with_source("local[2, 2]", sql__shuffle__partitions="2") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-        for info in found.datasets():
-            found.drop(info.name)
-
-
-@pytest.fixture
-def tables(spark: SparkSession, server: ServerProcess) -> Tables:
-    return Tables(spark, server.location)
+SPARK = {"master": "local[2, 2]", "sql__shuffle__partitions": "2"}
 
 
 def frame(spark: SparkSession, *rows: tuple[str, int, float, int]) -> DataFrame:

@@ -13,38 +13,16 @@ import pytest
 from spark_client import Pipeline, ShuffleClient
 from tests.support.failing_tasks import fails_first
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+# Each task may fail once, so that Spark tries again.
+SPARK = {"master": "local[2, 2]"}
 
 ROWS, KEYS = 3000, 50
 ALL = [(number, number % KEYS) for number in range(ROWS)]
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    # Each task is tried up to four times.
-    with local_session("local[2,4]") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-    with ShuffleClient(server.location) as after:
-        assert after.datasets() == [], "a closed client leaves no dataset"
 
 
 def weigh(rows: pa.Table, weights: pa.Table) -> pa.Table:
@@ -162,7 +140,9 @@ def test_an_error_begins_with_the_line_of_the_function_and_ends_with_its_stage(
             r"stage \d \(applyInArrow fails\)",
         ),
     ):
-        begins = r"Traceback \(most recent call last\):\s+File [^\n]*test_spark_step_failures.py\", line \d+, in fails"
+        begins = (
+            r"Traceback \(most recent call last\):\s+File [^\n]*test_step_failures.py\", line \d+, in fails"
+        )
         with pytest.raises(PythonException, match=f"(?s){begins}.*Error: .*raised in {stage}"):
             result.toDF().collect()
 

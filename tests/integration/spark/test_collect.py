@@ -18,26 +18,12 @@ from flight_server.protocol.errors import FlightShuffleError, InvalidRequest, No
 from spark_client import Reading, ShuffleClient
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session("local[2, 2]", driver__maxResultSize="1m") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
+SPARK = {"master": "local[2, 2]", "driver__maxResultSize": "1m"}
 
 
 @pytest.fixture

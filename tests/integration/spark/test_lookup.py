@@ -18,7 +18,6 @@ from spark_client import ShuffleClient
 from spark_client.changelogs import Changelog, latest, top_k
 from tests.support.exchange_rates import RATES, quote
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,26 +26,11 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process = ServerProcess.start(data_dir=tmp_path_factory.mktemp("server"))
     yield process
     process.terminate()
     process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-    with ShuffleClient(server.location) as found:
-        for info in found.datasets():
-            found.drop(info.name)
 
 
 @pytest.fixture

@@ -10,44 +10,14 @@ import pyarrow as pa
 import pytest
 
 from spark_client import ShuffleClient
-from tests.support.polling import eventually
-from tests.support.server_process import ServerProcess
-from tests.support.spark_source import Tables, session_with_source
+from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    # Each task may fail once, so that Spark tries again.
-    with session_with_source("local[2, 2]", sql__session__timeZone="Europe/Berlin") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-        for info in found.datasets():
-            found.drop(info.name)
-        # No staged write is left, also by tasks that outlived their jobs.
-        eventually(lambda: found.statistics()["memory"]["used_bytes"], 0)
-
-
-@pytest.fixture
-def tables(spark: SparkSession, server: ServerProcess) -> Tables:
-    return Tables(spark, server.location)
+# Each task may fail once, so that Spark tries again.
+SPARK = {"master": "local[2, 2]", "sql__session__timeZone": "Europe/Berlin"}
 
 
 def ids(df: DataFrame) -> list[int]:

@@ -21,13 +21,12 @@ import pytest
 from pyarrow import parquet as pq
 
 from spark_client import Pipeline, ShuffleClient
-from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+SPARK = {"sql__analyzer__failAmbiguousSelfJoin": "false"}
 
 SCHEMA = pa.schema(
     [
@@ -221,28 +220,6 @@ def plain(df: Any) -> list[Any]:
         return given
 
     return [value(row) for row in df.collect()]
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__analyzer__failAmbiguousSelfJoin="false") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-    with ShuffleClient(server.location) as after:
-        assert after.datasets() == [], "a closed client leaves no dataset"
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))

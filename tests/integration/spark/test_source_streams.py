@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,39 +14,13 @@ from spark_client import ShuffleClient, latest
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
-from tests.support.spark_source import Tables, session_with_source
+from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with session_with_source(sql__shuffle__partitions="2") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-        for info in found.datasets():
-            found.drop(info.name)
-
-
-@pytest.fixture
-def tables(spark: SparkSession, server: ServerProcess) -> Tables:
-    return Tables(spark, server.location)
+SPARK = {"sql__shuffle__partitions": "2"}
 
 
 def append(tables: Tables, name: str, start: int, rows: int = 1) -> None:

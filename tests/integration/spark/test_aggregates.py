@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_client import ShuffleClient
-from tests.support.server_process import ServerProcess
 from tests.support.spark_rows import content, everything
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+SPARK = {"sql__session__timeZone": "Europe/Berlin"}
 
 FUNCTIONS: dict[str, list[str]] = {
     "v": [
@@ -48,26 +47,6 @@ FUNCTIONS: dict[str, list[str]] = {
     "deep": ["min", "max"],
     "ar": ["min", "max"],
 }
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

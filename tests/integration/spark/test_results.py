@@ -19,26 +19,11 @@ from spark_client.connection import EmbeddedEnded
 from spark_client.jobs.explaining import explained
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
 
 
 @pytest.fixture

@@ -17,35 +17,12 @@ from pyspark.errors import PySparkException
 
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin", sql__timeType__enabled="true") as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def client(server: ServerProcess, spark: SparkSession) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-    with ShuffleClient(server.location) as after:
-        assert after.datasets() == []
+SPARK = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Spark with real servers."""

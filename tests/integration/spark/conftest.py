@@ -1,0 +1,42 @@
+"""One server and one Spark context for all files of this folder that ask for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_client import FlightDataSource, ShuffleClient
+from tests.support.polling import eventually
+from tests.support.server_process import ServerProcess
+from tests.support.spark_source import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0) as found:
+        yield found
+        assert found.terminate() == 0, found.tail()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    """A client; once it is closed no exchange is left, and the test's other datasets are dropped."""
+    with ShuffleClient(server.location) as found:
+        yield found
+    with ShuffleClient(server.location) as after:
+        for name in {each.name for each in after.datasets()}:
+            assert not name.startswith("exchange/"), "a closed client leaves no exchange"
+            after.drop(name)
+        # No staged write is left, also by tasks that outlived their jobs.
+        eventually(lambda: after.statistics()["memory"]["used_bytes"], 0)
+
+
+@pytest.fixture
+def tables(spark: SparkSession, server: ServerProcess) -> Tables:
+    spark.dataSource.register(FlightDataSource)
+    return Tables(spark, server.location)
