@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from pyarrow import flight
 
 from spark_client.connection import embedded
-from tests.support import collecting, durable, java, leftovers, loop_steps, rooms, server_process
+from tests.support import collecting, durable, java, leftovers, loop_steps, rooms, server_fork, server_process
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
 from tests.support.spark_home import spark_home
@@ -104,6 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure() -> None:
     """Remove what the servers have written."""
     gc.unfreeze()
+    server_fork.end()
     loop_steps.end()
 
 

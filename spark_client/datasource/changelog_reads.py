@@ -26,6 +26,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
@@ -50,7 +51,11 @@ from .spark_schema import SparkSchema
 PLAN_SECONDS = 600.0
 AGAIN_SECONDS = 30.0
 _DIFF_FIELD = pa.field(DIFF_COLUMN, pa.int64(), nullable=False)
-_ONE = pa.scalar(1, pa.int64())
+
+
+def _ones(count: int) -> pa.Array:
+    # Not of Arrow's scalars, nor by its conversion: both import pandas, in each Python process that Spark starts.
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.ones(count, np.int64))])
 
 
 def with_diff(schema: pa.Schema) -> pa.Schema:
@@ -102,8 +107,7 @@ class VersionRows:
             pool = MemoryPool(reading_budget(self.ref.server.reading.budget_bytes), "merge")
             is_snapshot = self.versions.after is None
             for batch in held.enter_context(VersionBatches(self.ref, self.versions, pool)):
-                ones = pa.repeat(_ONE, batch.num_rows) if is_snapshot else None
-                yield batch if ones is None else batch.append_column(_DIFF_FIELD, ones)
+                yield batch.append_column(_DIFF_FIELD, _ones(batch.num_rows)) if is_snapshot else batch
 
     def _keep(self, hold: NamedHold, held: contextlib.ExitStack) -> None:
         hold = owned_by_task(hold)

@@ -21,8 +21,9 @@ from pathlib import Path
 
 GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.01
-# Python's own and meant to live as long as the process: multiprocessing starts it once.
-_PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# These live as long as the process, which starts each once. The servers that are forked from the last one do not.
+_FORK = "tests.support.server_fork"
+_PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", _FORK)
 _OUR_PACKAGES = ("flight_server", "spark_client", "tests")
 
 
@@ -90,12 +91,17 @@ def _counts(thread: threading.Thread) -> bool:
 
 
 def _children() -> set[int]:
-    return {pid for pid in _child_pids() if not any(name in _command(pid) for name in _PERMANENT_CHILDREN)}
+    commands = {pid: _command(pid) for pid in _child_pids("self")}
+    permanent = {
+        pid for pid, command in commands.items() if any(name in command for name in _PERMANENT_CHILDREN)
+    }
+    forked = {child for pid in permanent if _FORK in commands[pid] for child in _child_pids(pid)}
+    return (commands.keys() - permanent) | forked
 
 
-def _child_pids() -> Iterator[int]:
+def _child_pids(process: int | str) -> Iterator[int]:
     # A child is listed under the thread that started it, and under any other once that thread has ended.
-    for task in Path("/proc/self/task").iterdir():
+    for task in Path(f"/proc/{process}/task").iterdir():
         try:
             children = (task / "children").read_text()
         except OSError:  # the thread ended meanwhile

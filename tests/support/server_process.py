@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from .server_fork import Forked
 from .watched_server import DIRECTORY
 
 WATCHED = "tests.support.watched_server"
@@ -37,7 +38,7 @@ Option = str | int | float | bool | Path | None
 class ServerProcess:
     """A running ``flight-server``; also a context manager that closes it."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Forked) -> None:
         self.process = process
         self.log: list[str] = []
         self._ready: dict[str, Any] = {}
@@ -59,24 +60,27 @@ class ServerProcess:
         ``memory_limit="64MiB"`` becomes ``--memory-limit 64MiB``, ``True`` a bare flag; ``None`` and
         ``False`` leave the option out. ``port`` and ``http_port`` are any free ones unless they are given.
         ``command``, in place of ``COMMAND``, and ``directory`` are for a server that is installed elsewhere. Without
-        them the server's event loop is watched in tests; see ``watched_server``.
+        them the server's event loop is watched in tests (``watched_server``), and without an ``environment`` of its
+        own the process is a fork (``server_fork``).
         Raises RuntimeError with the log when the server ends, or is not ready in time.
         """
         given = {"port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True, **options}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLIGHT_SERVER_")}
-        if command is None:
-            command = COMMAND or (sys.executable, "-m", program())
-        process = subprocess.Popen(
-            [*command, *flags(given), *arguments],
-            cwd=directory,
-            env={**inherited, "PYTHONUNBUFFERED": "1", **(environment or {})},
-            # Held open while this process lives: a server must not outlive a test run that was killed.
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        server = cls(process)
+        # The server ends with its input, which is held open here: it must not outlive a test run that was killed.
+        if (command or COMMAND or environment) is None and program() == WATCHED and directory == ROOT:
+            server = cls(Forked([*flags(given), *arguments], inherited))
+        else:
+            server = cls(
+                subprocess.Popen(
+                    [*(command or COMMAND or (sys.executable, "-m", program())), *flags(given), *arguments],
+                    cwd=directory,
+                    env={**inherited, "PYTHONUNBUFFERED": "1", **(environment or {})},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
         try:
             server._wait_until_ready()
         except BaseException:
