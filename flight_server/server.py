@@ -37,7 +37,6 @@ from dataclasses import asdict
 from typing import Self
 
 import grpc
-import pyarrow.compute  # noqa: F401  # takes 30 ms: here, and not in a step of the event loop
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
