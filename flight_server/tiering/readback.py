@@ -1,15 +1,15 @@
 """ReadBack: the bytes of a subscription's frames and dictionaries, from RAM or disk, and room to send them.
 
 Guarantee: ``next_to_send`` returns the message's own bytes and a reservation for the transport's copy of them, or
-raises. Messages on disk come back in runs of up to ``RUN_BYTES`` or one larger message, with one thread hop for each
-run. Frames read back stay at hand while a dictionary, which no run foresees, is read before them.
+raises. Messages on disk come back in bursts of up to ``BURST_BYTES`` or one larger message, with one thread hop for
+each burst. Frames read back stay at hand while a dictionary, which no burst foresees, is read before them.
 
 No circular wait
     A reader never waits for bytes of the account ``sends`` while it holds some: the caller of ``next_to_send`` has
     released all that it got before. If room is not free at once, the reader releases everything that it has read
     back and asks in one request for twice the frame's size: for its bytes, which may be on disk by then, and for
     their copy. Meanwhile it holds no bytes, because held bytes cannot be spilled, so producers would wait for
-    readers. Frames read ahead, and those after the first of a run, take only room that is free at once.
+    readers. Frames read ahead, and those after the first of a burst, take only room that is free at once.
 
 Disk trouble
     A failed read is tried again after each of ``RETRY_SECONDS``. Then the reader gets ``ReadTrouble``, which it
@@ -21,7 +21,8 @@ Unproven readers (``memory.accounts``)
 
 Who holds what
     This object, which belongs to one stream, holds the bytes read back; other readers of the same frames share them
-    (``Message.at_hand``). A run that a thread still reads when the stream ends stays counted until the thread is done.
+    (``Message.at_hand``). A burst that a thread still reads when the stream ends stays counted until that has
+    ended.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from flight_server.storage import DiskTrouble
 
 _log = structlog.get_logger("flight_server.tiering.readback")
 
-RUN_BYTES = 2 << 20
+BURST_BYTES = 2 << 20
 RUN_FRAMES = 256
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4)
 
-_Run = list[tuple[Message, Reservation]]
+_Burst = list[tuple[Message, Reservation]]
 _Results = list[bytes | CorruptFrame | DiskTrouble]
 
 
@@ -89,7 +90,7 @@ class ReadBack:
         self._waits = waits
         self._counted = counted
         self._ready: dict[Message, Payload] = {}
-        self._ahead: tuple[_Run, asyncio.Future[_Results]] | None = None
+        self._ahead: tuple[_Burst, asyncio.Future[_Results]] | None = None
         # Of an unproven reader: the room of the messages it was given, and what is kept for the next.
         self._taken_bytes = 0
         self._kept: Reservation | None = None
@@ -136,44 +137,44 @@ class ReadBack:
             room.shrink(frame.size_bytes)
         else:
             self._taken_bytes += frame.size_bytes
-            run = self._run_from(frame, room.split(frame.size_bytes))
+            burst = self._burst_from(frame, room.split(frame.size_bytes))
             with self._wait("disk"):
-                results = await self._submit(run)
+                results = await self._submit(burst)
                 for seconds in RETRY_SECONDS:
                     if not isinstance(results[0], DiskTrouble):
                         break
                     await asyncio.sleep(seconds)
-                    results = await self._submit(run)
-            self._keep(run, results, wanted=frame)
+                    results = await self._submit(burst)
+            self._keep(burst, results, wanted=frame)
             payload = self._ready.pop(frame)
         return payload, room
 
     async def _finish_ahead(self) -> None:
-        # Separate, so that no variable holds the run while the reader waits for room.
+        # Separate, so that no variable holds the burst while the reader waits for room.
         assert self._ahead is not None
-        run, future = self._ahead
+        burst, future = self._ahead
         self._ahead = None
         with self._wait("disk"):
-            self._keep(run, await future, wanted=None)
+            self._keep(burst, await future, wanted=None)
 
     def read_ahead(self) -> None:
         """Start to read the next frames, while the caller sends, if they are on disk and room is free."""
         if self._reader.pace.proven and self._ahead is None and len(self._ready) <= 1:
-            run = self._run_from(None, None)
-            if run:
-                self._ahead = run, self._submit(run)
+            burst = self._burst_from(None, None)
+            if burst:
+                self._ahead = burst, self._submit(burst)
 
-    def release_sent(self, run: Callable[[], object]) -> None:
-        """Call ``run``, which drops the messages sent; an unproven reader keeps their room."""
+    def release_sent(self, drop: Callable[[], object]) -> None:
+        """Call ``drop``, which drops the messages sent; an unproven reader keeps their room."""
         self._kept = None
         if self._reader.pace.proven:
-            run()
+            drop()
         else:
-            self._kept = self._sends.exchange(run, self._taken_bytes)
+            self._kept = self._sends.exchange(drop, self._taken_bytes)
         self._taken_bytes = 0
 
     def drop_ahead(self) -> None:
-        """Release what was read ahead, a run being read when it is done. Twice is fine."""
+        """Release what was read ahead, a burst being read when it is done. Twice is fine."""
         if self._ahead is not None:
             self._ahead[1].cancel()
             self._ahead = None
@@ -219,18 +220,18 @@ class ReadBack:
             self._sends, size_bytes, self._waits, dataset=who.dataset, partition=who.partition, peer=who.peer
         )
 
-    def _run_from(self, frame: Message | None, reservation: Reservation | None) -> _Run:
+    def _burst_from(self, frame: Message | None, reservation: Reservation | None) -> _Burst:
         """The messages to read together: ``frame``, and those of the next ``RUN_FRAMES`` that follow it on disk."""
-        run: _Run = []
+        burst: _Burst = []
         size_bytes = 0
         if frame is not None and reservation is not None:
-            run.append((frame, reservation))
+            burst.append((frame, reservation))
             size_bytes = frame.size_bytes
         for following in islice(chain(self._waiting, self._subscription.upcoming()), RUN_FRAMES):
             if following is frame:
                 continue
             size_bytes += following.size_bytes
-            if run and size_bytes > RUN_BYTES:
+            if burst and size_bytes > BURST_BYTES:
                 break
             if following in self._ready:
                 continue
@@ -239,21 +240,21 @@ class ReadBack:
             room = self._sends.try_reserve(following.size_bytes)
             if room is None:
                 break
-            run.append((following, room))
-        return run
+            burst.append((following, room))
+        return burst
 
-    def _submit(self, run: _Run) -> asyncio.Future[_Results]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, run)
+    def _submit(self, burst: _Burst) -> asyncio.Future[_Results]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, burst)
 
-    def _keep(self, run: _Run, results: _Results, *, wanted: Message | None) -> None:
-        for (frame, reservation), data in zip(run, results, strict=True):
+    def _keep(self, burst: _Burst, results: _Results, *, wanted: Message | None) -> None:
+        for (frame, reservation), data in zip(burst, results, strict=True):
             if isinstance(data, DiskTrouble):
                 if frame is wanted:
                     raise self._trouble(data)
                 return
             if isinstance(data, CorruptFrame):
                 if frame is wanted:
-                    # Not `data`: its traceback would keep this call's variables, and so the run.
+                    # Not `data`: its traceback would keep this call's variables, and so the burst.
                     raise data.fresh()
                 return  # raised when the reader gets there
             if isinstance(frame, Frame):
@@ -263,13 +264,13 @@ class ReadBack:
             self._ready[frame] = payload
 
 
-def _read_all(run: _Run) -> _Results:
+def _read_all(burst: _Burst) -> _Results:
     results: _Results = []
-    for frame, _ in run:
+    for frame, _ in burst:
         try:
             results.append(frame.read_back())
         except CorruptFrame as corrupt:
-            # Without its traceback, which would keep the run's results and reservations.
+            # Without its traceback, which would keep the burst's results and reservations.
             results.append(corrupt.fresh())
         except DiskTrouble as trouble:
             results.append(DiskTrouble(str(trouble), full=trouble.full))

@@ -4,15 +4,16 @@ Guarantee: :meth:`Reads.read` yields every frame of the range, exactly once and 
 messages that this reader has not been sent yet; at first these are the ones in force at its start. It ends only with
 the last frame that is wanted, or when the partition is sealed and read to its end; everything else is an error.
 
-Runs
-    Each item is a run: the messages that can be had without waiting, until they are ``run_bytes`` or ``RUN_MESSAGES``,
-    or the one that was waited for. So small frames can go out in one write, and none is held back for the next.
+Bursts
+    Each item is a burst: the messages that can be had without waiting, until they are ``burst_bytes`` or
+    ``BURST_MESSAGES``, or the one that was waited for. So small frames can go out in one write, and none is held back
+    for the next.
 
 Who holds what
-    A run holds its messages' bytes and the room for their copy until the consumer asks for the next run. By then the
-    consumer must have handed the bytes to its transport and keep nothing of the run: readers that wait for room while
-    they hold some could wait for each other. A consumer whose transport takes nothing can ``park`` the run, which then
-    holds neither, and ``fetch`` each message before it is sent.
+    A burst holds its messages' bytes and the room for their copy until the consumer asks for the next burst. By then
+    the consumer must have handed the bytes to its transport and keep nothing of the burst: readers that wait for room
+    while they hold some could wait for each other. A consumer whose transport takes nothing can ``park`` the burst,
+    which then holds neither, and ``fetch`` each message before it is sent.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from flight_server.tiering import ReadBack, Reader, frame_lost
 from .delivery import Delivery
 from .frame_ranges import FrameRange
 
-RUN_MESSAGES = 512
+BURST_MESSAGES = 512
 """Which take 5 to 10 ms to take and to send."""
 
 
@@ -65,7 +66,7 @@ class Outgoing:
 
 
 class FrameBurst(list[Outgoing]):
-    """See "Runs" in the module's text."""
+    """See "Bursts" in the module's text."""
 
     __slots__ = ("_back", "_partition", "_told")
 
@@ -84,7 +85,7 @@ class FrameBurst(list[Outgoing]):
         self._back.close()
 
     async def fetch(self, outgoing: Outgoing) -> None:
-        """Get bytes and room for a message of the run again. No message of the run may hold any.
+        """Get bytes and room for a message of the burst again. No message of the burst may hold any.
 
         Raises:
             CorruptFrame: the bytes came back damaged from disk; the partition has failed.
@@ -151,7 +152,7 @@ class Reads:
             ) from None
 
     async def read(
-        self, dataset: Dataset, reader: Reader, wanted: FrameRange, *, run_bytes: int = 0
+        self, dataset: Dataset, reader: Reader, wanted: FrameRange, *, burst_bytes: int = 0
     ) -> AsyncGenerator[FrameBurst, None]:
         """See the module's text. Close the generator to leave; cancelling it is safe.
 
@@ -180,19 +181,19 @@ class Reads:
                 counted=self.counters.frame_read_back,
             )
             cursor = _Cursor(self.counters, dataset, subscription, waiting, back, wanted=wanted)
-            run = FrameBurst(back, partition, told)
+            burst = FrameBurst(back, partition, told)
             try:
                 while True:
                     with told():
-                        cursor.take(run, run_bytes)
-                        if not run and cursor.waiting:
-                            run.append(await cursor.fetch())
+                        cursor.take(burst, burst_bytes)
+                        if not burst and cursor.waiting:
+                            burst.append(await cursor.fetch())
                     back.drop_kept()
-                    if run:
+                    if burst:
                         back.read_ahead()
-                        yield run
-                        reader.pace.took(sum(outgoing.message.size_bytes for outgoing in run))
-                        back.release_sent(run.clear)
+                        yield burst
+                        reader.pace.took(sum(outgoing.message.size_bytes for outgoing in burst))
+                        back.release_sent(burst.clear)
                     elif cursor.ended:
                         if subscription.position != wanted.until:
                             wanted.check(partition)
@@ -246,7 +247,7 @@ class _Cursor:
         *,
         wanted: FrameRange,
     ) -> None:
-        self.waiting = waiting  # taken from the subscription, not yet in a run
+        self.waiting = waiting  # taken from the subscription, not yet in a burst
         self.ended = False
         self.counters = counters
         self._dataset = dataset
@@ -255,10 +256,10 @@ class _Cursor:
         self._back = back
         self._sent = NO_DICTIONARIES
 
-    def take(self, run: FrameBurst, run_bytes: int) -> None:
-        """Add the messages that can be had without waiting; see "Runs"."""
+    def take(self, burst: FrameBurst, burst_bytes: int) -> None:
+        """Add the messages that can be had without waiting; see "Bursts"."""
         size_bytes = 0
-        while not run or (size_bytes < run_bytes and len(run) < RUN_MESSAGES):
+        while not burst or (size_bytes < burst_bytes and len(burst) < BURST_MESSAGES):
             if not self.waiting and not self._next_frame():
                 return
             message = self.waiting[0]
@@ -266,7 +267,7 @@ class _Cursor:
             if at_once is None:
                 return
             size_bytes += message.size_bytes
-            run.append(self._outgoing(*at_once))
+            burst.append(self._outgoing(*at_once))
 
     async def fetch(self) -> Outgoing:
         return self._outgoing(*await self._back.next_to_send(self.waiting[0]))

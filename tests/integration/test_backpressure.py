@@ -133,7 +133,7 @@ class Model:
 
     async def read(self, dataset: Dataset, index: int, peer: Callable[[], Any], outcome: Outcome) -> None:
         reader = Reader(dataset.name, index, "reader")
-        run_bytes = self.lot.choice([0, LIMIT_BYTES // 32])
+        burst_bytes = self.lot.choice([0, LIMIT_BYTES // 32])
 
         async def write(data: bytes) -> None:
             await peer()
@@ -141,7 +141,7 @@ class Model:
 
         try:
             async with aclosing(
-                self.node.reads.read(dataset, reader, FrameRange(), run_bytes=run_bytes)
+                self.node.reads.read(dataset, reader, FrameRange(), burst_bytes=burst_bytes)
             ) as runs:
                 async for run in runs:
                     for outgoing in run:

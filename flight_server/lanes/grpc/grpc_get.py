@@ -62,9 +62,9 @@ class GrpcGet:
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
         wanted = FrameRange(ticket.from_, ticket.until)
-        async with aclosing(self._reads.read(dataset, reader, wanted)) as runs:
-            async for run in runs:
-                await self._send(run, reader, context, envelopes)
+        async with aclosing(self._reads.read(dataset, reader, wanted)) as bursts:
+            async for burst in bursts:
+                await self._send(burst, reader, context, envelopes)
         context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
         wanted.ended(dataset, reader)
 
@@ -92,10 +92,10 @@ class GrpcGet:
         context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
 
     async def _send(
-        self, run: FrameBurst, reader: Reader, context: Context, envelopes: Envelopes | None
+        self, burst: FrameBurst, reader: Reader, context: Context, envelopes: Envelopes | None
     ) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.
-        for outgoing in run:
+        for outgoing in burst:
             message, data, room = outgoing.message, outgoing.data, outgoing.room
             await self._turns.take(message.size_bytes)
             copied_bytes = 0

@@ -5,7 +5,7 @@ otherwise (aiohttp cancels it when the connection is lost), the connection is cu
 whole. A Content-Length is never sent: several HTTP clients hand out a short body without an error.
 
     chunk   schema message, as soon as it is known
-    chunk   a run of messages: dictionaries that this reader lacks, record batches   (repeated)
+    chunk   a burst of messages: dictionaries that this reader lacks, record batches   (repeated)
     chunk   end-of-stream marker, and in the same write:
     0       trailers: rows, frames, and of one partition the checksum and which frames (``transfer.frame_ranges``)
 
@@ -17,9 +17,9 @@ Checksums
     clients, some of which limit all extensions of a body together, get none.
 
 Memory
-    The room for a run is held until the kernel has all of it. So a slow reader holds at most one run, ``RUN_BYTES``
-    and the rest of one frame, all counted; one that takes nothing holds none (``outlet``). Over TLS it keeps its run,
-    and one run that the TLS layer has encrypted is not counted.
+    The room for a burst is held until the kernel has all of it. So a slow reader holds at most one burst,
+    ``BURST_BYTES`` and the rest of one frame, all counted; one that takes nothing holds none (``outlet``). Over TLS it
+    keeps its burst, and one burst that the TLS layer has encrypted is not counted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from .outlet import Outlet, messages_of
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 SEALED_HEADER = "x-flight-shuffle-sealed"
 
-RUN_BYTES = 1 << 20
+BURST_BYTES = 1 << 20
 
 
 class ArrowStream(web.StreamResponse):
@@ -238,16 +238,16 @@ class BulkRead:
             await reads.delivery.deliver(lambda _: drained, None, reader, partition=partition)
 
         outlet = stream.outlet(parked)
-        run_bytes = min(RUN_BYTES, reads.budget.max_message_bytes // 4)
-        runs = reads.read(self.dataset, reader, wanted, run_bytes=run_bytes)
+        burst_bytes = min(BURST_BYTES, reads.budget.max_message_bytes // 4)
+        bursts = reads.read(self.dataset, reader, wanted, burst_bytes=burst_bytes)
         try:
-            async with aclosing(runs):
-                async for run in runs:
+            async with aclosing(bursts):
+                async for burst in bursts:
                     if outlet is not None:
-                        await outlet.send(run, checked=checked)
+                        await outlet.send(burst, checked=checked)
                     else:
-                        parts = chunks_of(messages_of(run), checked=checked)
-                        await reads.delivery.deliver(stream.write, parts, reader, room=run[0].room)
+                        parts = chunks_of(messages_of(burst), checked=checked)
+                        await reads.delivery.deliver(stream.write, parts, reader, room=burst[0].room)
                         del parts
                     await present.end()
         finally:

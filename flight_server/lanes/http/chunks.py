@@ -1,4 +1,4 @@
-"""Chunks: the bytes of a run of messages on the bulk lane (``bulk_get`` has the format).
+"""Chunks: the bytes of a burst of messages on the bulk lane (``bulk_get`` has the format).
 
 A stored message's header is copied, to follow the IPC prefix, and its body is sent as a view. Bodies below
 ``SMALL_BODY_BYTES`` are copied, too, because many small buffers cost the kernel more.

@@ -1,6 +1,6 @@
-"""Outlet: sends a run of messages into one socket, and holds nothing of it while the socket takes nothing.
+"""Outlet: sends a burst of messages into one socket, and holds nothing of it while the socket takes nothing.
 
-Guarantee: :meth:`Outlet.send` returns when the kernel has taken the whole run. A run that it has not taken within
+Guarantee: :meth:`Outlet.send` returns when the kernel has taken the whole burst. A burst that it has not taken within
 ``PARK_SECONDS`` is parked: the reader holds neither bytes nor room. When the kernel takes something again, the rest is
 fetched message by message, from RAM or disk. A reader that has not taken ``PROOF_BYTES`` yet is parked after
 ``FIRST_PARK_SECONDS``, and the kernel keeps little for it. So in a crowd that takes nothing each reader costs one short
@@ -43,9 +43,9 @@ PIECE_BYTES = 4 << 10
 _MAX_BUFFERS = 1024  # IOV_MAX
 
 
-def messages_of(run: Iterable[Outgoing]) -> Iterator[FramedMessage]:
-    """The messages of a run, each with its parts."""
-    for outgoing in run:
+def messages_of(burst: Iterable[Outgoing]) -> Iterator[FramedMessage]:
+    """The messages of a burst, each with its parts."""
+    for outgoing in burst:
         yield FramedMessage(wire.locate(outgoing.data), outgoing.message.crc32c)
 
 
@@ -73,25 +73,25 @@ class Outlet:
         self._draining: asyncio.Task[None] | None = None
         self._parked = parked
 
-    async def send(self, run: FrameBurst, *, checked: bool) -> None:
-        """Send the run.
+    async def send(self, burst: FrameBurst, *, checked: bool) -> None:
+        """Send the burst.
 
         Raises:
             ConnectionError: the client has left.
             FlightShuffleError: see :meth:`FrameBurst.fetch`.
         """
-        parts = chunks_of(messages_of(run), checked=checked)
+        parts = chunks_of(messages_of(burst), checked=checked)
         left_bytes = await self._push(parts)
         if not left_bytes and self._draining is None:
             return
         parts.clear()
         # Of a message only its size, because it is fetched when it is sent.
-        outgoing = iter(run)
+        outgoing = iter(burst)
         layout = [
             (piece, len(piece)) if isinstance(piece, bytes) else (next(outgoing), piece.size_bytes)
-            for piece in framed(messages_of(run), checked=checked)
+            for piece in framed(messages_of(burst), checked=checked)
         ]
-        await self._park(run)
+        await self._park(burst)
         behind_bytes = sum(size_bytes for _, size_bytes in layout)
         for piece, size_bytes in layout:
             behind_bytes -= size_bytes
@@ -99,16 +99,16 @@ class Outlet:
                 if isinstance(piece, bytes):
                     parts.append(piece)
                 else:
-                    await run.fetch(piece)
+                    await burst.fetch(piece)
                     parts += joined(messages_of([piece]))
                 _cut(parts, size_of(parts) - (left_bytes - behind_bytes), copy=False)
                 left_bytes = behind_bytes + await self._push(parts)
                 parts.clear()
-                await self._park(run)
+                await self._park(burst)
 
-    async def _park(self, run: FrameBurst) -> None:
+    async def _park(self, burst: FrameBurst) -> None:
         """Hold nothing until the transport has sent its piece."""
-        run.park()
+        burst.park()
         if self._draining is not None:
             await self._parked(self._draining)
             self._draining = None
