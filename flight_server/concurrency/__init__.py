@@ -6,5 +6,6 @@ from .changes import Changes
 from .one_by_one import OneByOne
 from .running import Running
 from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
+from .state_tables import transitions
 from .turns import Turns
 from .waits import Waits

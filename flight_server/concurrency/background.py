@@ -62,7 +62,7 @@ class Background:
     def keep(
         self, work: Callable[[], Awaitable[None]], name: str, *, every_seconds: float | None = None
     ) -> None:
-        """Run a duty until :meth:`stop`, ``every_seconds`` after its last run. With None it ends with its first run
+        """Run a duty until :meth:`stop`, ``every_seconds`` after it last ended. With None it ends with its first call
         that does not raise.
         """
         duty = asyncio.get_running_loop().create_task(self._keep(work, name, every_seconds), name=name)

@@ -1,6 +1,6 @@
 """Passes: how many readers have passed each item of a queue, in memory that grows with the readers' places.
 
-A reader passes runs of neighbouring items. Only their borders are kept, each with how many more (or fewer) readers
+A reader passes ranges of neighbouring items. Only their borders are kept, each with how many more (or fewer) readers
 have passed the item there than the one before it: two numbers for each place at which a reader is or has left.
 """
 

@@ -63,7 +63,7 @@ class Attachment:
         """
 
     def not_sealed(self, dataset: Any) -> FlightShuffleError:
-        """Why its partitions cannot be cut into pieces yet."""
+        """Why its partitions cannot be cut into slices yet."""
         return Conflict(
             f"dataset {dataset.name!r} is still written: its partitions are cut after the seal",
             dataset=dataset.name,

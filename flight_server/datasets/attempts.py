@@ -2,13 +2,7 @@
 
 Guarantee: a sealed shuffle holds exactly the rows of the accepted attempts, each attempt whole.
 
-States, and the verbs that change them:
-
-    state        publish    commit       hand over    discard
-    WRITING      WRITING    COMMITTED    error        DISCARDED
-    COMMITTED    error      COMMITTED    DISCARDED    DISCARDED
-    DISCARDED    error      error        error        DISCARDED
-
+The states, and the verbs that change them, stand in ``_AFTER``.
 An error is a ``Conflict``, raised by the verb's method; a producer whose attempt was discarded gets it at its next
 frame. The seal hands the frames of the accepted attempts over to their partitions and discards the other attempts.
 """
@@ -20,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from enum import StrEnum
 
-from flight_server.concurrency import FEW, at_once, later
+from flight_server.concurrency import FEW, at_once, later, transitions
 from flight_server.frames import Frame, FrameTable
 from flight_server.memory import ATTEMPT_BYTES, Metadata
 from flight_server.protocol import AlreadyExists, Commit, Conflict, InvalidRequest
@@ -32,24 +26,22 @@ HANDED_AT_ONCE = 512
 
 
 class AttemptState(StrEnum):
-    """See the table above."""
+    """See ``_AFTER``."""
 
     WRITING = "writing"
     COMMITTED = "committed"
     DISCARDED = "discarded"
 
 
-_WRITING, _COMMITTED, _DISCARDED = AttemptState
-
-_AFTER: dict[tuple[AttemptState, str], AttemptState] = {
-    (_WRITING, "publish"): _WRITING,
-    (_WRITING, "commit"): _COMMITTED,
-    (_COMMITTED, "commit"): _COMMITTED,
-    (_COMMITTED, "hand over"): _DISCARDED,
-    (_WRITING, "discard"): _DISCARDED,
-    (_COMMITTED, "discard"): _DISCARDED,
-    (_DISCARDED, "discard"): _DISCARDED,
-}
+_AFTER = transitions(
+    AttemptState,
+    """
+    state        publish    commit       hand over    discard
+    WRITING      WRITING    COMMITTED    error        DISCARDED
+    COMMITTED    error      COMMITTED    DISCARDED    DISCARDED
+    DISCARDED    error      error        error        DISCARDED
+    """,
+)
 
 
 class Attempt:

@@ -1,13 +1,6 @@
 """Lifetime: the state, the lease and the retention in seconds of a dataset.
 
-States, and the verbs that change them:
-
-    state      write      accept     seal       extend     drop
-    OPEN       OPEN       SEALING    SEALED     error      DROPPED
-    SEALING    error      SEALING    SEALED     error      DROPPED
-    SEALED     error      SEALED     SEALED     SEALED     DROPPED
-    DROPPED    error      error      error      error      DROPPED
-
+The states, and the verbs that change them, stand in ``_AFTER``.
 An error is a ``Conflict``. *write*: a shuffle's attempt begins or commits. *accept*: a shuffle's attempts are chosen.
 *seal*: every partition is whole, and on disk if the dataset is durable. A stream is never SEALING, because its
 partitions seal it. A durable shuffle is written to disk while it is SEALING; an attempt that begins or commits then
@@ -26,11 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from flight_server.concurrency import transitions
 from flight_server.protocol import Conflict, Retention
 
 
 class DatasetState(StrEnum):
-    """See the table above."""
+    """See ``_AFTER``."""
 
     OPEN = "open"
     SEALING = "being sealed"
@@ -38,22 +32,16 @@ class DatasetState(StrEnum):
     DROPPED = "dropped"
 
 
-_OPEN, _SEALING, _SEALED, _DROPPED = DatasetState
-
-_AFTER: dict[tuple[DatasetState, str], DatasetState] = {
-    (_OPEN, "write"): _OPEN,
-    (_OPEN, "accept"): _SEALING,
-    (_SEALING, "accept"): _SEALING,
-    (_SEALED, "accept"): _SEALED,
-    (_OPEN, "seal"): _SEALED,
-    (_SEALING, "seal"): _SEALED,
-    (_SEALED, "seal"): _SEALED,
-    (_SEALED, "extend"): _SEALED,
-    (_OPEN, "drop"): _DROPPED,
-    (_SEALING, "drop"): _DROPPED,
-    (_SEALED, "drop"): _DROPPED,
-    (_DROPPED, "drop"): _DROPPED,
-}
+_AFTER = transitions(
+    DatasetState,
+    """
+    state      write      accept     seal       extend     drop
+    OPEN       OPEN       SEALING    SEALED     error      DROPPED
+    SEALING    error      SEALING    SEALED     error      DROPPED
+    SEALED     error      SEALED     SEALED     SEALED     DROPPED
+    DROPPED    error      error      error      error      DROPPED
+    """,
+)
 
 
 class Lifetime:

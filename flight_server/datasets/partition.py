@@ -1,13 +1,6 @@
 """Partition: the state machine of one partition, and which of its frames can leave RAM.
 
-States, and the verbs that change them:
-
-    state     publish   seal      fail      drop      reopen    corrupt
-    OPEN      OPEN      SEALED    FAILED    DROPPED   error     FAILED
-    SEALED    error     SEALED    error     DROPPED   OPEN      FAILED
-    FAILED    error     error     FAILED    DROPPED   OPEN      FAILED
-    DROPPED   error     error     DROPPED   DROPPED   error     DROPPED
-
+The states, and the verbs that change them, stand in ``_AFTER``.
 An error is a ``Conflict``, raised by the verb's method. *adopt* counts as publish, and *restore* as seal. FAILED and
 DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause.
 
@@ -34,7 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from flight_server.concurrency import BroadcastQueue, Changes, Gone, Subscription
+from flight_server.concurrency import BroadcastQueue, Changes, Gone, Subscription, transitions
 from flight_server.frames import Frame, FrameTable, Record, Records
 from flight_server.memory import Metadata
 from flight_server.protocol import Conflict, DatasetDropped, FlightShuffleError, InvalidRequest, Released
@@ -46,7 +39,7 @@ NEAR_FRAMES = 2
 
 
 class PartitionState(StrEnum):
-    """See the table above."""
+    """See ``_AFTER``."""
 
     OPEN = "open"
     SEALED = "sealed"
@@ -54,26 +47,18 @@ class PartitionState(StrEnum):
     DROPPED = "dropped"
 
 
-_OPEN, _SEALED, _FAILED, _DROPPED = PartitionState
+_OPEN = PartitionState.OPEN
 
-_AFTER: dict[tuple[PartitionState, str], PartitionState] = {
-    (_OPEN, "publish"): _OPEN,
-    (_OPEN, "seal"): _SEALED,
-    (_OPEN, "fail"): _FAILED,
-    (_OPEN, "drop"): _DROPPED,
-    (_SEALED, "seal"): _SEALED,
-    (_SEALED, "drop"): _DROPPED,
-    (_FAILED, "fail"): _FAILED,
-    (_FAILED, "drop"): _DROPPED,
-    (_DROPPED, "fail"): _DROPPED,
-    (_DROPPED, "drop"): _DROPPED,
-    (_SEALED, "reopen"): _OPEN,
-    (_FAILED, "reopen"): _OPEN,
-    (_OPEN, "corrupt"): _FAILED,
-    (_SEALED, "corrupt"): _FAILED,
-    (_FAILED, "corrupt"): _FAILED,
-    (_DROPPED, "corrupt"): _DROPPED,
-}
+_AFTER = transitions(
+    PartitionState,
+    """
+    state     publish   seal      fail      drop      reopen    corrupt
+    OPEN      OPEN      SEALED    FAILED    DROPPED   error     FAILED
+    SEALED    error     SEALED    error     DROPPED   OPEN      FAILED
+    FAILED    error     error     FAILED    DROPPED   OPEN      FAILED
+    DROPPED   error     error     DROPPED   DROPPED   error     DROPPED
+    """,
+)
 
 
 @dataclass(frozen=True, slots=True)

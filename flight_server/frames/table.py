@@ -15,7 +15,7 @@ Releasing
     More than ``FEW`` frames are released in steps, ``later``: their bytes are counted until then.
 
 Victims
-    Frames leave RAM in runs, so their numbers are kept as ``number_runs``: a search skips those that have left.
+    Frames leave RAM in ranges, so their numbers are kept as ``NumberRanges``: a search skips those that have left.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from flight_server.memory import Metadata
 from flight_server.storage import SegmentSlice
 
 from .message import Frame
-from .number_runs import Runs
+from .number_ranges import NumberRanges
 from .records import Record, Records
 
 
 class FrameTable(Records):
     """See the module's text. The ``items`` of a partition's queue."""
 
-    __slots__ = ("__weakref__", "_loaned", "_resident", "_runs", "resident_bytes")
+    __slots__ = ("__weakref__", "_loaned", "_ranges", "_resident", "resident_bytes")
 
     def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
         super().__init__(metadata, dataset, partition)
         self.resident_bytes = 0  # of the frames in RAM
         # Made when first needed: many tables have none.
-        self._runs: Runs | None = None
+        self._ranges: NumberRanges | None = None
         self._resident: dict[int, Frame] | None = None
         self._loaned: dict[int, weakref.ref[Frame]] | None = None
 
@@ -57,10 +57,10 @@ class FrameTable(Records):
         frame.home = weakref.ref(self)
         frame.index = index
         if frame.payload is not None:
-            if self._resident is None or self._runs is None:
-                self._resident, self._runs = {}, Runs()
+            if self._resident is None or self._ranges is None:
+                self._resident, self._ranges = {}, NumberRanges()
             self._resident[index] = frame
-            self._runs.append(index)
+            self._ranges.append(index)
             self.resident_bytes += size_bytes
         else:
             self._lend(index, frame)
@@ -84,12 +84,12 @@ class FrameTable(Records):
     def release(self, stop: int) -> None:
         if stop == self._length and self._resident is not None and len(self._resident) > FEW:
             later(emptied(self._resident))
-            self._resident = self._runs = None
+            self._resident = self._ranges = None
             self.resident_bytes = 0
-        if self._resident is not None and self._runs is not None:
-            released = {index: self._resident.pop(index) for index in self._runs.upwards(self._first, stop)}
+        if self._resident is not None and self._ranges is not None:
+            released = {index: self._resident.pop(index) for index in self._ranges.upwards(self._first, stop)}
             self.resident_bytes -= sum(frame.size_bytes for frame in released.values())
-            self._runs.remove_below(stop)
+            self._ranges.remove_below(stop)
             if len(released) > FEW:
                 later(emptied(released))
         super().release(stop)
@@ -108,14 +108,14 @@ class FrameTable(Records):
 
     def in_ram(self, start: int, stop: int) -> Iterator[Frame]:
         """The frames in RAM from ``start`` to before ``stop``. None may enter or leave RAM during the iteration."""
-        if self._resident is not None and self._runs is not None:
-            return map(self._resident.__getitem__, self._runs.upwards(start, stop))
+        if self._resident is not None and self._ranges is not None:
+            return map(self._resident.__getitem__, self._ranges.upwards(start, stop))
         return iter(())
 
     def in_ram_backwards(self, start: int, stop: int) -> Iterator[Frame]:
         """The same, the last one first."""
-        if self._resident is not None and self._runs is not None:
-            return map(self._resident.__getitem__, self._runs.downwards(start, stop))
+        if self._resident is not None and self._ranges is not None:
+            return map(self._resident.__getitem__, self._ranges.downwards(start, stop))
         return iter(())
 
     # What frames tell their table
@@ -127,12 +127,12 @@ class FrameTable(Records):
 
     def left(self, index: int, frame: Frame) -> None:
         """It has left RAM."""
-        if self._resident is not None and self._runs is not None and index in self._resident:
+        if self._resident is not None and self._ranges is not None and index in self._resident:
             del self._resident[index]
-            self._runs.remove(index)
+            self._ranges.remove(index)
             self.resident_bytes -= frame.size_bytes
             if not self._resident:
-                self._resident = self._runs = None
+                self._resident = self._ranges = None
             self._lend(index, frame)
 
     def _lend(self, index: int, frame: Frame) -> Frame:

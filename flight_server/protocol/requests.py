@@ -241,7 +241,7 @@ class PlanRequest(Request, what=PLAN):
     """Body of the action ``plan``: which frames to read together, so that many readers share one dataset's partitions.
 
     Args:
-        target_bytes: about how many stored bytes a piece is to have.
+        target_bytes: about how many stored bytes a slice is to have.
         partitions: those to cut; None for all.
     """
 

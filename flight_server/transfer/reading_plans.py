@@ -1,10 +1,10 @@
-"""Cuts sealed partitions into pieces of about one size, for readers that share them.
+"""Cuts sealed partitions into slices of about one size, for readers that share them.
 
-Guarantee: the pieces of a partition have every frame that is left of it exactly once, in order. A piece has at most
+Guarantee: the slices of a partition have every frame that is left of it exactly once, in order. A slice has at most
 ``target_bytes`` and half of each frame at its borders, so no more than one frame beyond the target; a partition within
-the target is one piece, and one without frames none. The answer grows with the partitions and pieces, not the frames.
+the target is one slice, and one without frames none. The answer grows with the partitions and slices, not the frames.
 
-Each piece can be read by a ticket with ``from`` and ``until``.
+Each slice can be read by a ticket with ``from`` and ``until``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flight_server.concurrency import in_slices
 from flight_server.datasets import Dataset, PartitionState
 from flight_server.protocol import InvalidRequest, PlanRequest
 
-MAX_PIECES = 200_000
+MAX_SLICES = 200_000
 """In one answer, which is then about 5 MB."""
 _AT_ONCE = 1000
 """Frames between two passes of the event loop."""
@@ -32,11 +32,11 @@ class PlannedSlice(NamedTuple):
 
 
 async def plan(dataset: Dataset, request: PlanRequest) -> list[PlannedSlice]:
-    """The pieces of the partitions, in their order. Other tasks run while a long answer is made.
+    """The slices of the partitions, in their order. Other tasks run while a long answer is made.
 
     Raises:
         Conflict: a partition is not sealed. InvalidRequest: none ever is (``Attachment.not_sealed``).
-        InvalidRequest: there would be more than ``MAX_PIECES``.
+        InvalidRequest: there would be more than ``MAX_SLICES``.
         NotFound: the dataset has no such partition.
     """
     dataset.touch()
@@ -47,22 +47,22 @@ async def plan(dataset: Dataset, request: PlanRequest) -> list[PlannedSlice]:
     )
     if not dataset.sealed and request.partitions is None:
         raise dataset.attached.not_sealed(dataset)
-    pieces: list[PlannedSlice] = []
-    async for piece in in_slices(_cut_all(dataset, numbers, request.target_bytes), _AT_ONCE):
-        if piece is None:
+    slices: list[PlannedSlice] = []
+    async for each in in_slices(_cut_all(dataset, numbers, request.target_bytes), _AT_ONCE):
+        if each is None:
             continue
-        if len(pieces) == MAX_PIECES:
+        if len(slices) == MAX_SLICES:
             raise InvalidRequest(
-                f"plan: dataset {dataset.name!r} has more than {MAX_PIECES} pieces of {request.target_bytes} bytes; "
+                f"plan: dataset {dataset.name!r} has more than {MAX_SLICES} pieces of {request.target_bytes} bytes; "
                 "give a larger 'target_bytes', or ask for some of its 'partitions' at a time",
                 dataset=dataset.name,
             )
-        pieces.append(piece)
-    return pieces
+        slices.append(each)
+    return slices
 
 
 def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Iterator[PlannedSlice | None]:
-    """The pieces of the partitions; None for each frame or partition without one, so that a caller can count the
+    """The slices of the partitions; None for each frame or partition without one, so that a caller can count the
     work.
     """
     for number in numbers:
@@ -76,15 +76,15 @@ def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Ite
             raise dataset.attached.not_sealed(dataset)
         first = partition.table.first
         yield None
-        for piece in cut(partition.table.sizes(), target_bytes):
-            yield piece and PlannedSlice(number, first + piece[0], first + piece[1], piece[2])
+        for found in cut(partition.table.sizes(), target_bytes):
+            yield found and PlannedSlice(number, first + found[0], first + found[1], found[2])
 
 
 def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int] | None]:
-    """First frame, end and bytes of each piece: as many pieces as the target asks for, their ends where they are
-    nearest to equal sizes. A frame that is larger than several pieces is one.
+    """First frame, end and bytes of each slice: as many slices as the target asks for, their ends where they are
+    nearest to equal sizes. A frame that is larger than several slices is one.
 
-    Yields once for each frame: a piece that ends with it, or None. So the work grows with the frames, however small the
+    Yields once for each frame: a slice that ends with it, or None. So the work grows with the frames, however small the
     target is.
     """
     total_bytes = sum(sizes)
@@ -94,7 +94,7 @@ def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int
         nearest_from = -(-(2 * end_bytes + size_bytes) // 2)
         end_bytes += size_bytes
         if number < len(sizes):
-            # Half of the frames at this border: the end of a piece of equal size that lies there is nearest to it.
+            # Half of the frames at this border: the end of a slice of equal size that lies there is nearest to it.
             nearest_below = -(-(2 * end_bytes + sizes[number]) // 2)
             share = -(-nearest_from * count // total_bytes)
             wanted = 1 <= share < count and total_bytes * share // count < nearest_below

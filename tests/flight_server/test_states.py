@@ -1,14 +1,14 @@
-"""Each object with states has one table of them in its module's docstring, and its code keeps to it."""
+"""Each object with states has one table of them, and its code keeps to it."""
 
 from __future__ import annotations
 
 import ast
-import re
 from enum import EnumMeta
 from types import ModuleType
 
 import pytest
 
+from flight_server.concurrency import transitions
 from flight_server.datasets import attempts, lifetime, partition
 from flight_server.kinds.changelog import changelog
 from flight_server.kinds.source import pulls
@@ -27,29 +27,27 @@ for_each_table = pytest.mark.parametrize(
 )
 
 
-def written_table(module: ModuleType) -> tuple[set[str], dict[tuple[str, str], str]]:
-    """The verbs of the docstring's table, and the state that each leads to; an absent pair is an error."""
-    assert module.__doc__
-    lines = module.__doc__.partition("States")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
-    head, *rows = [re.split(r"\s{2,}", line.strip()) for line in lines]
-    assert head[0] == "state"
-    verbs = head[1:]
-    after = {
-        (row[0], verb): state
-        for row in rows
-        for verb, state in zip(verbs, row[1:], strict=True)
-        if state.isupper()
-    }
-    return set(verbs), after
-
-
 @for_each_table
-def test_the_table_that_is_written_is_the_table_that_is_kept(module: ModuleType, states: EnumMeta) -> None:
-    verbs, after = written_table(module)
-    kept = {(state.name, verb): to.name for (state, verb), to in module._AFTER.items()}
-    assert kept == after
-    assert {state for state, _ in after} | set(after.values()) <= set(states.__members__)
-    assert verbs == {verb for _, verb in after}
+def test_each_state_has_a_step_and_each_pair_is_of_that_objects_states(
+    module: ModuleType, states: EnumMeta
+) -> None:
+    assert {state for state, _ in module._AFTER} == set(states)
+    assert set(module._AFTER.values()) <= set(states)
+
+
+def test_a_cell_in_small_letters_is_no_step_and_one_that_names_no_state_is_refused() -> None:
+    table = """
+        state      write      hand over
+        WRITING    WRITING    error
+        COMMITTED  error      DISCARDED
+        """
+    states = attempts.AttemptState
+    assert transitions(states, table) == {
+        (states.WRITING, "write"): states.WRITING,
+        (states.COMMITTED, "hand over"): states.DISCARDED,
+    }
+    with pytest.raises(KeyError):
+        transitions(states, table.replace("DISCARDED", "DISCARD"))
 
 
 @for_each_table

@@ -1,12 +1,6 @@
 """Changelog: a keyed collection of updates, version by version; its state, and who may change it.
 
-States, and the verbs that change them:
-
-    state      write      merge      read       damage     close
-    OPEN       OPEN       OPEN       OPEN       DAMAGED    CLOSED
-    DAMAGED    error      error      DAMAGED    DAMAGED    CLOSED
-    CLOSED     error      error      error      CLOSED     CLOSED
-
+The states, and the verbs that change them, stand in ``_AFTER``.
 *write*: versions are committed, or holds put. *merge*: runs are replaced by what they amount to. *damage*: bytes on
 disk are not what was written; what is whole can still be read. *close*: it was dropped, or the server stops. An error
 is ``DatasetDropped``, of a damaged one ``DataQuarantined``.
@@ -33,7 +27,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from flight_server.concurrency import Changes
+from flight_server.concurrency import Changes, transitions
 from flight_server.datasets import Transactions
 from flight_server.memory import MemoryPool, Metadata, Reservation
 from flight_server.protocol import (
@@ -58,27 +52,22 @@ FUEL_OF_A_ROW = 4
 
 
 class ChangelogState(StrEnum):
-    """See the table above."""
+    """See ``_AFTER``."""
 
     OPEN = "open"
     DAMAGED = "damaged"
     CLOSED = "closed"
 
 
-_OPEN, _DAMAGED, _CLOSED = ChangelogState
-
-_AFTER: dict[tuple[ChangelogState, str], ChangelogState] = {
-    (_OPEN, "write"): _OPEN,
-    (_OPEN, "merge"): _OPEN,
-    (_OPEN, "read"): _OPEN,
-    (_OPEN, "damage"): _DAMAGED,
-    (_OPEN, "close"): _CLOSED,
-    (_DAMAGED, "read"): _DAMAGED,
-    (_DAMAGED, "damage"): _DAMAGED,
-    (_DAMAGED, "close"): _CLOSED,
-    (_CLOSED, "damage"): _CLOSED,
-    (_CLOSED, "close"): _CLOSED,
-}
+_AFTER = transitions(
+    ChangelogState,
+    """
+    state      write      merge      read       damage     close
+    OPEN       OPEN       OPEN       OPEN       DAMAGED    CLOSED
+    DAMAGED    error      error      DAMAGED    DAMAGED    CLOSED
+    CLOSED     error      error      error      CLOSED     CLOSED
+    """,
+)
 
 
 class Hooks(Protocol):
@@ -157,7 +146,7 @@ class Changelog:
     # States
 
     def check_step(self, verb: str) -> ChangelogState:
-        """The state that the verb leads to. Changes nothing. Raises as the module's table says."""
+        """The state that the verb leads to. Changes nothing. Raises as ``_AFTER`` says."""
         after = _AFTER.get((self.state, verb))
         if after is None:
             if self.state is ChangelogState.DAMAGED:

@@ -7,14 +7,7 @@ Who holds what
     The dataset holds its :class:`Pulls`, which holds no reference back; a running pull holds the dataset. Dropping the
     dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
 
-States of a pull, and the verbs that change them:
-
-    state        publish    end      fail      cancel
-    RUNNING      RUNNING    ENDED    FAILED    CANCELLED
-    ENDED        over       over     over      ENDED
-    FAILED       over       over     over      FAILED
-    CANCELLED    over       over     over      CANCELLED
-
+The states, and the verbs that change them, stand in ``_AFTER``.
 A pull belongs to one epoch of its partition (see ``partition``); once the partition is reopened the pull is over, too.
 A pull that is over and comes back from an await publishes, seals and fails nothing. The pull of the next epoch cancels
 it and waits for its end.
@@ -46,7 +39,7 @@ from typing import Any
 
 import structlog
 
-from flight_server.concurrency import Background
+from flight_server.concurrency import Background, transitions
 from flight_server.datasets import Attachment, Counters, Dataset, Partition, PartitionState
 from flight_server.frames import FrameBuilder
 from flight_server.memory import Metadata, Reservation
@@ -70,7 +63,7 @@ Request = tuple[dict[str, Any] | None, bytes | None]
 
 
 class PullState(StrEnum):
-    """See the table above."""
+    """See ``_AFTER``."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -78,17 +71,18 @@ class PullState(StrEnum):
     CANCELLED = "cancelled"
 
 
-_RUNNING, _ENDED, _FAILED, _CANCELLED = PullState
+_RUNNING, _, _FAILED, _CANCELLED = PullState
 
-_AFTER: dict[tuple[PullState, str], PullState] = {
-    (_RUNNING, "publish"): _RUNNING,
-    (_RUNNING, "end"): _ENDED,
-    (_RUNNING, "fail"): _FAILED,
-    (_RUNNING, "cancel"): _CANCELLED,
-    (_ENDED, "cancel"): _ENDED,
-    (_FAILED, "cancel"): _FAILED,
-    (_CANCELLED, "cancel"): _CANCELLED,
-}
+_AFTER = transitions(
+    PullState,
+    """
+    state        publish    end      fail      cancel
+    RUNNING      RUNNING    ENDED    FAILED    CANCELLED
+    ENDED        over       over     over      ENDED
+    FAILED       over       over     over      FAILED
+    CANCELLED    over       over     over      CANCELLED
+    """,
+)
 
 
 class _Over(Exception):

@@ -139,8 +139,8 @@ class Actions:
     async def _plan(self, body: bytes) -> bytes:
         request = PlanRequest.parse(body)
         dataset = self._catalogue.find(request.dataset, request.generation)
-        pieces = await plan(dataset, request)
-        return await dumped({"dataset": dataset.name, "generation": dataset.generation, "pieces": pieces})
+        slices = await plan(dataset, request)
+        return await dumped({"dataset": dataset.name, "generation": dataset.generation, "pieces": slices})
 
     async def _copies(self, body: bytes) -> bytes:
         request = CopiesRequest.parse(body)

@@ -124,7 +124,7 @@ async def test_a_dataset_that_is_still_written_has_no_plan(catalogue: Catalogue)
 async def test_a_plan_of_too_many_pieces_is_refused(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading_plans, "MAX_PIECES", 3)
+    monkeypatch.setattr(reading_plans, "MAX_SLICES", 3)
     dataset = shuffle(catalogue, {0: [100] * 8, 1: [100] * 8})
     accept(dataset, {0: "a"})
     dataset.close()

@@ -84,7 +84,7 @@ class Pairs:
         kinds = [np.where(kind, present, 0) for kind in self._kinds(groups.rows)]
         pairs = np.minimum(*(sums(groups, each) for each in kinds))
         # All pairs lie one behind the other on a line, key by key. A row covers as many places as it has pairs; where a
-        # row of either kind begins to cover, a new run of equal pairs begins.
+        # row of either kind begins to cover, a new range of equal pairs begins.
         (row, at), (other, other_at) = (_cover(groups, each, pairs) for each in kinds)
         begins = np.union1d(at, other_at)
         counts = np.diff(begins, append=pairs.sum())

@@ -1,4 +1,4 @@
-"""Runs: a set of ascending numbers, kept as where runs of neighbours begin and end.
+"""NumberRanges: a set of ascending numbers, kept as where ranges of neighbours begin and end.
 
 Its size grows with the gaps, and finding the next number in either direction passes over no removed ones.
 """
@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 
-class Runs:
+class NumberRanges:
     """See the module's text."""
 
     __slots__ = ("_starts", "_stops")
