@@ -26,32 +26,30 @@ Memory
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 import structlog
 
 from flight_server.concurrency import Background
 from flight_server.protocol import FlightShuffleError, Transaction
-from flight_server.storage import DiskTrouble, to_its_end
+from flight_server.storage import DiskTrouble
 
 from .changelog import Changelog, ChangelogState
 from .commits import Commits, delete_soon
 from .folding import emitted
 from .rules import Emitting
 from .runs import Damaged, RunFile, RunWriter, Updates
+from .saving import in_thread
 from .views import View
 from .writes import CHUNK_BYTES, CHUNK_ROWS
 
 MARK_SECONDS = 1.0
 TROUBLE_SECONDS = 1.0
-
-T = TypeVar("T")
 
 _log = structlog.get_logger("flight_server.kinds.changelog.emitting")
 
@@ -171,22 +169,30 @@ class Emitter:
         parts = self._changes(view, after)
         rows = 0
         try:
-            while (part := await self._in_thread(next, parts, None)) is not None:
+            while (part := await in_thread(self._threads, next, parts, None)) is not None:
                 waiting.append(part)
                 rows += len(part)
                 size_bytes = sum(each.size_bytes for each in waiting)
                 if sum(map(len, waiting)) >= CHUNK_ROWS or size_bytes >= CHUNK_BYTES:
-                    files.append(await self._in_thread(_file, self._target, self._target.next_run(), waiting))
+                    files.append(
+                        await in_thread(self._threads, _file, self._target, self._target.next_run(), waiting)
+                    )
                     waiting = []
             if files and waiting:
-                files.append(await self._in_thread(_file, self._target, self._target.next_run(), waiting))
+                files.append(
+                    await in_thread(self._threads, _file, self._target, self._target.next_run(), waiting)
+                )
                 waiting = []
         except BaseException:
             for file in files:
                 delete_soon(self._threads, file)
             raise
         if rows:
-            updates = await self._in_thread(Updates.joined, self._target.layout, waiting) if waiting else None
+            updates = (
+                await in_thread(self._threads, Updates.joined, self._target.layout, waiting)
+                if waiting
+                else None
+            )
             await self._commit(updates, files, rows, view.upper)
         self._position = view.upper
 
@@ -208,9 +214,6 @@ class Emitter:
         assert isinstance(rule, Emitting)
         for updates in view.changed(after, view.upper):
             yield emitted(updates, after, view.upper, rule, layout)
-
-    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
 
 
 def is_emitting(changelog: Changelog) -> bool:

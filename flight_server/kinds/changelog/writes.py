@@ -10,12 +10,9 @@ takes a bounded part of memory.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +20,13 @@ from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
-from flight_server.storage import DiskTrouble, to_its_end
+from flight_server.storage import DiskTrouble
 
 from .changelog import Changelog
 from .commits import Commits, delete_soon
 from .deletes import tombstones
 from .runs import RunFile, RunWriter, Updates, is_encoded
-from .saving import OF_KEPT_FOR_DELETES
-
-T = TypeVar("T")
+from .saving import OF_KEPT_FOR_DELETES, in_thread
 
 CHUNK_ROWS = 256 << 10
 CHUNK_BYTES = 16 << 20
@@ -133,7 +128,7 @@ class ChangelogWrite:
             updates = (
                 made(changelog, batches)
                 if self._is_small()
-                else await self._in_thread(made, changelog, batches)
+                else await in_thread(self._threads, made, changelog, batches)
             )
             if transaction is None or changelog.transactions.find(transaction) is None:
                 await self._check_rule(updates)
@@ -167,9 +162,9 @@ class ChangelogWrite:
         changelog.check_step("write")
         batches, self._batches = self._batches, []
         try:
-            updates = await self._in_thread(self._made, changelog, batches)
+            updates = await in_thread(self._threads, self._made, changelog, batches)
             await self._check_rule(updates)
-            file = await self._in_thread(_file, changelog, changelog.next_run(), updates)
+            file = await in_thread(self._threads, _file, changelog, changelog.next_run(), updates)
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
@@ -178,9 +173,6 @@ class ChangelogWrite:
         self._files.append(file)
         self._rooms = []
         self._waiting_rows = 0
-
-    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
 
 
 def _updates(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:

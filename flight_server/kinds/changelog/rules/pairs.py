@@ -45,11 +45,8 @@ class Pairs:
             raise InvalidRequest(
                 f"keep: {spec.kind!r} is both 'kind' and a column of 'key': no two rows could pair"
             )
-        self._key, self._kind, self._order = (
-            list(spec.key),
-            spec.kind,
-            [each.column for each in spec.order_by[:1]],
-        )
+        self._key, self._kind = list(spec.key), spec.kind
+        self._order = [each.column for each in spec.order_by[:1]]
         field = schema.field(spec.kind)
         self._first, self._second = (typed_value(value, field, "values") for value in spec.values)
         self._names = [*self._key, *map(str, spec.values), LATENCY_COLUMN] if self._order else self._key

@@ -7,7 +7,7 @@ Format
         u32       length of the header
         u64       length of the body
         u32       CRC-32C of header and body
-        header    UTF-8 JSON, see ``changelogs.journal``
+        header    UTF-8 JSON, see ``journal``
         body      an encapsulated IPC record batch (see ``run_files``), or nothing
 
 Validity

@@ -30,7 +30,7 @@ FEW_ROWS = 64
 """So few rows take less time than to look which of them are the greatest."""
 
 DELETE = np.iinfo(np.int64).min
-"""The diff of a tombstone, which deletes what its key had before; see ``changelogs.deletes``."""
+"""The diff of a tombstone, which deletes what its key had before; see ``deletes``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,8 @@ class Updates:
         """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
         if not self.retractions:
             return self.slice(0, 0)
-        found = self._places_of(hashes)
+        starts, ends = self._ends_of(hashes)
+        found = ranges(starts, ends - starts)
         return self.take(found[self.diffs[found] < 0])
 
     @property
@@ -191,10 +192,6 @@ class Updates:
         if len(hashes) == 1:
             return self.slice(int(starts[0]), int(ends[0]))
         return self.take(ranges(starts, ends - starts))
-
-    def _places_of(self, hashes: Hashes) -> Numbers:
-        starts, ends = self._ends_of(hashes)
-        return ranges(starts, ends - starts)
 
     def _ends_of(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
         """For each of these hashes the place of its first row, and behind its last one."""
