@@ -238,8 +238,8 @@ def java_home() -> Iterator[str]:
 
 
 def spark_settings(node: pytest.Item | pytest.FixtureRequest) -> dict[str, str]:
-    """The arguments of ``local_session`` that a module wants, as its ``SPARK`` says."""
-    return getattr(getattr(node, "module", None), "SPARK", {})
+    """The arguments of ``local_session`` that a module wants, as its ``SPARK_SETTINGS`` say."""
+    return getattr(getattr(node, "module", None), "SPARK_SETTINGS", {})
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def local_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
-    """A session on ``master``, stopped at the end. ``a__b`` in a setting's name stands for ``spark.a.b``."""
+    """A session on ``master``, stopped at the end. ``a__b`` in a setting's name stands for ``spark.a.b``.
+
+    A process has one context of Spark at a time: that of ``SharedSessions`` ends before.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    _shared.close()
     # Otherwise all settings of the process's first session start the JVM, as its system properties, and every later
     # session has them. The heap can be set only there.
     heap = {"spark.driver.memory": settings["driver__memory"]} if "driver__memory" in settings else {}
@@ -39,11 +43,13 @@ def local_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
         session.stop()
 
 
+_shared = ExitStack()  # the context of ``SharedSessions``
+
+
 class SharedSessions:
     """Sessions for many test files, one after the other, of one Spark context as long as only SQL settings differ."""
 
     def __init__(self) -> None:
-        self._running = ExitStack()
         self._first: SparkSession | None = None
         self._wanted: dict[str, str] = {}
 
@@ -57,8 +63,8 @@ class SharedSessions:
 
         wanted = {name: value for name, value in settings.items() if not name.startswith("sql__")}
         if self._first is None or wanted != self._wanted:
-            self.close()
-            self._first, self._wanted = self._running.enter_context(local_session(**wanted)), wanted
+            self._first, self._wanted = _shared.enter_context(local_session(**wanted)), wanted
+            _shared.callback(self._forget)
         session = self._first.newSession()
         for name in settings.keys() - wanted.keys():
             session.conf.set(_dotted(name), settings[name])
@@ -70,7 +76,9 @@ class SharedSessions:
 
     def close(self) -> None:
         """End the context."""
-        self._running.close()
+        _shared.close()
+
+    def _forget(self) -> None:
         self._first = None
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from spark_client import ShuffleClient
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 from tests.tpch.answers import QUERIES, Query, database, differences
 from tests.tpch.data import generate
 from tests.tpch.tables import Tables
@@ -27,12 +26,6 @@ SCALE = 0.1
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate(tmp_path_factory.mktemp("tpch") / "tables", SCALE)
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

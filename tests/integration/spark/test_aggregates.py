@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK = {"sql__session__timeZone": "Europe/Berlin"}
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 FUNCTIONS: dict[str, list[str]] = {
     "v": [

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK = {"master": "local[2, 2]"}
+SPARK_SETTINGS = {"master": "local[2, 2]"}
 
 
 @pytest.fixture

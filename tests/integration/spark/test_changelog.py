@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK = {"master": "local[2, 2]", "sql__shuffle__partitions": "2"}
+SPARK_SETTINGS = {"master": "local[2, 2]", "sql__shuffle__partitions": "2"}
 
 
 def frame(spark: SparkSession, *rows: tuple[str, int, float, int]) -> DataFrame:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK = {"master": "local[2, 2]", "driver__maxResultSize": "1m"}
+SPARK_SETTINGS = {"master": "local[2, 2]", "driver__maxResultSize": "1m"}
 
 
 @pytest.fixture

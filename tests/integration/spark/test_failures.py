@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 # Each task may fail once, so that Spark tries again.
-SPARK = {"master": "local[2, 2]"}
+SPARK_SETTINGS = {"master": "local[2, 2]"}
 
 
 # Attempts.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK = {"sql__session__timeZone": "Europe/Berlin", "sql__shuffle__partitions": "3"}
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin", "sql__shuffle__partitions": "3"}
 
 
 @pytest.fixture(scope="module")

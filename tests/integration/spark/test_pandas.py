@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-SPARK = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
 
 PREFER_EXTENSION = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
 # pandas has timestamps of nanoseconds, and dicts, which are no keys.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 # A task that dies is tried again.
-SPARK = {"master": "local[2, 2]"}
+SPARK_SETTINGS = {"master": "local[2, 2]"}
 SEEN = "id long, k long, partition int, call long"
 
 

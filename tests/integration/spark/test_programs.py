@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK = {"sql__analyzer__failAmbiguousSelfJoin": "false"}
+SPARK_SETTINGS = {"sql__analyzer__failAmbiguousSelfJoin": "false"}
 
 SCHEMA = pa.schema(
     [

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-SPARK = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
 
 
 def rows(df: DataFrame) -> Counter[Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK = {"sql__session__timeZone": "Europe/Berlin"}
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 Read = Callable[..., Any]
 

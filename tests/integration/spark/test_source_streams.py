@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-SPARK = {"sql__shuffle__partitions": "2"}
+SPARK_SETTINGS = {"sql__shuffle__partitions": "2"}
 
 
 def append(tables: Tables, name: str, start: int, rows: int = 1) -> None:

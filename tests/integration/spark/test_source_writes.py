@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 # Each task may fail once, so that Spark tries again.
-SPARK = {"master": "local[2, 2]", "sql__session__timeZone": "Europe/Berlin"}
+SPARK_SETTINGS = {"master": "local[2, 2]", "sql__session__timeZone": "Europe/Berlin"}
 
 
 def ids(df: DataFrame) -> list[int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 # Each task may fail once, so that Spark tries again.
-SPARK = {"master": "local[2, 2]"}
+SPARK_SETTINGS = {"master": "local[2, 2]"}
 
 ROWS, KEYS = 3000, 50
 ALL = [(number, number % KEYS) for number in range(ROWS)]

@@ -16,20 +16,14 @@ from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.pipeline.plan import Pipeline
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin", "sql__shuffle__partitions": "2"}
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin", sql__shuffle__partitions="2") as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

@@ -21,18 +21,12 @@ from spark_client.pipeline.grouping_steps import _signature
 from spark_client.pipeline.nodes import Exchange
 from spark_client.pipeline.plan import Pipeline
 from spark_client.steps import BatchLimits
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin") as session:
-        yield session
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.pipeline.plan import Pipeline
 from spark_client.pipeline.spark_names import _INSTEAD
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,12 +24,6 @@ DDL = (
     "id long, name string, m map<string,int>, d decimal(38,4), flag boolean, Two long, two int, "
     "c string collate UNICODE, nothing void"
 )
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,18 +9,11 @@ import pytest
 
 from spark_client.placement.hashing import partition_ids
 from tests.support.spark_hash import COLUMNS, with_nulls
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
 
 
 def assert_placed_as_by_spark(

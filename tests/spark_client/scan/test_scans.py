@@ -17,20 +17,14 @@ from spark_client.jobs.task_sizes import split_sizes
 from spark_client.pipeline.nodes import Input
 from spark_client.scan.file_reading import BATCH_ROWS
 from spark_client.scan.splits import Splits
-from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 TABLE = pa.table({"id": pa.array(range(100), pa.uint32()), "name": ["x"] * 100, "day": [1, 2] * 50})
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin") as session:
-        yield session
 
 
 @pytest.fixture
