@@ -35,7 +35,7 @@ test: ## Check style and types, then run every test
 		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
 		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 4 --dist loadfile \
 			--no-loadscope-reorder -m spark && \
-		$(BIN)/pytest --durations=50 -n 2 --dist load -m load
+		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
 # `make test` has the newest versions, from the lock file.
 versions: VERSIONS = 4.1 4.2 4.3 oldest
