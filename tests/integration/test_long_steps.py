@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support import bulk, raw_put
+from tests.support import bulk, changelogs, raw_put
 from tests.support.polling import eventually
 from tests.support.raw_flight import (
     RawFlight,
@@ -60,6 +60,18 @@ def put_rows(server: ServerProcess, frames: int, partitions: int, **command_: ob
         if "producer" in command_:
             put.send(commit(frames, frames))
         put.finish()
+
+
+def test_a_changelog_of_many_columns_is_created_and_takes_puts_and_deletes(raw: RawFlight) -> None:
+    wide = pa.schema([(f"column {number}", pa.int8()) for number in range(8000)])
+    row = pa.record_batch([pa.array([1], pa.int8())] * len(wide), schema=wide)
+    keys = row.select(wide.names[:4000])
+    keep = {"rule": "latest", "key": keys.schema.names, "order_by": wide.names[-1:]}
+    raw.action("create", changelogs.declaration("wide", wide, keep=keep))
+    raw.put(put_messages(path("wide"), [row]))
+    raw.put(put_messages(command({"dataset": "wide", "delete": True}), [keys]))
+    with pytest.raises(Refused, match="occurs twice"):
+        raw.action("create", changelogs.declaration("twice", pa.schema([*wide, wide.field(0)])))
 
 
 def test_a_plan_of_the_smallest_pieces_is_one_of_frames(raw: RawFlight) -> None:

@@ -39,9 +39,9 @@ def tombstones(layout: Layout, batches: Sequence[pa.RecordBatch], dataset: str) 
     """
     keys = pa.concat_batches([layout.key_rows(batch) for batch in batches])
     layout.check_nulls(keys, dataset)
-    count = keys.num_rows
+    count, key = keys.num_rows, set(layout.key)
     columns = [
-        keys.column(field.name) if number in layout.key else pa.nulls(count, field.type)
+        keys.column(field.name) if number in key else pa.nulls(count, field.type)
         for number, field in enumerate(layout.schema)
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=layout.schema)

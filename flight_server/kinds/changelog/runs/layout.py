@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -49,24 +50,26 @@ class Layout:
         fields = [field.with_type(stored_type(field.type)) for field in schema if field.name != DIFF_COLUMN]
         self.schema = pa.schema(fields, metadata=schema.metadata)
         names = self.schema.names
+        places = {name: number for number, name in enumerate(names)}
+        times = Counter(names)
         if not names:
             raise InvalidRequest("a changelog's schema has at least one column")
         for field in self.schema:
             if field.name in RESERVED_COLUMNS:
                 raise InvalidRequest(f"a changelog's schema has no column {field.name!r}: rename it")
-            if names.count(field.name) > 1:
+            if times[field.name] > 1:
                 raise InvalidRequest(f"a changelog's columns differ in name, but {field.name!r} occurs twice")
             if not is_comparable(field.type):
                 raise InvalidRequest(
                     f"column {field.name!r} has type {field.type}, whose values a changelog cannot compare: cast it"
                 )
         for name in [] if keep is None else keep.columns:
-            if name not in names:
+            if name not in places:
                 raise InvalidRequest(f"keep names column {name!r}, and the schema has {', '.join(names)}")
         # Without a rule every row is its own key.
-        self.key = list(range(len(names))) if keep is None else [names.index(name) for name in keep.key]
+        self.key = list(range(len(names))) if keep is None else [places[name] for name in keep.key]
         order = () if keep is None else keep.order_by
-        self.order = [(names.index(each.column), each.smallest_first) for each in order]
+        self.order = [(places[each.column], each.smallest_first) for each in order]
         # What a delete names; without columns nothing can be deleted by key.
         self.key_schema = pa.schema([] if keep is None else [self.schema.field(name) for name in keep.key])
 
@@ -139,10 +142,10 @@ class Layout:
         return self._rows(batch, self.schema)
 
     def _rows(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        names = batch.schema.names
+        places = {name: number for number, name in enumerate(batch.schema.names)}
         columns = []
         for field in schema:
-            column = batch.column(names.index(field.name))
+            column = batch.column(places[field.name])
             columns.append(column if column.type == field.type else _stored(column, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
