@@ -191,7 +191,9 @@ class ChangelogReads:
         work = partial(self._messages, view, after, upto, at, allowed_bytes)
         threads = changelog.querying or self._threads
         try:
-            if few and after is not None and changelog.querying is None and changelog.layout.is_simple:
+            # Only at the beginning: it gives all of the changes, also those of slices that were sent.
+            begins = few and not at.low
+            if begins and after is not None and changelog.querying is None and changelog.layout.is_simple:
                 part = view.few_deltas(after, upto, IN_LOOP_ROWS, FOLLOWED_BYTES)
                 if part is not None:
                     return self._encoded(part, upto)
