@@ -2,7 +2,7 @@
 
 from .explaining import cores
 from .frame_seconds import Counter, FrameSeconds
-from .persisting import Persisted
+from .persisting import Persisted, PersistedDataset
 from .progress import readable_size
 from .range_placement import ByRange
 from .result_reader import collected

@@ -1,8 +1,8 @@
 """Datasets that several plans use: each is written once, and stays.
 
-Guarantee: :meth:`PersistedDataset.dataset` writes the dataset at its first call, and again only if the server has it no
-longer: it was restarted, the lease ended, or the dataset was dropped. Of concurrent calls one writes, and the others
-wait for it; if it fails, its error is raised there, and the next call tries again.
+Guarantee: of concurrent runs that use a dataset one writes it, and the others wait for it; if that run fails, the next
+one writes it. A dataset is written again only if the server has it no longer: it was restarted, the lease ended, or the
+dataset was dropped.
 
 Its end
     :meth:`Persisted.forget`, the end of the scope in which it was written, the close of the client, and the collection
@@ -12,6 +12,7 @@ Its end
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -31,14 +32,20 @@ class PersistedDataset:
         self._lock = threading.Lock()
         self._ran: Ran | None = None
 
-    def dataset(self, write: Callable[[], Ran]) -> tuple[Ran, bool]:
-        """The dataset, and whether this call has written it."""
-        with self._lock:
+    def claim(self) -> Ran | None:
+        """Wait until no run has it to write; the dataset, or None: then this run has it to write, until :meth:`end`."""
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._lock)
             if self._ran is not None and self._is_there(self._ran.sealed):
-                return self._ran, False
+                return self._ran
             self._ran = None
-            self._ran = write()
-            return self._ran, True
+            held.pop_all()
+            return None
+
+    def end(self, ran: Ran | None) -> None:
+        """The run that claimed it has written it; None: it has failed."""
+        self._ran = ran
+        self._lock.release()
 
     def drop(self, *, unless: Callable[[str], bool] = lambda _: False) -> None:
         """Drop it, after a call that writes it, ``unless`` that says no. Twice is fine."""

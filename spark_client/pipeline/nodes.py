@@ -10,7 +10,7 @@ A plan is a tree of immutable nodes, from the last leg back to the DataFrames an
     ==================  ==============================================================================
 
 A leg has several parts after a union: each stage after it is added to all of them. Nodes are equal only if they are the
-same object: a plan that uses one exchange twice runs it once (``execution``).
+same object: a plan that uses one exchange twice runs it once (``decided_jobs``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -103,11 +104,14 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Exchanged:
-    """The rows of ``leg``, sent by ``exchange``. ``twin`` sends the same rows by other types of the keys."""
+    """The rows of ``leg``, sent by ``exchange``. ``twin`` sends the same rows by other types of the keys. ``serial``
+    is greater than those of the exchanges that it needs, which were made before.
+    """
 
     leg: Leg
     exchange: Exchange
     twin: Exchanged | None = None
+    serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
     def read(self, is_persisted: Callable[[Exchanged], bool]) -> Leg:
         """Where a run takes the rows from: the leg, or the twin, if that is persisted."""
