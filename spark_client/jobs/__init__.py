@@ -10,7 +10,7 @@ from .results import reader
 from .sealed import SealedDataset
 from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
-from .shuffles import Shuffles, Target, WriteTasks
+from .shuffles import Shuffles, Target
 from .skew import cuts_of, cuts_of_pair
 from .spark_settings import is_on, spark_setting
 from .spark_types import (
@@ -37,4 +37,3 @@ from .tasks import (
     TaskSource,
     WriteTask,
 )
-from .written import Ran, WrittenDataset

@@ -20,7 +20,6 @@ from functools import partial
 
 from .after_collection import AfterCollection
 from .sealed import SealedDataset
-from .written import Ran
 
 
 class PersistedDataset:
@@ -30,29 +29,29 @@ class PersistedDataset:
         self._is_there = is_there
         self._discard = discard
         self._lock = threading.Lock()
-        self._ran: Ran | None = None
+        self._sealed: SealedDataset | None = None
 
-    def claim(self) -> Ran | None:
+    def claim(self) -> SealedDataset | None:
         """Wait until no run has it to write; the dataset, or None: then this run has it to write, until :meth:`end`."""
         with contextlib.ExitStack() as held:
             held.enter_context(self._lock)
-            if self._ran is not None and self._is_there(self._ran.sealed):
-                return self._ran
-            self._ran = None
+            if self._sealed is not None and self._is_there(self._sealed):
+                return self._sealed
+            self._sealed = None
             held.pop_all()
             return None
 
-    def end(self, ran: Ran | None) -> None:
+    def end(self, sealed: SealedDataset | None) -> None:
         """The run that claimed it has written it; None: it has failed."""
-        self._ran = ran
+        self._sealed = sealed
         self._lock.release()
 
     def drop(self, *, unless: Callable[[str], bool] = lambda _: False) -> None:
         """Drop it, after a call that writes it, ``unless`` that says no. Twice is fine."""
         with self._lock:
-            ran, self._ran = self._ran, None
-        if ran is not None and not unless(ran.sealed.source.dataset):
-            self._discard(ran.sealed.source.dataset)
+            sealed, self._sealed = self._sealed, None
+        if sealed is not None and not unless(sealed.source.dataset):
+            self._discard(sealed.source.dataset)
 
 
 class Persisted:

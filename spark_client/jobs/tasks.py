@@ -195,8 +195,9 @@ class WriteTask:
     """Runs the stages over its input, or over what ``source`` reads of its ``shares``, and writes the result; yields
     one report, with the ``arrow.counts`` of what it wrote if it ``counts``.
 
-    ``places`` are the server's for puts on the bulk lane; None to ask the server. ``target`` is the dataset's number in
-    the job, ``part`` that of the task's write among the ``parts`` of the dataset.
+    ``generation`` is empty until the dataset is created. ``places`` are the server's for puts on the bulk lane; None to
+    ask the server. ``target`` is the dataset's number in the job, ``part`` that of the task's write among the ``parts``
+    of the dataset.
 
     Spark numbers the tasks of a union through, or, if all its sides have one partition
     (``spark.sql.unionOutputPartitioning``), runs them in one task: then it is a producer for each part.

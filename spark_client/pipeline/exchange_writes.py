@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from spark_client.connection import RemoteServer
-from spark_client.jobs import ByColumn, ByKeys, InTurn, Placement, WriteTask, WriteTasks
+from spark_client.jobs import ByColumn, ByKeys, InTurn, Placement, WriteTask
 from spark_client.steps import Stage
 
 from .nodes import Exchange, Exchanged, Input
@@ -16,7 +16,7 @@ from .nodes import Exchange, Exchanged, Input
 
 def write_of(
     server: RemoteServer, dataset: str, node: Exchanged, given: Input, stages: tuple[Stage, ...]
-) -> WriteTasks:
+) -> tuple[DataFrame, WriteTask]:
     """The tasks that send the rows of ``given``, after the stages, as the node's exchange says."""
     exchange = node.exchange
     rows = given.rows
@@ -32,22 +32,20 @@ def write_of(
     else:
         placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
 
-    def task(generation: str) -> WriteTask:
-        return WriteTask(
-            server,
-            dataset,
-            generation,
-            exchange.partitions,
-            node.leg.declared,
-            placement,
-            stages,
-            given.source,
-            given.shares,
-            given.limits,
-            exchange.budget_bytes,
-        )
-
-    return WriteTasks(rows, task)
+    task = WriteTask(
+        server,
+        dataset,
+        "",
+        exchange.partitions,
+        node.leg.declared,
+        placement,
+        stages,
+        given.source,
+        given.shares,
+        given.limits,
+        exchange.budget_bytes,
+    )
+    return rows, task
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:

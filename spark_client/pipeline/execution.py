@@ -27,13 +27,11 @@ from pyspark.sql import SparkSession
 from spark_client.jobs import (
     Cut,
     PersistedDataset,
-    Ran,
     SealedDataset,
     Shares,
     Shuffles,
     Sides,
     Target,
-    WrittenDataset,
     cores,
     cuts_of,
     cuts_of_pair,
@@ -61,7 +59,7 @@ class Execution:
         self._persisted: dict[Exchanged, PersistedDataset | None] = {}
         self._claimed: dict[Exchanged, PersistedDataset] = {}
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
-        self._ran: dict[Exchanged, tuple[Ran, bool]] = {}
+        self._ran: dict[Exchanged, tuple[SealedDataset, bool]] = {}
         self._readers: dict[Exchanged, list[tuple[Shares, str]]] = defaultdict(list)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
@@ -104,9 +102,9 @@ class Execution:
         """Of what has run so far."""
         found = {
             exchanged: ExchangeStatistics.of(
-                exchanged.exchange, ran, self._readers[exchanged], is_reused=is_reused
+                exchanged.exchange, sealed, self._readers[exchanged], is_reused=is_reused
             )
-            for exchanged, (ran, is_reused) in self._ran.items()
+            for exchanged, (sealed, is_reused) in self._ran.items()
         }
         return RunStatistics(tuple(found.values()), time.monotonic() - self._began), found
 
@@ -136,9 +134,9 @@ class Execution:
             left.remove(node)
             persisted = self._find(node)
             if persisted is not None:
-                ran = persisted.claim()
-                if ran is not None:
-                    self._add(node, ran, is_reused=True)
+                sealed = persisted.claim()
+                if sealed is not None:
+                    self._add(node, sealed, is_reused=True)
                     continue
                 self._claimed[node] = persisted
             left.update(exchanges(node.read(lambda each: self._find(each) is not None)))
@@ -150,29 +148,28 @@ class Execution:
         return self._persisted[node]
 
     def _do(self, job: Job) -> None:
-        targets = [self._target(write) for write in job.writes]
-        for write, target, written in zip(job.writes, targets, self._shuffles.write(targets), strict=True):
-            node, ran = write.exchange, _sealed_by(written, target)
-            self._add(node, ran)
+        written = self._shuffles.write([self._target(write) for write in job.writes])
+        for write, sealed in zip(job.writes, written, strict=True):
+            node = write.exchange
+            self._add(node, sealed)
             if node in self._claimed:
-                self._shuffles.results.add(ran.sealed.source.dataset, shared=True)
-                self._claimed.pop(node).end(ran)
+                self._shuffles.results.add(sealed.source.dataset, shared=True)
+                self._claimed.pop(node).end(sealed)
         for node in job.releases:
             self._drop(node)
 
-    def _add(self, node: Exchanged, ran: Ran, *, is_reused: bool = False) -> None:
-        self._ran[node] = ran, is_reused
-        self._written[node] = ran.sealed
+    def _add(self, node: Exchanged, sealed: SealedDataset, *, is_reused: bool = False) -> None:
+        self._ran[node] = sealed, is_reused
+        self._written[node] = sealed
 
     def _target(self, write: ExchangeWrite) -> Target:
-        exchange, leg = write.exchange.exchange, write.leg
+        exchange = write.exchange.exchange
         dataset = dataset_name(exchange, self._token, next(self._numbers))
         writes = [
-            write_of(self._shuffles.server, dataset, write.exchange, *given) for given in self._inputs(leg)
+            write_of(self._shuffles.server, dataset, write.exchange, *given)
+            for given in self._inputs(write.leg)
         ]
-        return Target(
-            dataset, exchange.partitions, leg.declared.schema, writes, label=str(exchange), name=exchange.name
-        )
+        return Target(writes, label=str(exchange), name=exchange.name)
 
     def _inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         return [(self._input(part, alone=alone), part.stages) for part in leg.parts]
@@ -218,9 +215,3 @@ def _cuts(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> lis
     if not may:
         return []
     return cuts_of(sealed[0]) if len(sealed) == 1 else cuts_of_pair(sealed[0], sealed[1], may)
-
-
-def _sealed_by(written: WrittenDataset, target: Target) -> Ran:
-    sizes = written.totals["partition_bytes"]
-    partition_bytes = tuple(sizes.get(str(partition), 0) for partition in range(target.partitions))
-    return Ran(SealedDataset(written.source, target.schema, partition_bytes), written)

@@ -11,7 +11,7 @@ import pytest
 from flight_server.protocol import Unavailable
 from spark_client.jobs import PersistedDataset
 
-RAN: Any = SimpleNamespace(sealed=SimpleNamespace(source=SimpleNamespace(dataset="d")))
+SEALED: Any = SimpleNamespace(source=SimpleNamespace(dataset="d"))
 
 
 class Server:
@@ -38,7 +38,7 @@ def persisted(server: Server) -> PersistedDataset:
     return PersistedDataset(server.asked, server.dropped.append)
 
 
-@pytest.mark.parametrize("first", [RAN, None])
+@pytest.mark.parametrize("first", [SEALED, None])
 def test_a_second_run_gets_what_the_first_has_written_or_writes_it_if_that_has_failed(
     persisted: PersistedDataset, first: Any
 ) -> None:
@@ -55,8 +55,8 @@ def test_a_dataset_that_the_server_has_lost_is_written_again(
     persisted: PersistedDataset, server: Server
 ) -> None:
     assert persisted.claim() is None
-    persisted.end(RAN)
-    assert [persisted.claim(), persisted.claim()] == [RAN, RAN]
+    persisted.end(SEALED)
+    assert [persisted.claim(), persisted.claim()] == [SEALED, SEALED]
     server.is_up = False
     with pytest.raises(Unavailable):
         persisted.claim()
@@ -69,7 +69,7 @@ def test_a_dataset_that_the_server_has_lost_is_written_again(
 
 def test_what_was_written_is_dropped_once(persisted: PersistedDataset, server: Server) -> None:
     assert persisted.claim() is None
-    persisted.end(RAN)
+    persisted.end(SEALED)
     persisted.drop()
     persisted.drop()
     assert server.dropped == ["d"]
