@@ -27,7 +27,7 @@ from spark_client.steps import (
 from .aggregate_requests import Aggregations, WantedResult, aggregations_wanted, computed, results_of
 from .base import integer
 from .exchanging import Exchanging
-from .nodes import Exchanged, Pair
+from .nodes import Exchange, Pair
 
 
 class Aggregating(Exchanging):
@@ -209,16 +209,16 @@ class Aggregating(Exchanging):
         if part is None:
             return None
         origin, stages, first = part.origin, part.stages, part.stages[:1]
-        if isinstance(origin, Exchanged):
-            exchange = origin.exchange
+        if isinstance(origin, Exchange):
+            exchange = origin
             kept = set(exchange.keys)
         elif (
             isinstance(origin, Pair)
-            and isinstance(origin.left.origin, Exchanged)
+            and isinstance(origin.left.origin, Exchange)
             and isinstance(first[0], JoinStage)
             and first[0].plan.how in _LEFT_KEYS
         ):
-            exchange = origin.left.origin.exchange
+            exchange = origin.left.origin
             kept, stages = set(first[0].plan.left.names), stages[1:]
         else:
             return None

@@ -16,7 +16,7 @@ from spark_client.arrow import Declared
 from spark_client.jobs import Shuffles, arrow_schema, declared_struct, is_on, spark_setting
 from spark_client.steps import SortStage, Stage, TopStage
 
-from .nodes import Exchanged, Leg, Pair, PlanPart, steps
+from .nodes import Exchange, Leg, Pair, PlanPart, steps
 from .spark_names import instead
 
 
@@ -51,10 +51,10 @@ class Steps:
         return self.leg.declared.schema
 
     @property
-    def _last(self) -> Exchanged | None:
+    def _last(self) -> Exchange | None:
         """The exchange that the current leg reads; None if it reads a DataFrame, a scan, or more than one exchange."""
         part = self.leg.single
-        return part.origin if part is not None and isinstance(part.origin, Exchanged) else None
+        return part.origin if part is not None and isinstance(part.origin, Exchange) else None
 
     @property
     def _stage_count(self) -> int:
@@ -99,7 +99,7 @@ def _stages(leg: Leg) -> int:
 
 def _stages_of(part: PlanPart) -> int:
     origin, before = part.origin, 0
-    if isinstance(origin, Exchanged):
+    if isinstance(origin, Exchange):
         before = _stages(origin.leg)
     elif isinstance(origin, Pair):
         before = max(_stages_of(origin.left), _stages_of(origin.right))

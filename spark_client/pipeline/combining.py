@@ -17,7 +17,7 @@ from .base import Steps
 from .exchanging import Exchanging
 from .execution import Execution
 from .finishing import Finishing
-from .nodes import Exchanged, Input, Leg
+from .nodes import Exchange, Input, Leg
 from .wider_types import wider
 
 _SAME_COUNT = (AlignStage, SelectStage, SortStage)
@@ -82,14 +82,14 @@ class Combining(Exchanging, Finishing):
         stage = self._stage_name(f"limit {count}")
         declared = replace(self.leg.declared, stage=stage, by_name=False)
         last = self._last
-        if last is not None and last.exchange.partitions == 1:
+        if last is not None and last.partitions == 1:
             first = replace(self, leg=self._top(last, count))
             return first._with(LimitStage(count, declared, divisible=False), self.leg.struct)
         partial = replace(declared, stage=f"{stage}, partial")
         some = self._with(LimitStage(count, partial, divisible=True), self.leg.struct)
         return some.exchange(1)._with(LimitStage(count, declared, divisible=False), self.leg.struct)
 
-    def _top(self, last: Exchanged, rows: int) -> Leg:
+    def _top(self, last: Exchange, rows: int) -> Leg:
         """The leg, whose sorted exchange gets only rows that may be among the first, if few are wanted."""
         (part,) = self.leg.parts
         order = part.stages[0] if part.stages else None
@@ -102,7 +102,7 @@ class Combining(Exchanging, Finishing):
             return self.leg
         name = f"top {rows} by {', '.join(map(str, order.keys))}"
         top = TopStage(rows, order.keys, replace(last.leg.declared, stage=name, by_name=False))
-        origin = Exchanged(last.leg.with_stage(top, last.leg.struct), last.exchange)
+        origin = replace(last, leg=last.leg.with_stage(top, last.leg.struct))
         return replace(self.leg, parts=(replace(part, origin=origin),))
 
     def count(self) -> int:
@@ -114,7 +114,7 @@ class Combining(Exchanging, Finishing):
             origin = part.origin
             if isinstance(origin, Input) and origin.source is None:
                 return int(origin.rows.count())
-            if not isinstance(origin, Exchanged):
+            if not isinstance(origin, Exchange):
                 break
             if self.shuffles.persisted.find(origin) is not None:
                 execution = Execution(self.shuffles, self.spark)

@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from .nodes import Exchanged, Leg, Pair, PlanPart, exchanges
+from .nodes import Exchange, Leg, Pair, PlanPart, exchanges
 
 
 @dataclass(frozen=True)
 class ExchangeRead:
     """An exchange whose partitions tasks read, alone, or as the ``side`` of a pair. ``may_cut``: also in pieces."""
 
-    exchange: Exchanged
+    exchange: Exchange
     side: str = ""
     may_cut: bool = False
 
@@ -36,7 +36,7 @@ class ExchangeRead:
 class ExchangeWrite:
     """An exchange that a job writes, the leg whose rows it sends, and what the leg's tasks read."""
 
-    exchange: Exchanged
+    exchange: Exchange
     leg: Leg
     reads: tuple[ExchangeRead, ...]
 
@@ -46,11 +46,11 @@ class Job:
     """One job of Spark; after it has ended the run does not read ``releases`` again."""
 
     writes: tuple[ExchangeWrite, ...]
-    releases: tuple[Exchanged, ...]
+    releases: tuple[Exchange, ...]
 
 
 def jobs_of(
-    wanted: Iterable[Exchanged], there: Collection[Exchanged] = (), kept: Collection[Exchanged] = ()
+    wanted: Iterable[Exchange], there: Collection[Exchange] = (), kept: Collection[Exchange] = ()
 ) -> list[Job]:
     """The jobs, in order, after which all that are ``wanted`` can be read.
 
@@ -77,16 +77,16 @@ def jobs_of(
 class _Decision:
     """What the jobs so far write."""
 
-    def __init__(self, there: set[Exchanged], kept: Collection[Exchanged]) -> None:
+    def __init__(self, there: set[Exchange], kept: Collection[Exchange]) -> None:
         self._there = there
         self._kept = kept
         self._jobs: list[tuple[ExchangeWrite, ...]] = []
 
-    def jobs_for(self, wanted: Iterable[Exchanged]) -> list[tuple[ExchangeWrite, ...]]:
+    def jobs_for(self, wanted: Iterable[Exchange]) -> list[tuple[ExchangeWrite, ...]]:
         self._need(wanted)
         return self._jobs
 
-    def _need(self, wanted: Iterable[Exchanged]) -> None:
+    def _need(self, wanted: Iterable[Exchange]) -> None:
         missing = self._missing(wanted)
         new = [each for each in missing if each not in self._kept]
         needed = {before for each in new for before in self._upstream(each)}
@@ -97,7 +97,7 @@ class _Decision:
             if each not in self._there:
                 self._write([each])
 
-    def _write(self, nodes: list[Exchanged]) -> None:
+    def _write(self, nodes: list[Exchange]) -> None:
         legs = [self._leg(node) for node in nodes]
         for leg in legs:
             self._need(exchanges(leg))
@@ -109,9 +109,9 @@ class _Decision:
         )
         self._there.update(nodes)
 
-    def _upstream(self, node: Exchanged) -> set[Exchanged]:
+    def _upstream(self, node: Exchange) -> set[Exchange]:
         """The exchanges that must be written before this one."""
-        found: set[Exchanged] = set()
+        found: set[Exchange] = set()
         left = self._missing(exchanges(self._leg(node)))
         while left:
             each = left.pop()
@@ -120,18 +120,18 @@ class _Decision:
                 left += self._missing(exchanges(self._leg(each)))
         return found
 
-    def _missing(self, wanted: Iterable[Exchanged]) -> list[Exchanged]:
+    def _missing(self, wanted: Iterable[Exchange]) -> list[Exchange]:
         return [each for each in dict.fromkeys(wanted) if each not in self._there]
 
-    def _leg(self, node: Exchanged) -> Leg:
+    def _leg(self, node: Exchange) -> Leg:
         return node.read(self._kept.__contains__)
 
 
 def reads_of(part: PlanPart) -> tuple[ExchangeRead, ...]:
     """What the tasks of a part read: nothing, one exchange, or the two of a pair."""
     origin = part.origin
-    if isinstance(origin, Exchanged):
-        return (ExchangeRead(origin, may_cut=origin.exchange.may_cut(part.stages)),)
+    if isinstance(origin, Exchange):
+        return (ExchangeRead(origin, may_cut=origin.may_cut(part.stages)),)
     if isinstance(origin, Pair):
         first, *others = part.stages
         divisible: frozenset[str] = getattr(
@@ -140,10 +140,10 @@ def reads_of(part: PlanPart) -> tuple[ExchangeRead, ...]:
         found = []
         sides = {"left": (origin.left, origin.right), "right": (origin.right, origin.left)}
         for side, (cut, whole) in sides.items():
-            assert isinstance(cut.origin, Exchanged)
-            assert isinstance(whole.origin, Exchanged)
-            refused = side not in divisible or whole.stages or whole.origin.exchange.split is False
-            may_cut = not refused and cut.origin.exchange.may_cut([*cut.stages, *others])
+            assert isinstance(cut.origin, Exchange)
+            assert isinstance(whole.origin, Exchange)
+            refused = side not in divisible or whole.stages or whole.origin.split is False
+            may_cut = not refused and cut.origin.may_cut([*cut.stages, *others])
             found.append(ExchangeRead(cut.origin, side, may_cut))
         return tuple(found)
     return ()

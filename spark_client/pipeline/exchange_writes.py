@@ -11,14 +11,13 @@ from spark_client.connection import RemoteServer
 from spark_client.jobs import ByColumn, ByKeys, InTurn, Placement, WriteTask
 from spark_client.steps import Stage
 
-from .nodes import Exchange, Exchanged, Input
+from .nodes import Exchange, Input
 
 
 def write_of(
-    server: RemoteServer, dataset: str, node: Exchanged, given: Input, stages: tuple[Stage, ...]
+    server: RemoteServer, dataset: str, exchange: Exchange, given: Input, stages: tuple[Stage, ...]
 ) -> tuple[DataFrame, WriteTask]:
-    """The tasks that send the rows of ``given``, after the stages, as the node's exchange says."""
-    exchange = node.exchange
+    """The tasks that send the rows of ``given``, after the stages, as the exchange says."""
     rows = given.rows
     placement: Placement
     if exchange.ranges is not None:
@@ -37,7 +36,7 @@ def write_of(
         dataset,
         "",
         exchange.partitions,
-        node.leg.declared,
+        exchange.leg.declared,
         placement,
         stages,
         given.source,

@@ -15,7 +15,7 @@ from spark_client.placement import partition_ids
 from spark_client.steps import SortStage
 
 from .base import default_partitions, integer
-from .nodes import Exchange, Exchanged, Leg, PlanPart
+from .nodes import Exchange, Leg, PlanPart
 from .range_steps import Ranging
 
 
@@ -75,7 +75,7 @@ class Exchanging(Ranging):
         count, names = self._partitions(partitions, keys)
         budget = integer(budget_bytes)
         where = (
-            str(Exchange(count, names, ranges=ranges))
+            str(Exchange(self.leg, count, names, ranges=ranges))
             if all(isinstance(key, str) for key in names)
             else "exchange"
         )
@@ -94,6 +94,7 @@ class Exchanging(Ranging):
         if name is not None and not (1 <= len(str(name)) <= 100 and str(name).isprintable()):
             raise InvalidRequest(f"{where}: name is 1 to 100 printable characters, not {name!r}")
         exchange = Exchange(
+            self.leg,
             count,
             found,
             budget,
@@ -106,7 +107,7 @@ class Exchanging(Ranging):
 
     def _exchanged(self, exchange: Exchange, order: tuple[SortKey, ...]) -> Self:
         declared = replace(self.leg.declared, stage=str(exchange))
-        leg = Leg((PlanPart(Exchanged(self.leg, exchange)),), self.leg.struct, declared)
+        leg = Leg((PlanPart(exchange),), self.leg.struct, declared)
         if order:
             named = replace(declared, stage=f"sort by {', '.join(map(str, order))}")
             leg = leg.with_stage(SortStage(named, order), self.leg.struct)

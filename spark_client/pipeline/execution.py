@@ -41,7 +41,7 @@ from spark_client.steps import Stage
 
 from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, reads_of
 from .exchange_writes import dataset_name, write_of
-from .nodes import Exchange, Exchanged, Input, Leg, Pair, PlanPart, exchanges
+from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
 
 
@@ -54,13 +54,13 @@ class Execution:
         self._token = uuid.uuid4().hex
         self._numbers = count()
         self._began = time.monotonic()
-        self._wanted: list[Exchanged] = []
-        self._written: dict[Exchanged, SealedDataset] = {}
-        self._persisted: dict[Exchanged, PersistedDataset | None] = {}
-        self._claimed: dict[Exchanged, PersistedDataset] = {}
+        self._wanted: list[Exchange] = []
+        self._written: dict[Exchange, SealedDataset] = {}
+        self._persisted: dict[Exchange, PersistedDataset | None] = {}
+        self._claimed: dict[Exchange, PersistedDataset] = {}
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
-        self._ran: dict[Exchanged, tuple[SealedDataset, bool]] = {}
-        self._readers: dict[Exchanged, list[tuple[Shares, str]]] = defaultdict(list)
+        self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
+        self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         """Run all exchanges that the leg reads; what the tasks of each of its parts get, and their stages.
@@ -79,10 +79,10 @@ class Execution:
             self.drop_all()
             raise
 
-    def sealed(self, exchanged: Exchanged) -> SealedDataset:
+    def sealed(self, exchange: Exchange) -> SealedDataset:
         """Run what the exchange needs, and the exchange; its dataset. Raises as :meth:`inputs`."""
-        self._run([exchanged])
-        return self._written[exchanged]
+        self._run([exchange])
+        return self._written[exchange]
 
     @property
     def datasets(self) -> list[str]:
@@ -94,26 +94,24 @@ class Execution:
         """Those of them that no other run reads."""
         return [self._written[each].source.dataset for each in self._wanted if self._persisted[each] is None]
 
-    def written(self, exchanged: Exchanged) -> SealedDataset:
+    def written(self, exchange: Exchange) -> SealedDataset:
         """The dataset of an exchange that the run is for."""
-        return self._written[exchanged]
+        return self._written[exchange]
 
-    def statistics(self) -> tuple[RunStatistics, dict[Exchanged, ExchangeStatistics]]:
+    def statistics(self) -> tuple[RunStatistics, dict[Exchange, ExchangeStatistics]]:
         """Of what has run so far."""
         found = {
-            exchanged: ExchangeStatistics.of(
-                exchanged.exchange, sealed, self._readers[exchanged], is_reused=is_reused
-            )
-            for exchanged, (sealed, is_reused) in self._ran.items()
+            exchange: ExchangeStatistics.of(exchange, sealed, self._readers[exchange], is_reused=is_reused)
+            for exchange, (sealed, is_reused) in self._ran.items()
         }
         return RunStatistics(tuple(found.values()), time.monotonic() - self._began), found
 
     def drop_all(self) -> None:
         """Drop what is there for this run alone, because it has failed."""
-        for exchanged in list(self._written):
-            self._drop(exchanged)
+        for exchange in list(self._written):
+            self._drop(exchange)
 
-    def _run(self, wanted: Iterable[Exchanged]) -> None:
+    def _run(self, wanted: Iterable[Exchange]) -> None:
         self._wanted = list(dict.fromkeys(wanted))
         try:
             self._claim()
@@ -141,7 +139,7 @@ class Execution:
                 self._claimed[node] = persisted
             left.update(exchanges(node.read(lambda each: self._find(each) is not None)))
 
-    def _find(self, node: Exchanged) -> PersistedDataset | None:
+    def _find(self, node: Exchange) -> PersistedDataset | None:
         """What the driver keeps of it, by what was found first: another thread may persist it in the meantime."""
         if node not in self._persisted:
             self._persisted[node] = self._shuffles.persisted.find(node)
@@ -158,12 +156,12 @@ class Execution:
         for node in job.releases:
             self._drop(node)
 
-    def _add(self, node: Exchanged, sealed: SealedDataset, *, is_reused: bool = False) -> None:
+    def _add(self, node: Exchange, sealed: SealedDataset, *, is_reused: bool = False) -> None:
         self._ran[node] = sealed, is_reused
         self._written[node] = sealed
 
     def _target(self, write: ExchangeWrite) -> Target:
-        exchange = write.exchange.exchange
+        exchange = write.exchange
         dataset = dataset_name(exchange, self._token, next(self._numbers))
         writes = [
             write_of(self._shuffles.server, dataset, write.exchange, *given)
@@ -182,7 +180,7 @@ class Execution:
         sealed = [self._written[read.exchange] for read in reads]
         partition_bytes = tuple(map(sum, zip(*(each.partition_bytes for each in sealed), strict=True)))
         cuts = [] if alone else _cuts(reads, sealed)
-        exchange = reads[0].exchange.exchange
+        exchange = reads[0].exchange
         shares = self._shares(exchange, partition_bytes, cuts, alone=alone)
         # Of an exchange that is both sides of a pair, once.
         for node, side in {read.exchange: read.side for read in reversed(reads)}.items():
@@ -204,9 +202,9 @@ class Execution:
             tasks = None if available is None else tasks_for([*partition_bytes, read_bytes], available)
         return Shares.equal(partition_bytes, tasks or exchange.partitions, cuts)
 
-    def _drop(self, exchanged: Exchanged) -> None:
-        sealed = self._written.pop(exchanged)
-        if self._persisted[exchanged] is None:
+    def _drop(self, exchange: Exchange) -> None:
+        sealed = self._written.pop(exchange)
+        if self._persisted[exchange] is None:
             self._shuffles.discard(sealed.source.dataset)
 
 

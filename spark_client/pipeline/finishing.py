@@ -17,7 +17,7 @@ from spark_client.steps import Pass, SortStage, Stage
 
 from .base import Steps
 from .execution import Execution
-from .nodes import Exchange, Exchanged, Input, exchanges, steps
+from .nodes import Exchange, Input, exchanges, steps
 from .plan_text import plan_text
 from .run_statistics import LastRuns, RunStatistics
 
@@ -92,14 +92,14 @@ class Finishing(Steps):
     def collect(self) -> pa.RecordBatchReader:
         """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
         part = self.leg.single
-        last = Exchanged(self.leg, Exchange(1, (), label="collect"))
+        last = Exchange(self.leg, 1, label="collect")
         if part is not None and not part.stages:
             origin = part.origin
             if isinstance(origin, Input) and origin.source is None:
                 known = self.shuffles.results.sealed(origin.rows, self._schema)
                 if known is not None:
                     return collected(self.shuffles, known, owned=False)
-            elif isinstance(origin, Exchanged):
+            elif isinstance(origin, Exchange):
                 last = origin
         execution = Execution(self.shuffles, self.spark)
         sealed = execution.sealed(last)
@@ -125,8 +125,8 @@ class Finishing(Steps):
             raise InvalidRequest(
                 f"persist: {steps(self.leg)} has no exchange, whose rows could stay; add .exchange(n) before it"
             )
-        for exchanged in found:
-            self.shuffles.persisted.keep(exchanged)
+        for exchange in found:
+            self.shuffles.persisted.keep(exchange)
         return self
 
     def unpersist(self) -> Self:
@@ -134,8 +134,8 @@ class Finishing(Steps):
 
         Twice is fine.
         """
-        for exchanged in exchanges(self.leg):
-            self.shuffles.persisted.forget(exchanged)
+        for exchange in exchanges(self.leg):
+            self.shuffles.persisted.forget(exchange)
         return self
 
     @property
@@ -172,12 +172,12 @@ class Finishing(Steps):
         for dataset in execution.owned:
             self.shuffles.results.add(dataset)
         made = self.shuffles.results.made_of(datasets)
-        if part is not None and not part.stages and isinstance(part.origin, Exchanged):
+        if part is not None and not part.stages and isinstance(part.origin, Exchange):
             self.shuffles.results.add_frame(frame, execution.written(part.origin))
         return frame, execution, made
 
     def _note(
-        self, execution: Execution, last: Exchanged | None = None, seconds: FrameSeconds | None = None
+        self, execution: Execution, last: Exchange | None = None, seconds: FrameSeconds | None = None
     ) -> None:
         """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are of its
         DataFrame.

@@ -60,18 +60,17 @@ class Grouping(Steps):
 
     def _grouped_by(self, stage: str) -> tuple[tuple[str, ...], PlacedKeys]:
         """The keys of the last exchange, and where it places their values."""
-        exchanged = self._last
-        if exchanged is None:
+        exchange = self._last
+        if exchange is None:
             raise InvalidRequest(f"{stage}: groups need .exchange(n, *keys) before them", stage=stage)
-        exchange = exchanged.exchange
         if not exchange.keys:
             raise InvalidRequest(f"{stage}: {exchange} has no keys to group by; name them", stage=stage)
         keys = self._keys(exchange.keys, stage)
-        check_keys_kept(self, exchanged, keys, stage)
+        check_keys_kept(self, exchange, keys, stage)
         check_groupable(self._schema, keys, stage)
         for key in keys:
             check_key(self.leg.fields[key], stage)
-        before = exchanged.leg.declared.schema
+        before = exchange.leg.declared.schema
         return keys, PlacedKeys(
             str(exchange), pa.schema([before.field(key) for key in exchange.keys]), exchange.partitions
         )

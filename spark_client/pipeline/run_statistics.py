@@ -11,7 +11,7 @@ import numpy as np
 
 from spark_client.jobs import FrameSeconds, SealedDataset, Shares, readable_size
 
-from .nodes import Exchange, Exchanged, Leg
+from .nodes import Exchange, Leg
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class LastRun:
     """
 
     statistics: RunStatistics | None = None
-    exchanges: Mapping[Exchanged, ExchangeStatistics] = field(default_factory=dict)
+    exchanges: Mapping[Exchange, ExchangeStatistics] = field(default_factory=dict)
     last: ExchangeStatistics | None = None
     frame: FrameSeconds | None = None
 
@@ -181,12 +181,12 @@ class LastRuns:
         self,
         leg: Leg,
         statistics: RunStatistics,
-        of: Mapping[Exchanged, ExchangeStatistics],
-        added: Exchanged | None,
+        of: Mapping[Exchange, ExchangeStatistics],
+        added: Exchange | None,
         frame: FrameSeconds | None,
     ) -> None:
         """``added`` is an exchange of the run that the plan does not have, ``frame`` of its DataFrame."""
         # Without it: it refers to the leg, which would then never be forgotten.
-        in_plan = {exchanged: found for exchanged, found in of.items() if exchanged is not added}
+        in_plan = {exchange: found for exchange, found in of.items() if exchange is not added}
         with self._lock:
             self._runs[leg] = LastRun(statistics, in_plan, None if added is None else of[added], frame)

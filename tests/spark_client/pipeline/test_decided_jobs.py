@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
 from spark_client.pipeline.decided_jobs import Job, jobs_of, reads_of
-from spark_client.pipeline.nodes import Exchange, Exchanged, Input, Leg, Origin, Pair, PlanPart, exchanges
+from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, exchanges
 from spark_client.steps import FinalStage, JoinStage, MapStage, PartialStage, SortStage, Stage
 
 NOTHING: Any = None
@@ -30,14 +31,14 @@ def of(origin: Origin, *stages: Stage) -> Leg:
     return leg(PlanPart(origin, stages))
 
 
-def sent(name: str, rows: Leg | Exchanged | None = None, *keys: str, **arguments: Any) -> Exchanged:
+def sent(name: str, rows: Leg | Exchange | None = None, *keys: str, **arguments: Any) -> Exchange:
     """An exchange of the rows of a leg, or of another exchange."""
-    given = of(rows) if isinstance(rows, Exchanged) else rows or leg()
-    return Exchanged(given, Exchange(4, keys, label=name, **arguments))
+    given = of(rows) if isinstance(rows, Exchange) else rows or leg()
+    return Exchange(given, 4, keys, label=name, **arguments)
 
 
 def joined(
-    left: Exchanged, right: Exchanged, how: str = "inner", before: Sequence[Stage] = (), *after: Stage
+    left: Exchange, right: Exchange, how: str = "inner", before: Sequence[Stage] = (), *after: Stage
 ) -> Leg:
     """The rows of both; ``before`` are stages of the right side."""
     stage = JoinStage(DECLARED, SimpleNamespace(how=how))  # type: ignore[arg-type]  # all that a decision asks
@@ -47,21 +48,19 @@ def joined(
 def shown(jobs: Collection[Job]) -> list[str]:
     """Each job as ``written(read, …) + written(read, …) - released``."""
     return [
-        " + ".join(
-            f"{each.exchange.exchange}({_names(read.exchange for read in each.reads)})" for each in job.writes
-        )
-        + "".join(f" - {each.exchange}" for each in job.releases)
+        " + ".join(f"{each.exchange}({_names(read.exchange for read in each.reads)})" for each in job.writes)
+        + "".join(f" - {each}" for each in job.releases)
         for job in jobs
     ]
 
 
 def _names(nodes: Any) -> str:
-    return ", ".join(str(node.exchange) for node in nodes)
+    return ", ".join(str(node) for node in nodes)
 
 
 def pieces(of_leg: Leg) -> list[str]:
     """What the leg's tasks may read in pieces."""
-    return [str(read.exchange.exchange) for part in of_leg.parts for read in reads_of(part) if read.may_cut]
+    return [str(read.exchange) for part in of_leg.parts for read in reads_of(part) if read.may_cut]
 
 
 def test_rows_that_no_exchange_sends_need_no_job() -> None:
@@ -139,7 +138,7 @@ def test_nothing_runs_for_a_persisted_exchange_that_is_there() -> None:
 
 def test_rows_are_sent_again_from_the_persisted_exchange_that_has_them() -> None:
     a = sent("a", None, "k")
-    again = Exchanged(a.leg, Exchange(4, ("k",), label="again", types=(pa.float64(),)), a)
+    again = replace(a, label="again", types=(pa.float64(),), twin=a)
     assert shown(jobs_of([again])) == ["again()"]
     assert shown(jobs_of([again], kept=[a])) == ["a()", "again(a)"]
     assert shown(jobs_of([again], there=[a], kept=[a])) == ["again(a)"]
@@ -185,10 +184,10 @@ def test_partitions_are_read_in_pieces_where_every_stage_may_see_a_part_of_the_r
 ) -> None:
     assert pieces(read) == found
     (job,) = jobs_of([sent("last", read)], there=[*exchanges(read)])
-    assert [str(each.exchange.exchange) for each in job.writes[0].reads if each.may_cut] == found
+    assert [str(each.exchange) for each in job.writes[0].reads if each.may_cut] == found
 
 
 def test_an_exchange_was_made_after_those_that_it_needs() -> None:
     a = sent("a")
     b = sent("b", a)
-    assert a.serial < b.serial < Exchanged(a.leg, a.exchange, a).serial
+    assert a.serial < b.serial < replace(a, twin=a).serial
