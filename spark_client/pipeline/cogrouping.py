@@ -18,7 +18,7 @@ from spark_client.joining import KeyForm
 from spark_client.placement import check_groupable
 from spark_client.steps import CogroupStage, GroupedSide, PandasCogroup
 
-from .base import Steps
+from .base import Steps, find_keys
 from .nodes import Exchange, Leg, Pair, PlanPart
 from .pairing import Types, check_keys_kept, key_types, placed_keys, placed_types, placing_types
 
@@ -57,7 +57,7 @@ class Cogrouped(Generic[AnySteps]):
 
     def _apply(self, method: str, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
         left, right = self.left, self.right
-        count = 1 + max(left._stage_count, right._stage_count)
+        count = 1 + max(left.leg.stage_count, right.leg.stage_count)
         if not callable(fn):
             raise InvalidRequest(f"stage {count} (cogroup {method}): {fn!r} is not a function")
         name = f"stage {count} (cogroup {method} {getattr(fn, '__name__', type(fn).__name__)})"
@@ -94,23 +94,23 @@ class _End:
 
     @classmethod
     def of(cls, steps: Steps, side: str, stage: str) -> _End:
-        exchange = steps._last
+        exchange = steps.leg.last
         if exchange is None or not exchange.keys:
             ends = exchange if exchange is not None else steps.leg.declared.stage
             raise InvalidRequest(
                 f"{stage}: the {side} side ends with {ends}; cogroup needs .exchange(n, *keys) on both sides",
                 stage=stage,
             )
-        keys = steps._keys(exchange.keys, f"{stage}, {side} side")
+        keys = find_keys(steps, exchange.keys, f"{stage}, {side} side")
         check_keys_kept(steps, exchange, keys, stage)
-        check_groupable(steps._schema, keys, stage)
+        check_groupable(steps.leg.schema, keys, stage)
         for key in keys:
             check_key(steps.leg.fields[key], stage)
         return cls(steps, exchange, keys)
 
     @property
     def types(self) -> Types:
-        return key_types(self.steps._schema, self.keys)
+        return key_types(self.steps.leg.schema, self.keys)
 
     def side(self, compared: Types, wanted: Types | None) -> tuple[PlanPart, GroupedSide]:
         """What the tasks read, placed by the hashes of the ``wanted`` types, and how they group it."""
@@ -119,7 +119,7 @@ class _End:
         if wanted is not None:
             exchange = replace(exchange, types=wanted, twin=exchange)
             part = replace(part, origin=exchange)
-        return part, GroupedSide(self.keys, compared, self.steps._schema, placed_keys(exchange))
+        return part, GroupedSide(self.keys, compared, self.steps.leg.schema, placed_keys(exchange))
 
 
 def _check_alike(left: Exchange, right: Exchange, stage: str) -> None:

@@ -16,22 +16,30 @@ Reading tasks
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import count
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
+from spark_client.connection import RemoteServer
 from spark_client.jobs import (
+    ByColumn,
+    ByKeys,
     Cut,
+    InTurn,
     PersistedDataset,
+    Placement,
     SealedDataset,
     Shares,
     Shuffles,
     Sides,
     Target,
+    WriteTask,
     cores,
     cuts_of,
     cuts_of_pair,
@@ -40,7 +48,6 @@ from spark_client.jobs import (
 from spark_client.steps import Stage
 
 from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, reads_of
-from .exchange_writes import dataset_name, write_of
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
 
@@ -162,9 +169,9 @@ class Execution:
 
     def _target(self, write: ExchangeWrite) -> Target:
         exchange = write.exchange
-        dataset = dataset_name(exchange, self._token, next(self._numbers))
+        dataset = _dataset_name(exchange, self._token, next(self._numbers))
         writes = [
-            write_of(self._shuffles.server, dataset, write.exchange, *given)
+            _write_of(self._shuffles.server, dataset, write.exchange, *given)
             for given in self._inputs(write.leg)
         ]
         return Target(writes, label=str(exchange), name=exchange.name)
@@ -213,3 +220,53 @@ def _cuts(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> lis
     if not may:
         return []
     return cuts_of(sealed[0]) if len(sealed) == 1 else cuts_of_pair(sealed[0], sealed[1], may)
+
+
+def _write_of(
+    server: RemoteServer, dataset: str, exchange: Exchange, given: Input, stages: tuple[Stage, ...]
+) -> tuple[DataFrame, WriteTask]:
+    """The tasks that send the rows of ``given``, after the stages, as the exchange says."""
+    rows = given.rows
+    placement: Placement
+    if exchange.ranges is not None:
+        placement = exchange.ranges
+    elif not exchange.keys:
+        placement = InTurn(exchange.partitions)
+    elif given.source is None and not stages and exchange.types is None:
+        # Nothing has changed the rows since Spark had them, so Spark hashes the keys.
+        placement = ByColumn()
+        rows = _with_partition_column(rows, exchange)
+    else:
+        placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
+
+    task = WriteTask(
+        server,
+        dataset,
+        "",
+        exchange.partitions,
+        exchange.leg.declared,
+        placement,
+        stages,
+        given.source,
+        given.shares,
+        given.limits,
+        exchange.budget_bytes,
+    )
+    return rows, task
+
+
+def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
+    name = "partition"
+    while name.casefold() in {column.casefold() for column in df.columns}:
+        name = f"_{name}"
+    keys = [sql.col(f"`{key.replace('`', '``')}`") for key in exchange.keys]
+    return df.withColumn(name, sql.pmod(sql.hash(*keys), sql.lit(exchange.partitions)))
+
+
+def _dataset_name(exchange: Exchange, token: str, number: int) -> str:
+    """The name of what an exchange writes: ``number`` tells it from others of ``token``."""
+    if exchange.name is None:
+        return f"exchange/{token}/{number}"
+    # Neither two dots in a row, nor one alone, may be in a name.
+    name = re.sub(r"\.\.+|^\.$|[^A-Za-z0-9._-]", "-", exchange.name)
+    return f"exchange/{name}/{token}/{number}"

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, TaskSource, batch_limits
-from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage
+from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage, TopStage
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +161,34 @@ class Leg:
         return Leg(parts, struct, stage.declared)
 
     @property
+    def schema(self) -> pa.Schema:
+        """Of the rows, as :attr:`struct` is Spark's."""
+        return self.declared.schema
+
+    @property
     def single(self) -> PlanPart | None:
         """The only part; None after a union."""
         return self.parts[0] if len(self.parts) == 1 else None
+
+    @property
+    def last(self) -> Exchange | None:
+        """The exchange that it reads; None if it reads a DataFrame, a scan, or more than one exchange."""
+        part = self.single
+        return part.origin if part is not None and isinstance(part.origin, Exchange) else None
+
+    @property
+    def stage_count(self) -> int:
+        """The functions on the longest way to the leg."""
+        return max(_stage_count(part) for part in self.parts)
+
+
+def _stage_count(part: PlanPart) -> int:
+    origin, before = part.origin, 0
+    if isinstance(origin, Exchange):
+        before = origin.leg.stage_count
+    elif isinstance(origin, Pair):
+        before = max(_stage_count(origin.left), _stage_count(origin.right))
+    return before + sum(not isinstance(stage, SortStage | TopStage) for stage in part.stages)
 
 
 def exchanges(leg: Leg) -> Iterator[Exchange]:
@@ -180,7 +205,7 @@ def _exchanges(part: PlanPart) -> Iterator[Exchange]:
         yield from _exchanges(part.origin.right)
 
 
-def steps(leg: Leg) -> str:
+def steps_text(leg: Leg) -> str:
     """The plan as text, from its start."""
     return " + ".join(_steps(part) for part in leg.parts)
 
@@ -190,7 +215,7 @@ def _steps(part: PlanPart) -> str:
     if isinstance(origin, Input):
         before = origin.label
     elif isinstance(origin, Exchange):
-        before = f"{steps(origin.leg)} → {origin}"
+        before = f"{steps_text(origin.leg)} → {origin}"
     else:
         before = f"({_steps(origin.left)}, {_steps(origin.right)})"
     return " → ".join([before, *(stage.declared.stage for stage in part.stages)])

@@ -80,12 +80,12 @@ class _Side:
     @property
     def exchange(self) -> Exchange | None:
         """The exchange that has placed the rows so."""
-        last = self.steps._last
+        last = self.steps.leg.last
         if last is None or last.keys != self.keys:
             return None
         if any(_moved(self.steps, key, key) for key in self.keys):
             return None
-        wanted = self.types or key_types(self.steps._schema, self.keys)
+        wanted = self.types or key_types(self.steps.leg.schema, self.keys)
         return last if _hashed(placed_types(last)) == _hashed(wanted) else None
 
     def part(self, count: int) -> tuple[PlanPart, PlacedKeys | None]:
@@ -126,8 +126,8 @@ def _sides(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> tuple[_Side, _
     keys = _in_order(left, right, keys)
     names = tuple(key.left for key in keys), tuple(key.right for key in keys)
     wanted = placing_types(
-        key_types(left._schema, names[0]),
-        key_types(right._schema, names[1]),
+        key_types(left.leg.schema, names[0]),
+        key_types(right.leg.schema, names[1]),
         [key.form.compared for key in keys],
     )
     return _Side(left, names[0], wanted[0]), _Side(right, names[1], wanted[1])
@@ -136,7 +136,7 @@ def _sides(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> tuple[_Side, _
 def _in_order(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> list[JoinKey]:
     """The keys in the order in which the left's last exchange has them, or else the right's; it may be another one."""
     for steps, names in ((left, [key.left for key in keys]), (right, [key.right for key in keys])):
-        last = steps._last
+        last = steps.leg.last
         if last is not None and len({*names}) == len(keys) and sorted(last.keys) == sorted(names):
             return [keys[names.index(name)] for name in last.keys]
     return list(keys)

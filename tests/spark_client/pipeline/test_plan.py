@@ -44,8 +44,8 @@ def pipeline(spark: SparkSession, client: ShuffleClient) -> Pipeline:
 
 
 def last(plan: Pipeline) -> Exchange:
-    assert plan._last is not None
-    return plan._last
+    assert plan.leg.last is not None
+    return plan.leg.last
 
 
 def same(batches: Iterator[Any]) -> Iterator[Any]:
