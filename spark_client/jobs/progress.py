@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from flight_server.protocol import DatasetRequest, FlightShuffleError
 from spark_client.connection import RemoteServer
 
-from .spark_settings import is_on
+from .session_facts import is_on
 
 _INTERVAL_SECONDS = 0.25
 

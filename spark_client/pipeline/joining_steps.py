@@ -1,28 +1,33 @@
-"""Steps that bring the rows of two pipelines together."""
+"""Steps that bring the rows of two pipelines together: their arguments, and the columns of a join's result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple, SupportsIndex
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyarrow import types
+from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast
 from spark_client.jobs import arrow_schema, char_type, check_key
-from spark_client.joining import How, JoinPlan, KeyForm, MatchKeys
+from spark_client.joining import AsOf, Column, Direction, How, JoinPlan, KeyForm, MatchKeys
 from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
 
-from .asof_steps import as_of_times, time_columns
 from .base import AnySteps, Steps, case_sensitive, find_columns, find_keys, with_stage
 from .cogrouping import Cogrouped
-from .join_columns import joined_columns
 from .nodes import Leg, Pair, PlanPart
 from .pairing import JoinKey, paired
+from .wider_types import wider
 
 On = str | Iterable[str] | Iterable[tuple[str, str]] | Mapping[str, str]
 
@@ -212,3 +217,142 @@ def _pairs(on: Any, where: str) -> list[tuple[str, str]]:
             f"{{'id': 'user_id'}}, not {on!r}; make an expression a column before"
         )
     return found
+
+
+def joined_columns(
+    left: StructType,
+    right: StructType,
+    keys: Sequence[tuple[str, str]],
+    how: How,
+    where: str,
+    *,
+    suffix: str | None,
+    folded: Callable[[str], str],
+) -> tuple[tuple[Column, ...], list[StructField]]:
+    """The result's columns, and their fields in Spark.
+
+    Args:
+        keys: the sides' names of each key, as the schemas have them.
+        folded: of a name, what is the same for names that are the same.
+
+    Raises:
+        InvalidRequest: a name would be there twice.
+    """
+    shared = [(one, two) for one, two in keys if folded(one) == folded(two)]
+    lefts, rights = dict(shared), {two for _, two in shared}
+    ours, theirs = ({field.name: field for field in side} for side in (left, right))
+    columns, fields = list[Column](), list[StructField]()
+    for one, two in shared:
+        column, field = _key(ours[one], theirs[two], how)
+        columns.append(column)
+        fields.append(field)
+    for field in left:
+        if field.name not in lefts:
+            columns.append(Column(field.name, None))
+            fields.append(_nullable(field, field.name, always=how in ("right", "full")))
+    if how in ("semi", "anti"):
+        return tuple(columns), fields
+    taken = {folded(field.name) for field in fields}
+    for field in right:
+        if field.name in rights:
+            continue
+        name = field.name
+        if folded(name) in taken and suffix is not None:
+            name += suffix
+        if folded(name) in taken:
+            raise InvalidRequest(
+                f"{where}: both sides have a column {name!r}; rename one before, or give suffix= for those of the "
+                "right side",
+                column=name,
+            )
+        taken.add(folded(name))
+        columns.append(Column(None, field.name))
+        fields.append(_nullable(field, name, always=how in ("left", "full")))
+    return tuple(columns), fields
+
+
+def _key(left: StructField, right: StructField, how: How) -> tuple[Column, StructField]:
+    """A key of one name, which the result has once."""
+    if how == "right":
+        return Column(None, right.name), right
+    if how != "full":
+        return Column(left.name, None), left
+    # Of types that are compared, those without a wider one hold the same values.
+    kind = wider(left.dataType, right.dataType) or left.dataType
+    return Column(left.name, right.name), StructField(left.name, kind, nullable=True)
+
+
+def _nullable(field: StructField, name: str, *, always: bool) -> StructField:
+    return StructField(name, field.dataType, nullable=field.nullable or always, metadata=field.metadata)
+
+
+_DIRECTIONS: dict[str, Direction] = {"backward": "backward", "forward": "forward", "nearest": "nearest"}
+_MOST = (1 << 64) - 1
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DECIMAL_DIGITS = 18
+
+
+def time_columns(as_of: Any, where: str) -> tuple[str, str]:
+    """The names of the left's and the right's times. Raises InvalidRequest."""
+    if isinstance(as_of, str):
+        return as_of, as_of
+    if isinstance(as_of, tuple | list) and len(as_of) == 2 and all(isinstance(name, str) for name in as_of):
+        return as_of[0], as_of[1]
+    raise InvalidRequest(
+        f"{where}: how='asof' needs as_of=, the column of the times, or a pair of a left and a right one, as in "
+        f"as_of=('ordered', 'quoted'), not {as_of!r}"
+    )
+
+
+def as_of_times(key: JoinKey, direction: str, tolerance: Any, *, exact: bool, where: str) -> AsOf:
+    """What an as-of join compares.
+
+    Raises:
+        InvalidRequest: the columns are neither times nor numbers, no such direction, or a tolerance that is negative
+            or no distance of such times.
+    """
+    chosen = _DIRECTIONS.get(direction)
+    if chosen is None:
+        raise InvalidRequest(f"{where}: direction is one of {', '.join(_DIRECTIONS)}, not {direction!r}")
+    kind = key.form.compared
+    if types.is_decimal(kind) and kind.precision > _DECIMAL_DIGITS:
+        raise InvalidRequest(
+            f"{where}: {key.left!r} and {key.right!r} are compared as {kind}; cast them to a decimal of at most "
+            f"{_DECIMAL_DIGITS} digits, or to double",
+            column=key.left,
+        )
+    if types.is_string(kind) or types.is_binary(kind) or types.is_boolean(kind):
+        raise InvalidRequest(
+            f"{where}: as_of={key.left!r} is {kind}, and has no distances; cast it to a time or a number",
+            column=key.left,
+        )
+    found = None if tolerance is None else _distance(tolerance, kind, where)
+    return AsOf(key.left, key.right, kind, chosen, found, bool(exact))
+
+
+def _distance(tolerance: Any, kind: pa.DataType, where: str) -> int | float:
+    """The tolerance in the units of the type; a part of a unit makes no difference between whole ones."""
+    if types.is_temporal(kind):
+        if not isinstance(tolerance, timedelta):
+            raise InvalidRequest(
+                f"{where}: the times are {kind}, and tolerance is a datetime.timedelta, not {tolerance!r}"
+            )
+        microseconds = tolerance // timedelta(microseconds=1)
+        per_second = Fraction(1, 86400) if types.is_date32(kind) else Fraction(_PER_SECOND[kind.unit])
+        found: int | float = math.floor(microseconds * per_second / 10**6)
+        negative = microseconds < 0
+    else:
+        tolerance = tolerance.item() if isinstance(tolerance, np.generic) else tolerance
+        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | Decimal):
+            raise InvalidRequest(
+                f"{where}: the times are {kind}, and tolerance is a number, not {tolerance!r}"
+            )
+        negative = math.isnan(tolerance) or tolerance < 0
+        if negative or types.is_floating(kind) or math.isinf(tolerance):
+            found = float(tolerance)
+        else:
+            scale = kind.scale if types.is_decimal(kind) else 0
+            found = math.floor(Fraction(tolerance) * 10**scale)
+    if negative:
+        raise InvalidRequest(f"{where}: tolerance is a distance, 0 or more, not {tolerance!r}")
+    return found if types.is_floating(kind) else int(min(found, _MOST))
