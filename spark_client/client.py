@@ -1,6 +1,6 @@
 """ShuffleClient: a client of one server, for a driver or any Python program.
 
-Guarantees and errors of its calls: ``dataset_calls``, ``pipeline.plan``, ``broadcast.broadcasts``, ``lookup.lookups``.
+Guarantees and errors of its calls: ``dataset_calls``, ``pipeline``, ``broadcast.broadcasts``, ``lookup.lookups``.
 
 What a client owns
     The results of its pipelines and its broadcasts. A thread renews their leases until :meth:`ShuffleClient.close`;
@@ -205,7 +205,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
     # Spark.
 
     def pipeline(self, df: DataFrame) -> Pipeline:
-        """A pipeline over ``df``, see ``pipeline.plan``."""
+        """A pipeline over ``df``, see ``pipeline``."""
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         return Pipeline.of_frame(self._owned(), df)

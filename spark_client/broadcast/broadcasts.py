@@ -36,17 +36,16 @@ from spark_client.arrow import Declared, OneChunk, counts, fits_one_chunk
 from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
+    SealedDataset,
     Sessions,
     Shuffles,
     Target,
     WriteTask,
-    WriteTasks,
     arrow_schema,
     check_frame,
     declared_struct,
 )
 from spark_client.lanes import PutStream, as_reader
-from spark_client.merge import DatasetRef
 
 from . import withdrawing
 from .content import BroadcastContent
@@ -97,28 +96,37 @@ class Broadcast:
             owner.sessions.used(data.sparkSession)
             struct = declared_struct(data.sparkSession, data.schema, where)
             schema = arrow_schema(data.sparkSession, struct, where)
-
-            def task(generation: str) -> WriteTask:
-                declared, counting = Declared(where, schema), fits_one_chunk(schema)
-                return WriteTask(owner.server, dataset, generation, 1, declared, InTurn(1), counts=counting)
-
-            (written,) = owner.write([Target(dataset, 1, schema, [WriteTasks(data, task)], label=where)])
-            source, totals = written.source, written.totals
-            found = written.work.counts or counts(schema.empty_table()) if fits_one_chunk(schema) else []
+            task = WriteTask(
+                owner.server,
+                dataset,
+                "",
+                1,
+                Declared(where, schema),
+                InTurn(1),
+                counts=fits_one_chunk(schema),
+            )
+            (sealed,) = owner.write([Target([(data, task)], label=where)])
+            found = sealed.work.counts or counts(schema.empty_table()) if fits_one_chunk(schema) else []
         else:
             table = _table(data)
             schema = table.schema
-            source, totals = _write_table(owner, dataset, table)
+            sealed = _write_table(owner, dataset, table)
             found = counts(table) if fits_one_chunk(schema) else []
-        rows = totals["rows"]
         one_chunk = tuple(found) if fits_one_chunk(schema, found) else None
         if one_chunk is None:
             # The messages' framing, the schema and the end, which the totals do not count.
-            size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
+            size_bytes = sealed.size_bytes + 16 * sealed.frames + schema.serialize().size + 8
         else:
-            size_bytes = OneChunk(schema, rows, one_chunk).size_bytes
+            size_bytes = OneChunk(schema, sealed.rows, one_chunk).size_bytes
         content = BroadcastContent(
-            name, source, schema, rows, size_bytes, one_chunk, owner.application(), owner.copies
+            name,
+            sealed.source,
+            schema,
+            sealed.rows,
+            size_bytes,
+            one_chunk,
+            owner.application(),
+            owner.copies,
         )
         made = cls(content, owner, struct)
         made._not_at_close = owner.at_close(partial(_leave, content))
@@ -258,7 +266,7 @@ def _table(data: Any) -> pa.Table:
         ) from error
 
 
-def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[DatasetRef, dict[str, Any]]:
+def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> SealedDataset:
     """Send a table from the driver. After an error the dataset is dropped."""
     generation, places = owner.create(dataset, table.schema, 1)
     try:
@@ -268,7 +276,7 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Datase
             for batch in table.to_batches():
                 stream.write(batch, 0)
             stream.commit()
-        return owner.seal(dataset, generation, {0: "driver"})
+        return SealedDataset.of(*owner.seal(dataset, generation, {0: "driver"}), table.schema, 1)
     except BaseException:
         owner.discard(dataset)
         raise

@@ -1,18 +1,17 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
-from .explaining import cores
 from .frame_seconds import Counter, FrameSeconds
-from .persisting import Persisted
+from .persisting import Persisted, PersistedDataset
+from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .progress import readable_size
-from .range_placement import ByRange
 from .result_reader import collected
 from .results import reader
 from .sealed import SealedDataset
+from .session_facts import SplitSizes, cores, is_on, spark_setting, split_sizes
 from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
-from .shuffles import Shuffles, Target, WriteTasks
+from .shuffles import Shuffles, Target
 from .skew import cuts_of, cuts_of_pair
-from .spark_settings import is_on, spark_setting
 from .spark_types import (
     arrow_schema,
     batch_limits,
@@ -25,16 +24,4 @@ from .spark_types import (
     spark_field,
     utc_arrow_schema,
 )
-from .task_sizes import SplitSizes, split_sizes
-from .tasks import (
-    WRITE_BUDGET_BYTES,
-    ByColumn,
-    ByKeys,
-    InTurn,
-    Placement,
-    ReadTask,
-    Sides,
-    TaskSource,
-    WriteTask,
-)
-from .written import Ran, WrittenDataset
+from .tasks import WRITE_BUDGET_BYTES, ReadTask, Sides, TaskSource, WriteTask

@@ -1,8 +1,8 @@
 """Datasets that several plans use: each is written once, and stays.
 
-Guarantee: :meth:`PersistedDataset.dataset` writes the dataset at its first call, and again only if the server has it no
-longer: it was restarted, the lease ended, or the dataset was dropped. Of concurrent calls one writes, and the others
-wait for it; if it fails, its error is raised there, and the next call tries again.
+Guarantee: of concurrent runs that use a dataset one writes it, and the others wait for it; if that run fails, the next
+one writes it. A dataset is written again only if the server has it no longer: it was restarted, the lease ended, or the
+dataset was dropped.
 
 Its end
     :meth:`Persisted.forget`, the end of the scope in which it was written, the close of the client, and the collection
@@ -12,6 +12,7 @@ Its end
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,7 +20,6 @@ from functools import partial
 
 from .after_collection import AfterCollection
 from .sealed import SealedDataset
-from .written import Ran
 
 
 class PersistedDataset:
@@ -29,23 +29,29 @@ class PersistedDataset:
         self._is_there = is_there
         self._discard = discard
         self._lock = threading.Lock()
-        self._ran: Ran | None = None
+        self._sealed: SealedDataset | None = None
 
-    def dataset(self, write: Callable[[], Ran]) -> tuple[Ran, bool]:
-        """The dataset, and whether this call has written it."""
-        with self._lock:
-            if self._ran is not None and self._is_there(self._ran.sealed):
-                return self._ran, False
-            self._ran = None
-            self._ran = write()
-            return self._ran, True
+    def claim(self) -> SealedDataset | None:
+        """Wait until no run has it to write; the dataset, or None: then this run has it to write, until :meth:`end`."""
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._lock)
+            if self._sealed is not None and self._is_there(self._sealed):
+                return self._sealed
+            self._sealed = None
+            held.pop_all()
+            return None
+
+    def end(self, sealed: SealedDataset | None) -> None:
+        """The run that claimed it has written it; None: it has failed."""
+        self._sealed = sealed
+        self._lock.release()
 
     def drop(self, *, unless: Callable[[str], bool] = lambda _: False) -> None:
         """Drop it, after a call that writes it, ``unless`` that says no. Twice is fine."""
         with self._lock:
-            ran, self._ran = self._ran, None
-        if ran is not None and not unless(ran.sealed.source.dataset):
-            self._discard(ran.sealed.source.dataset)
+            sealed, self._sealed = self._sealed, None
+        if sealed is not None and not unless(sealed.source.dataset):
+            self._discard(sealed.source.dataset)
 
 
 class Persisted:

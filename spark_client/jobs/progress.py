@@ -20,13 +20,13 @@ import importlib.util
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from flight_server.protocol import DatasetRequest, FlightShuffleError
 from spark_client.connection import RemoteServer
 
-from .spark_settings import is_on
+from .session_facts import is_on
 
 _INTERVAL_SECONDS = 0.25
 
@@ -58,11 +58,8 @@ class Progress:
                 seconds = time.monotonic() - self._began
                 self.text = f"{self._label}  {rows:,} rows  {readable_size(size_bytes)}  {seconds:.0f} s"
 
-    def ended(self, totals: Iterable[Mapping[str, Any]]) -> None:
-        """The ``rows`` and ``bytes`` of the sealed datasets."""
-        rows, size_bytes = (
-            sum(sums) for sums in zip(*((each["rows"], each["bytes"]) for each in totals), strict=True)
-        )
+    def ended(self, rows: int, size_bytes: int) -> None:
+        """So much has been sealed."""
         self.arrived(rows, size_bytes)
         with self._lock:
             self._totals = True

@@ -33,9 +33,9 @@ from pyspark.sql import DataFrame
 from flight_server.protocol import InvalidRequest, NotFound
 from spark_client.executors import Portable, ShownFromUsers
 
-from .explaining import explained
 from .frame_seconds import Counter
 from .sealed import SealedDataset
+from .session_facts import explained
 from .tasks import ReadTask
 
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)

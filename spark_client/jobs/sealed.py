@@ -5,13 +5,15 @@ Guarantee: :meth:`SealedDataset.read` gives all partitions, in order, or an erro
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import pyarrow as pa
 
 from spark_client.merge import DatasetRef
+
+from .task_reports import TaskWork
 
 READ_AHEAD = 16
 """How many partitions of a result are read at once, each by a thread."""
@@ -19,11 +21,31 @@ READ_AHEAD = 16
 
 @dataclass(frozen=True)
 class SealedDataset:
-    """A sealed dataset, its schema, and the stored bytes of each of its partitions, 0 without rows."""
+    """A sealed dataset, its schema, the stored bytes of each of its partitions, 0 without rows, and its rows and
+    frames; what the tasks that wrote it did, and how long the driver waited for them and the seal.
+    """
 
     source: DatasetRef
     schema: pa.Schema
     partition_bytes: tuple[int, ...]
+    rows: int = 0
+    frames: int = 0
+    work: TaskWork = field(default_factory=TaskWork)
+    seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls, source: DatasetRef, totals: Mapping[str, Any], schema: pa.Schema, partitions: int, **job: Any
+    ) -> Self:
+        """By the server's ``totals`` (``Shuffles.seal``); ``job`` is the ``work`` and the ``seconds``."""
+        sizes = totals["partition_bytes"]
+        partition_bytes = tuple(sizes.get(str(partition), 0) for partition in range(partitions))
+        return cls(source, schema, partition_bytes, totals["rows"], totals["frames"], **job)
+
+    @property
+    def size_bytes(self) -> int:
+        """The stored bytes of all partitions."""
+        return sum(self.partition_bytes)
 
     def read(self) -> Generator[Any, None, None]:
         """The batches of all partitions, in order. Small ones are read ahead, within the memory budget."""

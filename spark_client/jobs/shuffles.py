@@ -54,34 +54,25 @@ from .sealed import SealedDataset
 from .sessions import Sessions
 from .task_reports import REPORT_DDL, accepted, work_of
 from .tasks import WriteTask
-from .written import WrittenDataset
 
 _log = logging.getLogger(__name__)
 _DESCRIPTION = "spark.job.description"
 
 
 @dataclass(frozen=True)
-class WriteTasks:
-    """Some tasks of the job that writes a dataset: one for each partition of ``rows``. ``task`` makes their code from
-    the dataset's generation.
-    """
-
-    rows: DataFrame
-    task: Callable[[str], WriteTask]
-
-
-@dataclass(frozen=True)
 class Target:
-    """A dataset that a job writes, by all of ``writes``. ``label`` is for the progress bar, ``name`` for Spark
-    (*Names of jobs*).
+    """A dataset that a job writes: ``writes`` are DataFrames, each with the task over each of its partitions, in which
+    the generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (*Names of jobs*).
     """
 
-    dataset: str
-    partitions: int
-    schema: pa.Schema
-    writes: Sequence[WriteTasks]
+    writes: Sequence[tuple[DataFrame, WriteTask]]
     label: str
     name: str | None = None
+
+    @property
+    def task(self) -> WriteTask:
+        """The first one; dataset, partitions and schema are the same in all."""
+        return self.writes[0][1]
 
 
 class Shuffles:
@@ -135,19 +126,19 @@ class Shuffles:
     def seal(
         self, dataset: str, generation: str, attempts: dict[int, str]
     ) -> tuple[DatasetRef, dict[str, Any]]:
-        """Make exactly these attempts readable, atomically; the dataset, and its ``rows``, ``bytes`` and
+        """Make exactly these attempts readable, atomically; the dataset, and its ``rows``, ``bytes``, ``frames`` and
         ``partition_bytes``, the latter of partitions with rows, by their numbers as text. Twice is fine.
         """
         answer = self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
         return DatasetRef.sealed(self.server, dataset, generation, answer), answer
 
-    def write(self, targets: Sequence[Target]) -> list[WrittenDataset]:
+    def write(self, targets: Sequence[Target]) -> list[SealedDataset]:
         """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped.
 
         Raises as ``Pipeline.toDF``.
         """
         began = time.monotonic()
-        spark = targets[0].writes[0].rows.sparkSession
+        spark = targets[0].writes[0][0].sparkSession
         check_interpreter(spark)
         generations: dict[str, str] = {}
         try:
@@ -163,7 +154,7 @@ class Shuffles:
                     )
                     for number, target in enumerate(targets)
                 ]
-                progress.ended(each.totals for each in written)
+                progress.ended(sum(each.rows for each in written), sum(each.size_bytes for each in written))
         except BaseException:
             for dataset in generations:
                 self.discard(dataset)
@@ -172,23 +163,28 @@ class Shuffles:
             return written
 
     def _begun(self, target: Target, generations: dict[str, str]) -> list[DataFrame]:
-        generation, places = self.create(target.dataset, target.schema, target.partitions)
-        number = len(generations)
-        generations[target.dataset] = generation
-        parts = []
-        for part, write in enumerate(target.writes):
+        first = target.task
+        generation, places = self.create(first.dataset, first.declared.schema, first.partitions)
+        number, parts = len(generations), len(target.writes)
+        generations[first.dataset] = generation
+        found = []
+        for part, (rows, task) in enumerate(target.writes):
             # With the places, so that no task asks the server.
-            task = replace(
-                write.task(generation), places=places, target=number, part=part, parts=len(target.writes)
+            filled = replace(
+                task, generation=generation, places=places, target=number, part=part, parts=parts
             )
-            parts.append(write.rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT_DDL))
-        return parts
+            found.append(rows.mapInArrow(Portable(ShownFromUsers(filled.run)), REPORT_DDL))
+        return found
 
     def _ended(
         self, target: Target, generations: dict[str, str], reports: list[Any], began: float
-    ) -> WrittenDataset:
-        source, totals = self.seal(target.dataset, generations[target.dataset], accepted(reports))
-        return WrittenDataset(source, totals, work_of(reports), time.monotonic() - began)
+    ) -> SealedDataset:
+        task = target.task
+        found = self.seal(task.dataset, generations[task.dataset], accepted(reports))
+        seconds = time.monotonic() - began
+        return SealedDataset.of(
+            *found, task.declared.schema, task.partitions, work=work_of(reports), seconds=seconds
+        )
 
     def drop(self, dataset: str) -> None:
         """Drop a dataset of this driver. Twice is fine."""

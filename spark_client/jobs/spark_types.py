@@ -5,7 +5,6 @@ So a function gets the same Arrow types after Spark and after an exchange. Works
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from spark_client.arrow import needed
 from spark_client.pyspark_parts import PandasConversion, arrow_schema_of, from_arrow_type
 from spark_client.steps import BatchLimits, PandasForm
 
-from .spark_settings import is_on, spark_setting
+from .session_facts import is_on, java_bytes, spark_setting
 
 _BYTES = "UTF8_BINARY"
 """The collation of a string that has none."""
@@ -151,12 +150,6 @@ def batch_limits(spark: SparkSession) -> BatchLimits:
         spark_setting(spark, f"spark.sql.execution.arrow.max{what}PerBatch") for what in ("Records", "Bytes")
     )
     return BatchLimits(int(rows), java_bytes(size))
-
-
-def java_bytes(text: str) -> int:
-    """The bytes of a size in Spark's settings, whose units are powers of 1024; 0 for other text."""
-    found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
-    return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0
 
 
 def _parts(kind: DataType) -> Iterator[DataType]:

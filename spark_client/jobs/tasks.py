@@ -19,21 +19,18 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol, cast
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand
-from spark_client.arrow import Coalescer, Declared, counts, values, widened
+from spark_client.arrow import Coalescer, Declared, counts
 from spark_client.connection import Reading, RemoteServer
 from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef
-from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
 
+from .placements import Placement
 from .shares import PartitionSlice, Shares
 from .task_reports import TaskWork, added, report
 
@@ -43,53 +40,6 @@ GATHERING_READ_BYTES = 16 * 1024 * 1024
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
 _KEPT_BYTES = 128 * 1024 * 1024
 """What a Python worker keeps of the memory that its writing tasks have freed, for the next round and task."""
-
-
-class Placement(Protocol):
-    """Splits each batch of a task into the rows to send and their partitions."""
-
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
-        """The batch to send, and each row's partition. ``first_row`` rows of the task came before."""
-        ...
-
-
-@dataclass(frozen=True)
-class ByColumn:
-    """Spark has computed the partitions: they are the last column."""
-
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
-        *columns, ids = batch.columns
-        schema = pa.schema(list(batch.schema)[:-1])
-        return pa.RecordBatch.from_arrays(columns, schema=schema), values(ids, np.int32)
-
-
-@dataclass(frozen=True)
-class ByKeys:
-    """Spark's hash of the keys, computed in the task; as ``types``, if another side of a join has others."""
-
-    keys: tuple[str, ...]
-    partitions: int
-    types: tuple[pa.DataType, ...] | None = None
-
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
-        if self.types is None:
-            return batch, partition_ids(batch, self.keys, self.partitions)
-        columns = [
-            widened(batch.column(key), type_) for key, type_ in zip(self.keys, self.types, strict=True)
-        ]
-        names = [str(number) for number in range(len(columns))]
-        return batch, partition_ids(pa.RecordBatch.from_arrays(columns, names=names), names, self.partitions)
-
-
-@dataclass(frozen=True)
-class InTurn:
-    """Round robin, from a start that depends on the producer."""
-
-    partitions: int
-
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
-        start = round_robin_start(producer, self.partitions) + first_row
-        return batch, round_robin_ids(batch.num_rows, start, self.partitions)
 
 
 class TaskSource(Protocol):
@@ -195,8 +145,9 @@ class WriteTask:
     """Runs the stages over its input, or over what ``source`` reads of its ``shares``, and writes the result; yields
     one report, with the ``arrow.counts`` of what it wrote if it ``counts``.
 
-    ``places`` are the server's for puts on the bulk lane; None to ask the server. ``target`` is the dataset's number in
-    the job, ``part`` that of the task's write among the ``parts`` of the dataset.
+    ``generation`` is empty until the dataset is created. ``places`` are the server's for puts on the bulk lane; None to
+    ask the server. ``target`` is the dataset's number in the job, ``part`` that of the task's write among the ``parts``
+    of the dataset.
 
     Spark numbers the tasks of a union through, or, if all its sides have one partition
     (``spark.sql.unionOutputPartitioning``), runs them in one task: then it is a producer for each part.

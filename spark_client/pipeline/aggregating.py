@@ -1,9 +1,29 @@
-"""Steps that make few rows of many."""
+"""Steps that make few rows of many.
+
+The functions of ``aggregate``:
+
+==================================================  =====================================================
+``sum``, ``avg`` (``mean``), ``product``            of numbers; a sum that leaves its type's range is an
+                                                    error, as in Spark's ANSI mode
+``count``, ``count_distinct``                       of values that are not null
+``min``, ``max``                                    NaN is above all numbers, text in the order of its bytes,
+                                                    structs field by field, nulls in them first
+``bool_or`` (``any``), ``bool_and`` (``every``)     of booleans
+``stddev``, ``stddev_pop``, ``variance``,           of numbers, as doubles; null for one row, except those
+``var_pop``                                         that end with ``_pop``
+``median``, ``approximate_median``                  of numbers, as doubles; the latter is Arrow's t-digest
+``collect_list``, ``collect_set``                   in no certain order, without nulls
+==================================================  =====================================================
+
+The last two rows send values through the exchange, not a state of fixed size, and a task holds those of one
+group. So does ``count_distinct`` of several columns in one step; of one column, rows are grouped by its values
+first, which may exceed the memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self, SupportsIndex
+from typing import SupportsIndex
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
@@ -25,205 +45,163 @@ from spark_client.steps import (
 )
 
 from .aggregate_requests import Aggregations, WantedResult, aggregations_wanted, computed, results_of
-from .base import integer
-from .exchanging import Exchanging
-from .nodes import Exchanged, Pair
+from .base import AnySteps, Steps, find_keys, integer, stage_name, with_stage
+from .exchanging import add_exchange
+from .nodes import Exchange, Pair
 
 
-class Aggregating(Exchanging):
-    """See the module."""
-
-    def aggregate(
-        self,
-        aggregations: Aggregations | None = None,
-        by: str | Sequence[str] = (),
-        partitions: SupportsIndex | None = None,
-        **named: tuple[str, str],
-    ) -> Self:
-        """One row for each group of equal keys ``by``, or one row for all without keys, also if there are no rows.
-
-        ``{"amount": "sum"}``, ``{"amount": ["min", "max"]}``, ``{"*": "count"}`` name columns and functions; results
-        have Spark's names, such as ``sum(amount)`` and ``count(1)``. ``total=("amount", "sum")``, or
-        ``{"total": ("amount", "sum")}``, gives a result a name.
-
-        Tasks reduce their rows before the exchange, by Arrow's kernels, and merge the states after it. If the rows
-        are in partitions by some of the keys already, after an exchange or a join by them, there is no exchange.
-
-        ==================================================  =====================================================
-        ``sum``, ``avg`` (``mean``), ``product``            of numbers; a sum that leaves its type's range is an
-                                                            error, as in Spark's ANSI mode
-        ``count``, ``count_distinct``                       of values that are not null
-        ``min``, ``max``                                    NaN is above all numbers, text in the order of its bytes,
-                                                            structs field by field, nulls in them first
-        ``bool_or`` (``any``), ``bool_and`` (``every``)     of booleans
-        ``stddev``, ``stddev_pop``, ``variance``,           of numbers, as doubles; null for one row, except those
-        ``var_pop``                                         that end with ``_pop``
-        ``median``, ``approximate_median``                  of numbers, as doubles; the latter is Arrow's t-digest
-        ``collect_list``, ``collect_set``                   in no certain order, without nulls
-        ==================================================  =====================================================
-
-        The last two rows send values through the exchange, not a state of fixed size, and a task holds those of one
-        group. So does ``count_distinct`` of several columns in one step; of one column, rows are grouped by its values
-        first, which may exceed the memory.
-
-        Args:
-            aggregations: see above.
-            by: a column's name, or several.
-            partitions: of the result, which is one without keys. None for those in which the rows are together
-                already, or else ``spark.sql.shuffle.partitions``.
-
-        Raises:
-            InvalidRequest: no function, or an unknown one; a column that is not there, or of a type that the function
-                cannot take or rows cannot be grouped by; two results of one name; as :meth:`exchange`.
-        """
-        stage = self._stage_name("aggregate")
-        wanted = list(aggregations_wanted({} if aggregations is None else aggregations, named, stage))
-        if not isinstance(by, str | list | tuple):
-            raise InvalidRequest(
-                f"{stage}: by is a column's name or a list of names, not {by!r}", stage=stage
-            )
-        keys = tuple(dict.fromkeys(self._keys((by,) if isinstance(by, str) else tuple(by), stage)))
-        if not wanted:
-            raise InvalidRequest(
-                f'{stage}: it computes nothing; name columns and functions, as in {{"amount": "sum"}}, or use '
-                "distinct for the keys alone",
-                stage=stage,
-            )
-        self._check_grouped(keys, stage)
-        asked = tuple(each.column for each in wanted if each.column != "*")
-        columns = dict(zip(asked, self._keys(asked, stage), strict=True))
-        found = [self._computed(each, columns, stage) for each in wanted]
-        fields = [*self._fields(keys), *(field for field, _ in found)]
-        struct = declared_struct(self.spark, StructType(fields), stage)
-        grouped, reduction, results = self._reduced(keys, found, stage, partitions)
-        declared = Declared(stage, arrow_schema(self.spark, struct, stage))
-        return grouped._with(FinalStage(reduction, results, declared), struct)
-
-    def _reduced(
-        self,
-        keys: tuple[str, ...],
-        found: list[tuple[StructField, Computed]],
-        stage: str,
-        partitions: SupportsIndex | None,
-    ) -> tuple[Self, Reduction, tuple[ResultColumn, ...]]:
-        """Rows of states in partitions by the keys, what merges them there, and the results of the merged."""
-        counted = {how.distinct for _, how in found if how.distinct}
-        apart = next(iter(counted)) if len(counted) == 1 and not counted <= set(keys) else None
-        counts = [how for _, how in found if how.distinct is None or how.distinct != apart]
-        states: list[StateColumn] = list(dict.fromkeys(state for how in counts for state in how.states))
-        if apart is None:
-            grouped, reduction = self._grouped(
-                keys, (), tuple(states), stage, partitions=partitions, placed=keys
-            )
-            return grouped, reduction, results_of(found, states)
-        # Groups by the column, too, which need no lists: then there is a row for each of its values to be counted.
-        wider = (*keys, apart)
-        grouped, reduction = self._grouped(
-            wider, (), tuple(states), stage, partitions=partitions, placed=keys or wider
+def aggregate(
+    steps: AnySteps,
+    aggregations: Aggregations | None,
+    by: str | Sequence[str],
+    partitions: SupportsIndex | None,
+    **named: tuple[str, str],
+) -> AnySteps:
+    """See :meth:`.Pipeline.aggregate`."""
+    stage = stage_name(steps, "aggregate")
+    wanted = list(aggregations_wanted({} if aggregations is None else aggregations, named, stage))
+    if not isinstance(by, str | list | tuple):
+        raise InvalidRequest(f"{stage}: by is a column's name or a list of names, not {by!r}", stage=stage)
+    keys = tuple(dict.fromkeys(find_keys(steps, (by,) if isinstance(by, str) else tuple(by), stage)))
+    if not wanted:
+        raise InvalidRequest(
+            f'{stage}: it computes nothing; name columns and functions, as in {{"amount": "sum"}}, or use '
+            "distinct for the keys alone",
+            stage=stage,
         )
-        merging = MergeStage(reduction, Declared(f"{stage}, different values", reduction.schema))
-        merged = grouped._with(merging, grouped.leg.struct)
-        names = reduction.schema.names[len(wider) :]
-        again = [Again(name, state) for name, state in zip(names, states, strict=True)]
-        grouped, reduction = merged._grouped(
-            keys, (), (*again, Present(apart)), stage, partitions=partitions, placed=keys
+    _check_grouped(steps, keys, stage)
+    asked = tuple(each.column for each in wanted if each.column != "*")
+    columns = dict(zip(asked, find_keys(steps, asked, stage), strict=True))
+    found = [_computed(steps, each, columns, stage) for each in wanted]
+    fields = [*_fields(steps, keys), *(field for field, _ in found)]
+    struct = declared_struct(steps.spark, StructType(fields), stage)
+    grouped, reduction, results = _reduced(steps, keys, found, stage, partitions)
+    declared = Declared(stage, arrow_schema(steps.spark, struct, stage))
+    return with_stage(grouped, FinalStage(reduction, results, declared), struct)
+
+
+def _reduced(
+    steps: AnySteps,
+    keys: tuple[str, ...],
+    found: list[tuple[StructField, Computed]],
+    stage: str,
+    partitions: SupportsIndex | None,
+) -> tuple[AnySteps, Reduction, tuple[ResultColumn, ...]]:
+    """Rows of states in partitions by the keys, what merges them there, and the results of the merged."""
+    counted = {how.distinct for _, how in found if how.distinct}
+    apart = next(iter(counted)) if len(counted) == 1 and not counted <= set(keys) else None
+    counts = [how for _, how in found if how.distinct is None or how.distinct != apart]
+    states: list[StateColumn] = list(dict.fromkeys(state for how in counts for state in how.states))
+    if apart is None:
+        grouped, reduction = _grouped(
+            steps, keys, (), tuple(states), stage, partitions=partitions, placed=keys
         )
-        return grouped, reduction, results_of(found, states, apart)
+        return grouped, reduction, results_of(found, states)
+    # Groups by the column, too, which need no lists: then there is a row for each of its values to be counted.
+    wider = (*keys, apart)
+    grouped, reduction = _grouped(
+        steps, wider, (), tuple(states), stage, partitions=partitions, placed=keys or wider
+    )
+    merging = MergeStage(reduction, Declared(f"{stage}, different values", reduction.schema))
+    merged = with_stage(grouped, merging, grouped.leg.struct)
+    names = reduction.schema.names[len(wider) :]
+    again = [Again(name, state) for name, state in zip(names, states, strict=True)]
+    grouped, reduction = _grouped(
+        merged, keys, (), (*again, Present(apart)), stage, partitions=partitions, placed=keys
+    )
+    return grouped, reduction, results_of(found, states, apart)
 
-    def distinct(self, *columns: str, partitions: SupportsIndex | None = None) -> Self:
-        """Each different row once; with ``columns`` one row of each group of rows that are equal in those, as Spark's
-        ``dropDuplicates``. Equality is that of ``aggregate``: NaN equals NaN, and -0.0 becomes 0.0.
 
-        Args:
-            columns: names; none for all.
-            partitions: as for :meth:`aggregate`.
+def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None) -> AnySteps:
+    """See :meth:`.Pipeline.distinct`."""
+    stage = stage_name(steps, f"distinct {', '.join(map(str, columns))}".strip())
+    keys = tuple(dict.fromkeys(find_keys(steps, columns, stage) or steps.leg.schema.names))
+    _check_grouped(steps, keys, stage)
+    named = set(keys)
+    carried = tuple(name for name in steps.leg.schema.names if name not in named)
+    grouped, reduction = _grouped(steps, keys, carried, (), stage, partitions=partitions, placed=keys)
+    declared = Declared(stage, steps.leg.schema, by_name=True)
+    return with_stage(grouped, FinalStage(reduction, (), declared), steps.leg.struct)
 
-        Raises:
-            InvalidRequest: a column that is not there, or of a type that rows cannot be grouped by.
-        """
-        stage = self._stage_name(f"distinct {', '.join(map(str, columns))}".strip())
-        keys = tuple(dict.fromkeys(self._keys(columns, stage) or self._schema.names))
-        self._check_grouped(keys, stage)
-        named = set(keys)
-        carried = tuple(name for name in self._schema.names if name not in named)
-        grouped, reduction = self._grouped(keys, carried, (), stage, partitions=partitions, placed=keys)
-        declared = Declared(stage, self._schema, by_name=True)
-        return grouped._with(FinalStage(reduction, (), declared), self.leg.struct)
 
-    def _check_grouped(self, keys: tuple[str, ...], stage: str) -> None:
-        check_groupable(self._schema, keys, stage)
-        for field in self._fields(keys):
-            check_key(field, stage)
+def _check_grouped(steps: Steps, keys: tuple[str, ...], stage: str) -> None:
+    check_groupable(steps.leg.schema, keys, stage)
+    for field in _fields(steps, keys):
+        check_key(field, stage)
 
-    def _fields(self, names: Sequence[str]) -> list[StructField]:
-        return [self.leg.fields[name] for name in names]
 
-    def _computed(
-        self, wanted: WantedResult, columns: Mapping[str, str], stage: str
-    ) -> tuple[StructField, Computed]:
-        """The result's column in Spark, and how it is computed."""
-        if wanted.column == "*":
-            return computed(wanted, None, stage)
-        column = columns[wanted.column]
-        field = self.leg.fields[column]
-        result, how = computed(wanted, (field, self._schema.field(column).type), stage)
-        if FUNCTIONS[wanted.function].compares:
-            check_key(field, stage)
-        return result, how
+def _fields(steps: Steps, names: Sequence[str]) -> list[StructField]:
+    return [steps.leg.fields[name] for name in names]
 
-    def _grouped(
-        self,
-        keys: tuple[str, ...],
-        carried: tuple[str, ...],
-        states: tuple[StateColumn, ...],
-        stage: str,
-        *,
-        partitions: SupportsIndex | None,
-        placed: tuple[str, ...],
-    ) -> tuple[Self, Reduction]:
-        """The rows, reduced by each task, in partitions by the keys ``placed``; and what merges them there."""
-        if isinstance(partitions, str | list | tuple):
-            raise InvalidRequest(
-                f"{stage}: partitions is a number, not {partitions!r}; keys are named before it", stage=stage
-            )
-        names = _free_names(len(states), {*keys, *carried})
-        kept = self._fields((*keys, *carried))
-        fields = [spark_field(name, state.type, stage) for name, state in zip(names, states, strict=True)]
-        schema = pa.schema(
-            [
-                *(self._schema.field(name) for name in (*keys, *carried)),
-                *(pa.field(name, state.type) for name, state in zip(names, states, strict=True)),
-            ]
+
+def _computed(
+    steps: Steps, wanted: WantedResult, columns: Mapping[str, str], stage: str
+) -> tuple[StructField, Computed]:
+    """The result's column in Spark, and how it is computed."""
+    if wanted.column == "*":
+        return computed(wanted, None, stage)
+    column = columns[wanted.column]
+    field = steps.leg.fields[column]
+    result, how = computed(wanted, (field, steps.leg.schema.field(column).type), stage)
+    if FUNCTIONS[wanted.function].compares:
+        check_key(field, stage)
+    return result, how
+
+
+def _grouped(
+    steps: AnySteps,
+    keys: tuple[str, ...],
+    carried: tuple[str, ...],
+    states: tuple[StateColumn, ...],
+    stage: str,
+    *,
+    partitions: SupportsIndex | None,
+    placed: tuple[str, ...],
+) -> tuple[AnySteps, Reduction]:
+    """The rows, reduced by each task, in partitions by the keys ``placed``; and what merges them there."""
+    if isinstance(partitions, str | list | tuple):
+        raise InvalidRequest(
+            f"{stage}: partitions is a number, not {partitions!r}; keys are named before it", stage=stage
         )
-        reduction = Reduction(keys, states, schema, stage, carried)
-        partial = PartialStage(reduction, Declared(f"{stage}, partial", schema))
-        reduced = self._with(partial, StructType([*kept, *fields]))
-        there = self._together(placed)
-        if there is not None and (partitions is None or not placed or integer(partitions) == there):
-            return reduced, reduction
-        return (reduced.exchange(partitions, *placed) if placed else reduced.exchange(1)), reduction
+    names = _free_names(len(states), {*keys, *carried})
+    kept = _fields(steps, (*keys, *carried))
+    fields = [spark_field(name, state.type, stage) for name, state in zip(names, states, strict=True)]
+    schema = pa.schema(
+        [
+            *(steps.leg.schema.field(name) for name in (*keys, *carried)),
+            *(pa.field(name, state.type) for name, state in zip(names, states, strict=True)),
+        ]
+    )
+    reduction = Reduction(keys, states, schema, stage, carried)
+    partial = PartialStage(reduction, Declared(f"{stage}, partial", schema))
+    reduced = with_stage(steps, partial, StructType([*kept, *fields]))
+    there = _together(steps, placed)
+    if there is not None and (partitions is None or not placed or integer(partitions) == there):
+        return reduced, reduction
+    return (add_exchange(reduced, partitions, *placed) if placed else add_exchange(reduced, 1)), reduction
 
-    def _together(self, keys: tuple[str, ...]) -> int | None:
-        """In how many partitions the rows are, if those of equal keys are in one already; None if they are not."""
-        part = self.leg.single
-        if part is None:
-            return None
-        origin, stages, first = part.origin, part.stages, part.stages[:1]
-        if isinstance(origin, Exchanged):
-            exchange = origin.exchange
-            kept = set(exchange.keys)
-        elif (
-            isinstance(origin, Pair)
-            and isinstance(origin.left.origin, Exchanged)
-            and isinstance(first[0], JoinStage)
-            and first[0].plan.how in _LEFT_KEYS
-        ):
-            exchange = origin.left.origin.exchange
-            kept, stages = set(first[0].plan.left.names), stages[1:]
-        else:
-            return None
-        is_kept = bool(kept) and kept <= set(keys) and all(_keeps(stage, kept) for stage in stages)
-        return exchange.partitions if is_kept or exchange.partitions == 1 else None
+
+def _together(steps: Steps, keys: tuple[str, ...]) -> int | None:
+    """In how many partitions the rows are, if those of equal keys are in one already; None if they are not."""
+    part = steps.leg.single
+    if part is None:
+        return None
+    origin, stages, first = part.origin, part.stages, part.stages[:1]
+    if isinstance(origin, Exchange):
+        exchange = origin
+        kept = set(exchange.keys)
+    elif (
+        isinstance(origin, Pair)
+        and isinstance(origin.left.origin, Exchange)
+        and isinstance(first[0], JoinStage)
+        and first[0].plan.how in _LEFT_KEYS
+    ):
+        exchange = origin.left.origin
+        kept, stages = set(first[0].plan.left.names), stages[1:]
+    else:
+        return None
+    is_kept = bool(kept) and kept <= set(keys) and all(_keeps(stage, kept) for stage in stages)
+    return exchange.partitions if is_kept or exchange.partitions == 1 else None
 
 
 _LEFT_KEYS = frozenset({"inner", "left", "semi", "anti"})

@@ -1,35 +1,34 @@
-"""What every step of a pipeline stands on: its state, and the checks of functions, schemas and columns."""
+"""What every step of a pipeline stands on: the steps before it, and the checks of functions, schemas and columns."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import Shuffles, arrow_schema, declared_struct, is_on, spark_setting
-from spark_client.steps import SortStage, Stage, TopStage
+from spark_client.steps import Stage
 
-from .nodes import Exchanged, Leg, Pair, PlanPart, steps
+from .nodes import Leg, steps_text
 from .spark_names import instead
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps over DataFrames and scans: the last leg of a plan. Each method returns a new object."""
+    """Steps over DataFrames and scans: the last leg of a plan."""
 
     shuffles: Shuffles
     spark: SparkSession
     leg: Leg
 
     def __repr__(self) -> str:
-        return f"<Pipeline {steps(self.leg)}>"
+        return f"<Pipeline {steps_text(self.leg)}>"
 
     if not TYPE_CHECKING:  # which would take any name for a step
 
@@ -44,66 +43,47 @@ class Steps:
         """The schema of the rows after the last step."""
         return self.leg.struct
 
-    # Inside, for the modules that add steps.
 
-    @property
-    def _schema(self) -> pa.Schema:
-        return self.leg.declared.schema
-
-    @property
-    def _last(self) -> Exchanged | None:
-        """The exchange that the current leg reads; None if it reads a DataFrame, a scan, or more than one exchange."""
-        part = self.leg.single
-        return part.origin if part is not None and isinstance(part.origin, Exchanged) else None
-
-    @property
-    def _stage_count(self) -> int:
-        return _stages(self.leg)
-
-    @property
-    def _case_sensitive(self) -> bool:
-        return is_on(self.spark, "spark.sql.caseSensitive")
-
-    def _declare(
-        self, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
-    ) -> tuple[StructType, Declared]:
-        if not callable(fn):
-            raise InvalidRequest(f"{self._stage_name(method)}: {fn!r} is not a function")
-        name = self._stage_name(f"{method} {getattr(fn, '__name__', type(fn).__name__)}")
-        struct = declared_struct(self.spark, schema, name)
-        return struct, Declared(name, arrow_schema(self.spark, struct, name), by_name)
-
-    def _stage_name(self, what: str) -> str:
-        """The next stage's name in messages."""
-        return f"stage {1 + self._stage_count} ({what})"
-
-    def _with(self, stage: Stage, struct: StructType) -> Self:
-        return replace(self, leg=self.leg.with_stage(stage, struct))
-
-    def _keys(self, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
-        """The names of the keys' columns, as Spark resolves them."""
-        return find_columns(
-            keys, where, self._schema.names, f"after {self.leg.declared.stage}", exact=self._case_sensitive
-        )
-
-    def _named(self, key: str) -> list[str]:
-        """The columns that a name may stand for."""
-        exact = self._case_sensitive
-        return _by_name(self._schema.names, exact=exact).get(key if exact else key.casefold(), [])
+AnySteps = TypeVar("AnySteps", bound=Steps)
 
 
-def _stages(leg: Leg) -> int:
-    """The functions on the longest way to the leg."""
-    return max(_stages_of(part) for part in leg.parts)
+def case_sensitive(steps: Steps) -> bool:
+    """Whether the names of columns differ by case."""
+    return is_on(steps.spark, "spark.sql.caseSensitive")
 
 
-def _stages_of(part: PlanPart) -> int:
-    origin, before = part.origin, 0
-    if isinstance(origin, Exchanged):
-        before = _stages(origin.leg)
-    elif isinstance(origin, Pair):
-        before = max(_stages_of(origin.left), _stages_of(origin.right))
-    return before + sum(not isinstance(stage, SortStage | TopStage) for stage in part.stages)
+def declare(
+    steps: Steps, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
+) -> tuple[StructType, Declared]:
+    """What a stage of the function gives."""
+    if not callable(fn):
+        raise InvalidRequest(f"{stage_name(steps, method)}: {fn!r} is not a function")
+    name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}")
+    struct = declared_struct(steps.spark, schema, name)
+    return struct, Declared(name, arrow_schema(steps.spark, struct, name), by_name)
+
+
+def stage_name(steps: Steps, what: str) -> str:
+    """The next stage's name in messages."""
+    return f"stage {1 + steps.leg.stage_count} ({what})"
+
+
+def with_stage(steps: AnySteps, stage: Stage, struct: StructType) -> AnySteps:
+    """The same rows after one more stage."""
+    return replace(steps, leg=steps.leg.with_stage(stage, struct))
+
+
+def find_keys(steps: Steps, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """The names of the keys' columns, as Spark resolves them."""
+    leg = steps.leg
+    place = f"after {leg.declared.stage}"
+    return find_columns(keys, where, leg.schema.names, place, exact=case_sensitive(steps))
+
+
+def columns_named(steps: Steps, key: str) -> list[str]:
+    """The columns that a name may stand for."""
+    exact = case_sensitive(steps)
+    return _by_name(steps.leg.schema.names, exact=exact).get(key if exact else key.casefold(), [])
 
 
 def integer(value: Any) -> int:

@@ -18,8 +18,8 @@ from spark_client.joining import KeyForm
 from spark_client.placement import check_groupable
 from spark_client.steps import CogroupStage, GroupedSide, PandasCogroup
 
-from .base import Steps
-from .nodes import Exchange, Exchanged, Leg, Pair, PlanPart
+from .base import Steps, find_keys
+from .nodes import Exchange, Leg, Pair, PlanPart
 from .pairing import Types, check_keys_kept, key_types, placed_keys, placed_types, placing_types
 
 AnySteps = TypeVar("AnySteps", bound=Steps)
@@ -57,17 +57,17 @@ class Cogrouped(Generic[AnySteps]):
 
     def _apply(self, method: str, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
         left, right = self.left, self.right
-        count = 1 + max(left._stage_count, right._stage_count)
+        count = 1 + max(left.leg.stage_count, right.leg.stage_count)
         if not callable(fn):
             raise InvalidRequest(f"stage {count} (cogroup {method}): {fn!r} is not a function")
         name = f"stage {count} (cogroup {method} {getattr(fn, '__name__', type(fn).__name__)})"
         struct = declared_struct(left.spark, schema, name)
         declared = Declared(name, arrow_schema(left.spark, struct, name), by_name=True)
         one, two = _End.of(left, "left", name), _End.of(right, "right", name)
-        _check_alike(one.exchanged.exchange, two.exchanged.exchange, name)
+        _check_alike(one.exchange, two.exchange, name)
         names = list(zip(one.keys, two.keys, strict=True))
         compared = _common(one.types, two.types, names, name)
-        before = placed_types(one.exchanged), placed_types(two.exchanged)
+        before = placed_types(one.exchange), placed_types(two.exchange)
         wanted = placing_types(*before, _common(*before, names, name))
         with_keys, iterates = _signature(fn, name)
         if method == "applyInPandas":
@@ -89,37 +89,37 @@ class _End:
     """A side, the exchange that it ends with, and the columns of the exchange's keys as they are now."""
 
     steps: Steps
-    exchanged: Exchanged
+    exchange: Exchange
     keys: tuple[str, ...]
 
     @classmethod
     def of(cls, steps: Steps, side: str, stage: str) -> _End:
-        exchanged = steps._last
-        if exchanged is None or not exchanged.exchange.keys:
-            ends = exchanged.exchange if exchanged is not None else steps.leg.declared.stage
+        exchange = steps.leg.last
+        if exchange is None or not exchange.keys:
+            ends = exchange if exchange is not None else steps.leg.declared.stage
             raise InvalidRequest(
                 f"{stage}: the {side} side ends with {ends}; cogroup needs .exchange(n, *keys) on both sides",
                 stage=stage,
             )
-        keys = steps._keys(exchanged.exchange.keys, f"{stage}, {side} side")
-        check_keys_kept(steps, exchanged, keys, stage)
-        check_groupable(steps._schema, keys, stage)
+        keys = find_keys(steps, exchange.keys, f"{stage}, {side} side")
+        check_keys_kept(steps, exchange, keys, stage)
+        check_groupable(steps.leg.schema, keys, stage)
         for key in keys:
             check_key(steps.leg.fields[key], stage)
-        return cls(steps, exchanged, keys)
+        return cls(steps, exchange, keys)
 
     @property
     def types(self) -> Types:
-        return key_types(self.steps._schema, self.keys)
+        return key_types(self.steps.leg.schema, self.keys)
 
     def side(self, compared: Types, wanted: Types | None) -> tuple[PlanPart, GroupedSide]:
         """What the tasks read, placed by the hashes of the ``wanted`` types, and how they group it."""
         (part,) = self.steps.leg.parts
-        exchanged = self.exchanged
+        exchange = self.exchange
         if wanted is not None:
-            exchanged = Exchanged(exchanged.leg, replace(exchanged.exchange, types=wanted), exchanged)
-            part = replace(part, origin=exchanged)
-        return part, GroupedSide(self.keys, compared, self.steps._schema, placed_keys(exchanged))
+            exchange = replace(exchange, types=wanted, twin=exchange)
+            part = replace(part, origin=exchange)
+        return part, GroupedSide(self.keys, compared, self.steps.leg.schema, placed_keys(exchange))
 
 
 def _check_alike(left: Exchange, right: Exchange, stage: str) -> None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable
 from functools import reduce
 from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -15,9 +14,9 @@ from flight_server.protocol import InvalidRequest
 from spark_client.jobs import Counter, FrameSeconds, Shuffles, collected, reader
 from spark_client.steps import Pass, SortStage, Stage
 
-from .base import Steps
+from .base import AnySteps, Steps
 from .execution import Execution
-from .nodes import Exchange, Exchanged, Input, exchanges, steps
+from .nodes import Exchange, Input, exchanges, steps_text
 from .plan_text import plan_text
 from .run_statistics import LastRuns, RunStatistics
 
@@ -69,130 +68,109 @@ class Result:
         self.release()
 
 
-class Finishing(Steps):
-    """See the module."""
+def to_frame(steps: Steps) -> DataFrame:
+    """See :meth:`.Pipeline.toDF`."""
+    return _run_to_frame(steps)[0]
 
-    def toDF(self) -> DataFrame:  # noqa: N802 - Spark's name
-        """Run all steps up to the last exchange; a DataFrame that reads from the service and runs the others.
 
-        Raises:
-            InvalidRequest: Spark would start its tasks with an interpreter that cannot run them.
-            FlightShuffleError: the server refused, or could not be reached.
-            pyspark.errors.PySparkException: a job failed.
-        """
-        return self._run_to_frame()[0]
+def result(steps: Steps) -> Result:
+    """See :meth:`.Pipeline.result`."""
+    df, execution, frame = _run_to_frame(steps)
+    return Result(df, execution.statistics()[0], steps.shuffles, execution.datasets, frame)
 
-    def result(self) -> Result:
-        """As :meth:`toDF`, with an end: ``with pipeline.result() as df:`` drops at the end of the block what only this
-        DataFrame reads. Without a block: ``result.df``, ``result.statistics``, ``result.release()``.
-        """
-        df, execution, frame = self._run_to_frame()
-        return Result(df, execution.statistics()[0], self.shuffles, execution.datasets, frame)
 
-    def collect(self) -> pa.RecordBatchReader:
-        """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
-        part = self.leg.single
-        last = Exchanged(self.leg, Exchange(1, (), label="collect"))
-        if part is not None and not part.stages:
-            origin = part.origin
-            if isinstance(origin, Input) and origin.source is None:
-                known = self.shuffles.results.sealed(origin.rows, self._schema)
-                if known is not None:
-                    return collected(self.shuffles, known, owned=False)
-            elif isinstance(origin, Exchanged):
-                last = origin
-        execution = Execution(self.shuffles, self.spark)
-        sealed = execution.sealed(last)
-        self._note(execution, None if part is not None and last is part.origin else last)
-        owned = sealed.source.dataset in execution.owned
-        return collected(self.shuffles, sealed, owned=owned, node=last)
+def collect(steps: Steps) -> pa.RecordBatchReader:
+    """See :meth:`.Pipeline.collect`."""
+    part = steps.leg.single
+    last = Exchange(steps.leg, 1, label="collect")
+    if part is not None and not part.stages:
+        origin = part.origin
+        if isinstance(origin, Input) and origin.source is None:
+            known = steps.shuffles.results.sealed(origin.rows, steps.leg.schema)
+            if known is not None:
+                return collected(steps.shuffles, known, owned=False)
+        elif isinstance(origin, Exchange):
+            last = origin
+    execution = Execution(steps.shuffles, steps.spark)
+    sealed = execution.sealed(last)
+    _note(steps, execution, None if part is not None and last is part.origin else last)
+    owned = sealed.source.dataset in execution.owned
+    return collected(steps.shuffles, sealed, owned=owned, node=last)
 
-    def persist(self) -> Self:
-        """Keep what the last exchange writes: from now on it runs once for all plans that use it, also in several
-        threads, and also for plans that were made before. The steps after it run for each plan. Returns this pipeline.
 
-        Its dataset stays until :meth:`unpersist`, the end of the ``client.scope()`` in which it was written, or the
-        close of the client; ``client.release`` leaves it. When no pipeline that uses it is referred to any more, it is
-        dropped, or, if ``toDF`` made a DataFrame of it that was not released, it is from then on such a result. One
-        that the server has lost is written again by the next plan. After a union or a join, all exchanges that it reads
-        are persisted. Twice is fine.
+def persist(steps: AnySteps) -> AnySteps:
+    """See :meth:`.Pipeline.persist`."""
+    found = list(exchanges(steps.leg))
+    if not found:
+        raise InvalidRequest(
+            f"persist: {steps_text(steps.leg)} has no exchange, whose rows could stay; add .exchange(n) before it"
+        )
+    for exchange in found:
+        steps.shuffles.persisted.keep(exchange)
+    return steps
 
-        Raises:
-            InvalidRequest: there is no exchange.
-        """
-        found = list(exchanges(self.leg))
-        if not found:
-            raise InvalidRequest(
-                f"persist: {steps(self.leg)} has no exchange, whose rows could stay; add .exchange(n) before it"
-            )
-        for exchanged in found:
-            self.shuffles.persisted.keep(exchanged)
-        return self
 
-    def unpersist(self) -> Self:
-        """Drop what :meth:`persist` kept; DataFrames and running jobs that read it fail. Returns this pipeline.
+def unpersist(steps: AnySteps) -> AnySteps:
+    """See :meth:`.Pipeline.unpersist`."""
+    for exchange in exchanges(steps.leg):
+        steps.shuffles.persisted.forget(exchange)
+    return steps
 
-        Twice is fine.
-        """
-        for exchanged in exchanges(self.leg):
-            self.shuffles.persisted.forget(exchanged)
-        return self
 
-    @property
-    def statistics(self) -> RunStatistics | None:
-        """Of the last ``toDF``, ``result`` or ``collect`` of this very pipeline; None before the first."""
-        return _runs.of(self.leg).statistics
+def statistics(steps: Steps) -> RunStatistics | None:
+    """See :meth:`.Pipeline.statistics`."""
+    return _runs.of(steps.leg).statistics
 
-    def explain(self) -> None:
-        """Print the steps from the last one back, where each exchange sends its rows, and, after a run of this very
-        pipeline, partitions, sizes, skew, tasks, spilled bytes and seconds of each exchange, and the seconds inside
-        each stage, over all tasks; of those after the last exchange, which run in Spark's own jobs when the DataFrame
-        is used, the seconds up to now, and none on Spark Connect.
-        """
-        ran = _runs.of(self.leg)
-        persisted = self.shuffles.persisted
-        text = plan_text(self.leg, ran.exchanges, ran.seconds, lambda node: persisted.find(node) is not None)
-        print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
-    def _run_to_frame(self) -> tuple[DataFrame, Execution, object]:
-        """The DataFrame, its run, and what stands for it in ``results``."""
-        execution = Execution(self.shuffles, self.spark)
-        part = self.leg.single
-        alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
-        inputs = execution.inputs(self.leg, alone=alone)
-        seconds = FrameSeconds(self.spark)
-        self._note(execution, seconds=seconds)
-        datasets = execution.datasets
-        try:
-            parts = [self._frame(*given, datasets, seconds.counter) for given in inputs]
-            frame = reduce(DataFrame.unionAll, parts)
-        except BaseException:
-            execution.drop_all()
-            raise
-        for dataset in execution.owned:
-            self.shuffles.results.add(dataset)
-        made = self.shuffles.results.made_of(datasets)
-        if part is not None and not part.stages and isinstance(part.origin, Exchanged):
-            self.shuffles.results.add_frame(frame, execution.written(part.origin))
-        return frame, execution, made
+def explain(steps: Steps) -> None:
+    """See :meth:`.Pipeline.explain`."""
+    ran = _runs.of(steps.leg)
+    persisted = steps.shuffles.persisted
+    text = plan_text(steps.leg, ran.exchanges, ran.seconds, lambda node: persisted.find(node) is not None)
+    print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
-    def _note(
-        self, execution: Execution, last: Exchanged | None = None, seconds: FrameSeconds | None = None
-    ) -> None:
-        """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are of its
-        DataFrame.
-        """
-        statistics, of = execution.statistics()
-        _runs.add(self.leg, statistics, of, last, seconds)
-        if statistics.exchanges:
-            _log.info("%s: %s", steps(self.leg), statistics)
 
-    def _frame(
-        self, given: Input, stages: tuple[Stage, ...], datasets: list[str], counter: Counter
-    ) -> DataFrame:
-        if given.source is not None:
-            task = given.reading(stages, self.shuffles.server.reading)
-            return given.rows.mapInArrow(reader(task, datasets, counter), self.leg.struct)
-        if not stages:
-            return given.rows
-        return given.rows.mapInArrow(counter.running(stages, Pass(limits=given.limits)), self.leg.struct)
+def _run_to_frame(steps: Steps) -> tuple[DataFrame, Execution, object]:
+    """The DataFrame, its run, and what stands for it in ``results``."""
+    execution = Execution(steps.shuffles, steps.spark)
+    part = steps.leg.single
+    alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
+    inputs = execution.inputs(steps.leg, alone=alone)
+    seconds = FrameSeconds(steps.spark)
+    _note(steps, execution, seconds=seconds)
+    datasets = execution.datasets
+    try:
+        parts = [_frame(steps, *given, datasets, seconds.counter) for given in inputs]
+        frame = reduce(DataFrame.unionAll, parts)
+    except BaseException:
+        execution.drop_all()
+        raise
+    for dataset in execution.owned:
+        steps.shuffles.results.add(dataset)
+    made = steps.shuffles.results.made_of(datasets)
+    if part is not None and not part.stages and isinstance(part.origin, Exchange):
+        steps.shuffles.results.add_frame(frame, execution.written(part.origin))
+    return frame, execution, made
+
+
+def _note(
+    steps: Steps, execution: Execution, last: Exchange | None = None, seconds: FrameSeconds | None = None
+) -> None:
+    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are of its
+    DataFrame.
+    """
+    statistics, of = execution.statistics()
+    _runs.add(steps.leg, statistics, of, last, seconds)
+    if statistics.exchanges:
+        _log.info("%s: %s", steps_text(steps.leg), statistics)
+
+
+def _frame(
+    steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str], counter: Counter
+) -> DataFrame:
+    if given.source is not None:
+        task = given.reading(stages, steps.shuffles.server.reading)
+        return given.rows.mapInArrow(reader(task, datasets, counter), steps.leg.struct)
+    if not stages:
+        return given.rows
+    return given.rows.mapInArrow(counter.running(stages, Pass(limits=given.limits)), steps.leg.struct)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -20,61 +20,48 @@ from spark_client.pyspark_parts import (
 )
 from spark_client.steps import GroupStage, PandasGroup
 
-from .base import Steps
+from .base import AnySteps, Steps, declare, find_keys, with_stage
 from .pairing import check_keys_kept
 
 
-class Grouping(Steps):
-    """See the module."""
+def apply_in_arrow(steps: AnySteps, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
+    """See :meth:`.Pipeline.applyInArrow`."""
+    struct, declared = declare(steps, "applyInArrow", fn, schema, by_name=True)
+    keys, placed = _grouped_by(steps, declared.stage)
+    with_keys, iterates = _signature(fn, declared.stage, infer_group_arrow_eval_type_from_func)
+    return with_stage(
+        steps, GroupStage(fn, declared, keys, steps.leg.schema, with_keys, iterates, placed), struct
+    )
 
-    def applyInArrow(self, fn: Callable[..., Any], schema: StructType | str) -> Self:  # noqa: N802 - Spark's
-        """``fn`` for each group of the last exchange's keys, as in Spark's ``groupBy(keys).applyInArrow``.
 
-        ``fn(table)`` or ``fn(keys, table)``, with the keys as a tuple of Arrow scalars, returns a table; annotated
-        with iterators of RecordBatch, it takes and returns those.
+def apply_in_pandas(steps: AnySteps, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
+    """See :meth:`.Pipeline.applyInPandas`."""
+    struct, declared = declare(steps, "applyInPandas", fn, schema, by_name=True)
+    keys, placed = _grouped_by(steps, declared.stage)
+    with_keys, iterates = _signature(fn, declared.stage, infer_group_pandas_eval_type_from_func)
+    form = pandas_form(steps.spark, struct, declared.schema)
+    adapted = PandasGroup(fn, form, with_keys, iterates)
+    return with_stage(
+        steps, GroupStage(adapted, declared, keys, steps.leg.schema, with_keys, iterates, placed), struct
+    )
 
-        Raises:
-            InvalidRequest: no exchange with keys before it, a key whose column is gone or cannot be grouped by, a
-                function of other than one or two arguments, or as for :meth:`mapInArrow`.
-        """
-        struct, declared = self._declare("applyInArrow", fn, schema, by_name=True)
-        keys, placed = self._grouped_by(declared.stage)
-        with_keys, iterates = _signature(fn, declared.stage, infer_group_arrow_eval_type_from_func)
-        return self._with(GroupStage(fn, declared, keys, self._schema, with_keys, iterates, placed), struct)
 
-    def applyInPandas(self, fn: Callable[..., Any], schema: StructType | str) -> Self:  # noqa: N802 - Spark's
-        """``fn`` for each group of the last exchange's keys, as in Spark's ``groupBy(keys).applyInPandas``: as
-        :meth:`applyInArrow`, with a ``pandas.DataFrame`` for each table or batch (``steps.pandas_adapters``).
-
-        Raises:
-            InvalidRequest: as :meth:`applyInArrow`.
-        """
-        struct, declared = self._declare("applyInPandas", fn, schema, by_name=True)
-        keys, placed = self._grouped_by(declared.stage)
-        with_keys, iterates = _signature(fn, declared.stage, infer_group_pandas_eval_type_from_func)
-        form = pandas_form(self.spark, struct, declared.schema)
-        adapted = PandasGroup(fn, form, with_keys, iterates)
-        return self._with(
-            GroupStage(adapted, declared, keys, self._schema, with_keys, iterates, placed), struct
-        )
-
-    def _grouped_by(self, stage: str) -> tuple[tuple[str, ...], PlacedKeys]:
-        """The keys of the last exchange, and where it places their values."""
-        exchanged = self._last
-        if exchanged is None:
-            raise InvalidRequest(f"{stage}: groups need .exchange(n, *keys) before them", stage=stage)
-        exchange = exchanged.exchange
-        if not exchange.keys:
-            raise InvalidRequest(f"{stage}: {exchange} has no keys to group by; name them", stage=stage)
-        keys = self._keys(exchange.keys, stage)
-        check_keys_kept(self, exchanged, keys, stage)
-        check_groupable(self._schema, keys, stage)
-        for key in keys:
-            check_key(self.leg.fields[key], stage)
-        before = exchanged.leg.declared.schema
-        return keys, PlacedKeys(
-            str(exchange), pa.schema([before.field(key) for key in exchange.keys]), exchange.partitions
-        )
+def _grouped_by(steps: Steps, stage: str) -> tuple[tuple[str, ...], PlacedKeys]:
+    """The keys of the last exchange, and where it places their values."""
+    exchange = steps.leg.last
+    if exchange is None:
+        raise InvalidRequest(f"{stage}: groups need .exchange(n, *keys) before them", stage=stage)
+    if not exchange.keys:
+        raise InvalidRequest(f"{stage}: {exchange} has no keys to group by; name them", stage=stage)
+    keys = find_keys(steps, exchange.keys, stage)
+    check_keys_kept(steps, exchange, keys, stage)
+    check_groupable(steps.leg.schema, keys, stage)
+    for key in keys:
+        check_key(steps.leg.fields[key], stage)
+    before = exchange.leg.declared.schema
+    return keys, PlacedKeys(
+        str(exchange), pa.schema([before.field(key) for key in exchange.keys]), exchange.partitions
+    )
 
 
 def _signature(

@@ -1,28 +1,33 @@
-"""Steps that bring the rows of two pipelines together."""
+"""Steps that bring the rows of two pipelines together: their arguments, and the columns of a join's result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self, SupportsIndex
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple, SupportsIndex
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyarrow import types
+from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast
 from spark_client.jobs import arrow_schema, char_type, check_key
-from spark_client.joining import How, JoinPlan, KeyForm, MatchKeys
+from spark_client.joining import AsOf, Column, Direction, How, JoinPlan, KeyForm, MatchKeys
 from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
 
-from .asof_steps import as_of_times, time_columns
-from .base import Steps, find_columns
+from .base import AnySteps, Steps, case_sensitive, find_columns, find_keys, with_stage
 from .cogrouping import Cogrouped
-from .join_columns import joined_columns
 from .nodes import Leg, Pair, PlanPart
 from .pairing import JoinKey, paired
+from .wider_types import wider
 
 On = str | Iterable[str] | Iterable[tuple[str, str]] | Mapping[str, str]
 
@@ -51,167 +56,134 @@ class _Right(NamedTuple):
     stages: int
 
 
-class Joining(Steps):
-    """See the module."""
-
-    def join(
-        self,
-        other: Steps | Broadcast,
-        on: On,
-        how: str = "inner",
-        *,
-        partitions: SupportsIndex | None = None,
-        suffix: str | None = None,
-        null_safe: bool = False,
-        as_of: str | tuple[str, str] | None = None,
-        direction: str = "backward",
-        tolerance: Any = None,
-        allow_exact_matches: bool = True,
-    ) -> Self:
-        """The rows of both pipelines whose keys are equal, as in Spark's ``df.join(other, on, how)``.
-
-        A side that ends with an exchange by exactly these keys is joined where its rows are; otherwise ``join``
-        exchanges it by them. With a broadcast on the right nothing is exchanged: each task joins its rows with the
-        whole table, whose index takes about 40 bytes for each row, and the keys that are not numbers, in each worker.
-
-        Columns are the keys, once, then the left's others, then the right's others. With ``how="right"`` keys are
-        the right's, with ``"full"`` the left's or else the right's. ``"semi"`` and ``"anti"`` have the left's columns
-        only.
-
-        ``how="asof"`` gives each left row once, with the right row of its keys whose time is the last that is not
-        after its own, or nulls, as ``pandas.merge_asof(by=on)`` does; of right rows of one time, the last one, by the
-        order of the right's exchange. The columns are the left join's; a time of one name on both sides is the
-        left's. A null or NaN as a time matches nothing.
-
-        Args:
-            other: the right side: a pipeline, or a broadcast for inner, left, semi and anti.
-            on: a column of both, several, or pairs of a left and a right column, also as a mapping. Both columns
-                of a pair with different names stay, each on its side.
-            how: inner, left, right, full, semi or anti, also by Spark's other names, such as ``left_outer``; or asof.
-            partitions: of the exchanges that ``join`` adds; None for those of a side that is already exchanged, or
-                else ``spark.sql.shuffle.partitions``.
-            suffix: for the names of the right's columns that the left has, too.
-            null_safe: null equals null, as with Spark's ``<=>``; otherwise a null in a key matches nothing.
-            as_of: for ``"asof"`` the column of the times, or a pair of a left and a right one: times or numbers.
-            direction: ``"backward"``; ``"forward"``: the first time that is not before; ``"nearest"``: of these two
-                the nearer one, or the one before.
-            tolerance: the largest distance of two times, a timedelta or a number; None: any.
-            allow_exact_matches: whether equal times match.
-
-        Raises:
-            InvalidRequest: an argument is none of these, a key's column is not there, has a collation, or types that
-                are not compared, or a name would be in the result twice.
-        """
-        where = f"join({_text(on)})"
-        if not isinstance(suffix, str | None):
-            raise InvalidRequest(f"{where}: suffix is text, not {suffix!r}")
-        named = str(how).lower().replace("_", "")
-        timed = named == "asof"
-        kind = _HOWS.get("left" if timed else named)
-        if not timed and (as_of, direction, tolerance, allow_exact_matches) != (None, "backward", None, True):
-            raise InvalidRequest(
-                f"{where}: as_of, direction, tolerance and allow_exact_matches are for how='asof', not {how!r}"
-            )
-        if kind is None:
-            raise InvalidRequest(f"{where}: how is asof or one of {', '.join(sorted(_HOWS))}, not {how!r}")
-        if isinstance(other, Steps):
-            right = _Right(
-                other.leg.struct, other._schema, f"after {other.leg.declared.stage}", other._stage_count
-            )
-        elif not timed and isinstance(other, Broadcast):
-            _check_broadcast(kind, partitions, where)
-            right = self._table(other, where)
-        else:
-            raise InvalidRequest(
-                f"{where}: the other side is a Pipeline, or a Broadcast unless how='asof', not "
-                f"{type(other).__name__}; shuffle.pipeline(df) makes one"
-            )
-        keys = self._join_keys(right, on, where)
-        times = self._join_keys(right, [time_columns(as_of, where)], where) if timed else []
-        if any(time.left == key.left or time.right == key.right for time in times for key in keys):
-            raise InvalidRequest(
-                f"{where}: as_of={as_of!r} is a key, and equal keys have equal times; leave it out of on"
-            )
-        nearest = [
-            as_of_times(time, direction, tolerance, exact=allow_exact_matches, where=where) for time in times
-        ]
-        case = self._case_sensitive
-        columns, fields = joined_columns(
-            self.leg.struct,
-            right.struct,
-            [(key.left, key.right) for key in keys + times],
-            kind,
-            where,
-            suffix=suffix,
-            folded=lambda name: name if case else name.casefold(),
+def join(
+    steps: AnySteps,
+    other: Steps | Broadcast,
+    on: On,
+    how: str,
+    *,
+    partitions: SupportsIndex | None,
+    suffix: str | None,
+    null_safe: bool,
+    as_of: str | tuple[str, str] | None,
+    direction: str,
+    tolerance: Any,
+    allow_exact_matches: bool,
+) -> AnySteps:
+    """See :meth:`.Pipeline.join`."""
+    where = f"join({_text(on)})"
+    if not isinstance(suffix, str | None):
+        raise InvalidRequest(f"{where}: suffix is text, not {suffix!r}")
+    named = str(how).lower().replace("_", "")
+    timed = named == "asof"
+    kind = _HOWS.get("left" if timed else named)
+    if not timed and (as_of, direction, tolerance, allow_exact_matches) != (None, "backward", None, True):
+        raise InvalidRequest(
+            f"{where}: as_of, direction, tolerance and allow_exact_matches are for how='asof', not {how!r}"
         )
-        struct = StructType(fields)
-        name = f"stage {1 + max(self._stage_count, right.stages)} ({'asof' if timed else kind} {where})"
-        declared = Declared(name, arrow_schema(self.spark, struct, name))
-        forms = tuple(key.form for key in keys)
-        plan = JoinPlan(
-            kind,
-            MatchKeys(tuple(key.left for key in keys), forms, null_safe),
-            MatchKeys(tuple(key.right for key in keys), forms, null_safe),
-            columns,
-            self._schema,
-            right.schema,
-            declared.schema,
+    if kind is None:
+        raise InvalidRequest(f"{where}: how is asof or one of {', '.join(sorted(_HOWS))}, not {how!r}")
+    if isinstance(other, Steps):
+        right = _Right(
+            other.leg.struct, other.leg.schema, f"after {other.leg.declared.stage}", other.leg.stage_count
         )
-        if isinstance(other, Broadcast):
-            table = Declared(f"broadcast {other.name!r}", right.schema)
-            return self._with(TableJoinStage(declared, plan, other, table), struct)
-        found = paired(self, other, keys, partitions, where)
-        placed = found.left_placed, found.right_placed
-        stage: Stage = JoinStage(declared, plan, *placed)
-        if nearest:
-            stage = AsofStage(declared, plan, nearest[0], *placed)
-        return replace(self, leg=Leg((PlanPart(Pair(found.left, found.right), (stage,)),), struct, declared))
-
-    def _table(self, broadcast: Broadcast, where: str) -> _Right:
-        place = f"in broadcast {broadcast.name!r}"
-        struct = broadcast.struct
-        if struct is None:
-            struct = struct_of(broadcast.schema, where, "leave it out of the broadcast, or cast it")
-            for field, given in zip(struct, broadcast.schema, strict=True):
-                field.nullable = given.nullable
-        return _Right(struct, arrow_schema(self.spark, struct, where), place, 0)
-
-    def _join_keys(self, right: _Right, on: On, where: str) -> list[JoinKey]:
-        wanted = _pairs(on, where)
-        lefts = self._keys(tuple(one for one, _ in wanted), f"{where}, left side")
-        rights = find_columns(
-            [two for _, two in wanted],
-            f"{where}, right side",
-            right.schema.names,
-            right.place,
-            exact=self._case_sensitive,
+    elif not timed and isinstance(other, Broadcast):
+        _check_broadcast(kind, partitions, where)
+        right = _table(steps, other, where)
+    else:
+        raise InvalidRequest(
+            f"{where}: the other side is a Pipeline, or a Broadcast unless how='asof', not "
+            f"{type(other).__name__}; shuffle.pipeline(df) makes one"
         )
-        keys, fields = [], {field.name: field for field in right.struct}
-        # A pair that is named twice is one key.
-        for one, two in dict.fromkeys(zip(lefts, rights, strict=True)):
-            sides = self.leg.fields[one], fields[two]
-            for side in sides:
-                check_key(side, where)
-            lengths = char_type(sides[0]), char_type(sides[1])
-            if None not in lengths and lengths[0] != lengths[1]:
-                raise InvalidRequest(
-                    f"{where}: key {one!r} is {lengths[0]} and {two!r} is {lengths[1]}, which Spark pads to one length "
-                    "before it compares them; cast both to string and rpad them before, in Spark",
-                    column=one,
-                )
-            text = f"{where}: key {one!r}" if one == two else f"{where}: keys {one!r} and {two!r}"
-            form = KeyForm.of(self._schema.field(one).type, right.schema.field(two).type, text)
-            keys.append(JoinKey(one, two, form))
-        return keys
+    keys = _join_keys(steps, right, on, where)
+    times = _join_keys(steps, right, [time_columns(as_of, where)], where) if timed else []
+    if any(time.left == key.left or time.right == key.right for time in times for key in keys):
+        raise InvalidRequest(
+            f"{where}: as_of={as_of!r} is a key, and equal keys have equal times; leave it out of on"
+        )
+    nearest = [
+        as_of_times(time, direction, tolerance, exact=allow_exact_matches, where=where) for time in times
+    ]
+    case = case_sensitive(steps)
+    columns, fields = joined_columns(
+        steps.leg.struct,
+        right.struct,
+        [(key.left, key.right) for key in keys + times],
+        kind,
+        where,
+        suffix=suffix,
+        folded=lambda name: name if case else name.casefold(),
+    )
+    struct = StructType(fields)
+    name = f"stage {1 + max(steps.leg.stage_count, right.stages)} ({'asof' if timed else kind} {where})"
+    declared = Declared(name, arrow_schema(steps.spark, struct, name))
+    forms = tuple(key.form for key in keys)
+    plan = JoinPlan(
+        kind,
+        MatchKeys(tuple(key.left for key in keys), forms, null_safe),
+        MatchKeys(tuple(key.right for key in keys), forms, null_safe),
+        columns,
+        steps.leg.schema,
+        right.schema,
+        declared.schema,
+    )
+    if isinstance(other, Broadcast):
+        table = Declared(f"broadcast {other.name!r}", right.schema)
+        return with_stage(steps, TableJoinStage(declared, plan, other, table), struct)
+    found = paired(steps, other, keys, partitions, where)
+    placed = found.left_placed, found.right_placed
+    stage: Stage = JoinStage(declared, plan, *placed)
+    if nearest:
+        stage = AsofStage(declared, plan, nearest[0], *placed)
+    return replace(steps, leg=Leg((PlanPart(Pair(found.left, found.right), (stage,)),), struct, declared))
 
-    def cogroup(self, other: Steps) -> Cogrouped[Self]:
-        """The rows of both pipelines by the keys of their last exchanges: key by key for ``applyInArrow``."""
-        if not isinstance(other, Steps):
+
+def _table(steps: Steps, broadcast: Broadcast, where: str) -> _Right:
+    place = f"in broadcast {broadcast.name!r}"
+    struct = broadcast.struct
+    if struct is None:
+        struct = struct_of(broadcast.schema, where, "leave it out of the broadcast, or cast it")
+        for field, given in zip(struct, broadcast.schema, strict=True):
+            field.nullable = given.nullable
+    return _Right(struct, arrow_schema(steps.spark, struct, where), place, 0)
+
+
+def _join_keys(steps: Steps, right: _Right, on: On, where: str) -> list[JoinKey]:
+    wanted = _pairs(on, where)
+    lefts = find_keys(steps, tuple(one for one, _ in wanted), f"{where}, left side")
+    rights = find_columns(
+        [two for _, two in wanted],
+        f"{where}, right side",
+        right.schema.names,
+        right.place,
+        exact=case_sensitive(steps),
+    )
+    keys, fields = [], {field.name: field for field in right.struct}
+    # A pair that is named twice is one key.
+    for one, two in dict.fromkeys(zip(lefts, rights, strict=True)):
+        sides = steps.leg.fields[one], fields[two]
+        for side in sides:
+            check_key(side, where)
+        lengths = char_type(sides[0]), char_type(sides[1])
+        if None not in lengths and lengths[0] != lengths[1]:
             raise InvalidRequest(
-                f"cogroup: the other side is a Pipeline, not {type(other).__name__}; shuffle.pipeline(df) makes one"
+                f"{where}: key {one!r} is {lengths[0]} and {two!r} is {lengths[1]}, which Spark pads to one length "
+                "before it compares them; cast both to string and rpad them before, in Spark",
+                column=one,
             )
-        return Cogrouped(self, other)
+        text = f"{where}: key {one!r}" if one == two else f"{where}: keys {one!r} and {two!r}"
+        form = KeyForm.of(steps.leg.schema.field(one).type, right.schema.field(two).type, text)
+        keys.append(JoinKey(one, two, form))
+    return keys
+
+
+def cogroup(steps: AnySteps, other: Steps) -> Cogrouped[AnySteps]:
+    """See :meth:`.Pipeline.cogroup`."""
+    if not isinstance(other, Steps):
+        raise InvalidRequest(
+            f"cogroup: the other side is a Pipeline, not {type(other).__name__}; shuffle.pipeline(df) makes one"
+        )
+    return Cogrouped(steps, other)
 
 
 def _check_broadcast(how: How, partitions: SupportsIndex | None, where: str) -> None:
@@ -245,3 +217,142 @@ def _pairs(on: Any, where: str) -> list[tuple[str, str]]:
             f"{{'id': 'user_id'}}, not {on!r}; make an expression a column before"
         )
     return found
+
+
+def joined_columns(
+    left: StructType,
+    right: StructType,
+    keys: Sequence[tuple[str, str]],
+    how: How,
+    where: str,
+    *,
+    suffix: str | None,
+    folded: Callable[[str], str],
+) -> tuple[tuple[Column, ...], list[StructField]]:
+    """The result's columns, and their fields in Spark.
+
+    Args:
+        keys: the sides' names of each key, as the schemas have them.
+        folded: of a name, what is the same for names that are the same.
+
+    Raises:
+        InvalidRequest: a name would be there twice.
+    """
+    shared = [(one, two) for one, two in keys if folded(one) == folded(two)]
+    lefts, rights = dict(shared), {two for _, two in shared}
+    ours, theirs = ({field.name: field for field in side} for side in (left, right))
+    columns, fields = list[Column](), list[StructField]()
+    for one, two in shared:
+        column, field = _key(ours[one], theirs[two], how)
+        columns.append(column)
+        fields.append(field)
+    for field in left:
+        if field.name not in lefts:
+            columns.append(Column(field.name, None))
+            fields.append(_nullable(field, field.name, always=how in ("right", "full")))
+    if how in ("semi", "anti"):
+        return tuple(columns), fields
+    taken = {folded(field.name) for field in fields}
+    for field in right:
+        if field.name in rights:
+            continue
+        name = field.name
+        if folded(name) in taken and suffix is not None:
+            name += suffix
+        if folded(name) in taken:
+            raise InvalidRequest(
+                f"{where}: both sides have a column {name!r}; rename one before, or give suffix= for those of the "
+                "right side",
+                column=name,
+            )
+        taken.add(folded(name))
+        columns.append(Column(None, field.name))
+        fields.append(_nullable(field, name, always=how in ("left", "full")))
+    return tuple(columns), fields
+
+
+def _key(left: StructField, right: StructField, how: How) -> tuple[Column, StructField]:
+    """A key of one name, which the result has once."""
+    if how == "right":
+        return Column(None, right.name), right
+    if how != "full":
+        return Column(left.name, None), left
+    # Of types that are compared, those without a wider one hold the same values.
+    kind = wider(left.dataType, right.dataType) or left.dataType
+    return Column(left.name, right.name), StructField(left.name, kind, nullable=True)
+
+
+def _nullable(field: StructField, name: str, *, always: bool) -> StructField:
+    return StructField(name, field.dataType, nullable=field.nullable or always, metadata=field.metadata)
+
+
+_DIRECTIONS: dict[str, Direction] = {"backward": "backward", "forward": "forward", "nearest": "nearest"}
+_MOST = (1 << 64) - 1
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DECIMAL_DIGITS = 18
+
+
+def time_columns(as_of: Any, where: str) -> tuple[str, str]:
+    """The names of the left's and the right's times. Raises InvalidRequest."""
+    if isinstance(as_of, str):
+        return as_of, as_of
+    if isinstance(as_of, tuple | list) and len(as_of) == 2 and all(isinstance(name, str) for name in as_of):
+        return as_of[0], as_of[1]
+    raise InvalidRequest(
+        f"{where}: how='asof' needs as_of=, the column of the times, or a pair of a left and a right one, as in "
+        f"as_of=('ordered', 'quoted'), not {as_of!r}"
+    )
+
+
+def as_of_times(key: JoinKey, direction: str, tolerance: Any, *, exact: bool, where: str) -> AsOf:
+    """What an as-of join compares.
+
+    Raises:
+        InvalidRequest: the columns are neither times nor numbers, no such direction, or a tolerance that is negative
+            or no distance of such times.
+    """
+    chosen = _DIRECTIONS.get(direction)
+    if chosen is None:
+        raise InvalidRequest(f"{where}: direction is one of {', '.join(_DIRECTIONS)}, not {direction!r}")
+    kind = key.form.compared
+    if types.is_decimal(kind) and kind.precision > _DECIMAL_DIGITS:
+        raise InvalidRequest(
+            f"{where}: {key.left!r} and {key.right!r} are compared as {kind}; cast them to a decimal of at most "
+            f"{_DECIMAL_DIGITS} digits, or to double",
+            column=key.left,
+        )
+    if types.is_string(kind) or types.is_binary(kind) or types.is_boolean(kind):
+        raise InvalidRequest(
+            f"{where}: as_of={key.left!r} is {kind}, and has no distances; cast it to a time or a number",
+            column=key.left,
+        )
+    found = None if tolerance is None else _distance(tolerance, kind, where)
+    return AsOf(key.left, key.right, kind, chosen, found, bool(exact))
+
+
+def _distance(tolerance: Any, kind: pa.DataType, where: str) -> int | float:
+    """The tolerance in the units of the type; a part of a unit makes no difference between whole ones."""
+    if types.is_temporal(kind):
+        if not isinstance(tolerance, timedelta):
+            raise InvalidRequest(
+                f"{where}: the times are {kind}, and tolerance is a datetime.timedelta, not {tolerance!r}"
+            )
+        microseconds = tolerance // timedelta(microseconds=1)
+        per_second = Fraction(1, 86400) if types.is_date32(kind) else Fraction(_PER_SECOND[kind.unit])
+        found: int | float = math.floor(microseconds * per_second / 10**6)
+        negative = microseconds < 0
+    else:
+        tolerance = tolerance.item() if isinstance(tolerance, np.generic) else tolerance
+        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | Decimal):
+            raise InvalidRequest(
+                f"{where}: the times are {kind}, and tolerance is a number, not {tolerance!r}"
+            )
+        negative = math.isnan(tolerance) or tolerance < 0
+        if negative or types.is_floating(kind) or math.isinf(tolerance):
+            found = float(tolerance)
+        else:
+            scale = kind.scale if types.is_decimal(kind) else 0
+            found = math.floor(Fraction(tolerance) * 10**scale)
+    if negative:
+        raise InvalidRequest(f"{where}: tolerance is a distance, 0 or more, not {tolerance!r}")
+    return found if types.is_floating(kind) else int(min(found, _MOST))

@@ -5,12 +5,12 @@ A plan is a tree of immutable nodes, from the last leg back to the DataFrames an
 
     ==================  ==============================================================================
     :class:`Input`      the rows of a DataFrame, or what tasks read of a scan
-    :class:`Exchanged`  the partitions to which an exchange sends the rows of another leg
+    :class:`Exchange`   the partitions to which it sends the rows of another leg
     :class:`Pair`       the partitions of two exchanges, side by side: the first stage takes both
     ==================  ==============================================================================
 
 A leg has several parts after a union: each stage after it is added to all of them. Nodes are equal only if they are the
-same object: a plan that uses one exchange twice runs it once (``execution``).
+same object: a plan that uses one exchange twice runs it once (``decided_jobs``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -26,42 +27,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, TaskSource, batch_limits
-from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """The arguments of :meth:`Pipeline.exchange`; ``label`` replaces it in what a user sees. ``types`` are those in
-    which the keys are compared with another side's; None for their own. ``ranges`` places rows instead of the keys.
-    ``split`` is its argument, see :meth:`may_cut`.
-    """
-
-    partitions: int
-    keys: tuple[str, ...]
-    budget_bytes: int = WRITE_BUDGET_BYTES
-    tasks: int | None = None
-    label: str = ""
-    types: tuple[pa.DataType, ...] | None = None
-    ranges: ByRange | None = None
-    split: bool | None = None
-    name: str | None = None
-
-    def may_cut(self, stages: Iterable[Stage]) -> bool:
-        """Whether partitions far over the median may be read in pieces, each through ``stages``."""
-        stages = list(stages)
-        placed = bool(self.keys) or self.ranges is not None
-        may = self.split
-        if may is None:
-            may = not placed or not any(isinstance(stage, MapStage) for stage in stages)
-        return may and all(stage.divisible for stage in stages)
-
-    def __str__(self) -> str:
-        name = "" if self.name is None else f", name={self.name!r}"
-        if self.label:
-            return self.label
-        if self.ranges is not None:
-            return f"exchange({self.partitions} ranges of {', '.join(map(str, self.ranges.keys))}{name})"
-        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])}{name})"
+from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage, TopStage
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,18 +68,49 @@ class Input:
 
 
 @dataclass(frozen=True, eq=False)
-class Exchanged:
-    """The rows of ``leg``, sent by ``exchange``. ``twin`` sends the same rows by other types of the keys."""
+class Exchange:
+    """The rows of ``leg``, sent to partitions, by the arguments of :meth:`Pipeline.exchange`.
+
+    ``label`` replaces it in what a user sees. ``types`` are those in which the keys are compared with another side's;
+    None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
+    keys. ``serial`` is greater than those of the exchanges that it needs, which were made before.
+    """
 
     leg: Leg
-    exchange: Exchange
-    twin: Exchanged | None = None
+    partitions: int
+    keys: tuple[str, ...] = ()
+    budget_bytes: int = WRITE_BUDGET_BYTES
+    tasks: int | None = None
+    label: str = ""
+    types: tuple[pa.DataType, ...] | None = None
+    ranges: ByRange | None = None
+    split: bool | None = None
+    name: str | None = None
+    twin: Exchange | None = None
+    serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
-    def read(self, is_persisted: Callable[[Exchanged], bool]) -> Leg:
+    def read(self, is_persisted: Callable[[Exchange], bool]) -> Leg:
         """Where a run takes the rows from: the leg, or the twin, if that is persisted."""
         if self.twin is None or not is_persisted(self.twin):
             return self.leg
         return Leg((PlanPart(self.twin),), self.leg.struct, self.leg.declared)
+
+    def may_cut(self, stages: Iterable[Stage]) -> bool:
+        """Whether partitions far over the median may be read in pieces, each through ``stages``."""
+        stages = list(stages)
+        placed = bool(self.keys) or self.ranges is not None
+        may = self.split
+        if may is None:
+            may = not placed or not any(isinstance(stage, MapStage) for stage in stages)
+        return may and all(stage.divisible for stage in stages)
+
+    def __str__(self) -> str:
+        name = "" if self.name is None else f", name={self.name!r}"
+        if self.label:
+            return self.label
+        if self.ranges is not None:
+            return f"exchange({self.partitions} ranges of {', '.join(map(str, self.ranges.keys))}{name})"
+        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])}{name})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +121,7 @@ class Pair:
     right: PlanPart
 
 
-Origin = Input | Exchanged | Pair
+Origin = Input | Exchange | Pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,26 +161,51 @@ class Leg:
         return Leg(parts, struct, stage.declared)
 
     @property
+    def schema(self) -> pa.Schema:
+        """Of the rows, as :attr:`struct` is Spark's."""
+        return self.declared.schema
+
+    @property
     def single(self) -> PlanPart | None:
         """The only part; None after a union."""
         return self.parts[0] if len(self.parts) == 1 else None
 
+    @property
+    def last(self) -> Exchange | None:
+        """The exchange that it reads; None if it reads a DataFrame, a scan, or more than one exchange."""
+        part = self.single
+        return part.origin if part is not None and isinstance(part.origin, Exchange) else None
 
-def exchanges(leg: Leg) -> Iterator[Exchanged]:
+    @property
+    def stage_count(self) -> int:
+        """The functions on the longest way to the leg."""
+        return max(_stage_count(part) for part in self.parts)
+
+
+def _stage_count(part: PlanPart) -> int:
+    origin, before = part.origin, 0
+    if isinstance(origin, Exchange):
+        before = origin.leg.stage_count
+    elif isinstance(origin, Pair):
+        before = max(_stage_count(origin.left), _stage_count(origin.right))
+    return before + sum(not isinstance(stage, SortStage | TopStage) for stage in part.stages)
+
+
+def exchanges(leg: Leg) -> Iterator[Exchange]:
     """The exchanges that the leg reads, one for each use."""
     for part in leg.parts:
         yield from _exchanges(part)
 
 
-def _exchanges(part: PlanPart) -> Iterator[Exchanged]:
-    if isinstance(part.origin, Exchanged):
+def _exchanges(part: PlanPart) -> Iterator[Exchange]:
+    if isinstance(part.origin, Exchange):
         yield part.origin
     elif isinstance(part.origin, Pair):
         yield from _exchanges(part.origin.left)
         yield from _exchanges(part.origin.right)
 
 
-def steps(leg: Leg) -> str:
+def steps_text(leg: Leg) -> str:
     """The plan as text, from its start."""
     return " + ".join(_steps(part) for part in leg.parts)
 
@@ -192,8 +214,8 @@ def _steps(part: PlanPart) -> str:
     origin = part.origin
     if isinstance(origin, Input):
         before = origin.label
-    elif isinstance(origin, Exchanged):
-        before = f"{steps(origin.leg)} → {origin.exchange}"
+    elif isinstance(origin, Exchange):
+        before = f"{steps_text(origin.leg)} → {origin}"
     else:
         before = f"({_steps(origin.left)}, {_steps(origin.right)})"
     return " → ".join([before, *(stage.declared.stage for stage in part.stages)])

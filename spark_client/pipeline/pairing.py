@@ -14,7 +14,7 @@ from spark_client.joining import KeyForm
 from spark_client.placement import PlacedKeys
 
 from .base import Steps, default_partitions, integer
-from .nodes import Exchange, Exchanged, PlanPart
+from .nodes import Exchange, PlanPart
 
 Types = tuple[pa.DataType, ...]
 
@@ -58,7 +58,7 @@ def paired(
         InvalidRequest: ``partitions`` is out of range.
     """
     sides = _sides(left, right, keys)
-    there = [side.exchanged.exchange.partitions for side in sides if side.exchanged is not None]
+    there = [side.exchange.partitions for side in sides if side.exchange is not None]
     if partitions is not None:
         count = integer(partitions)
         if not 1 <= count <= MAX_PARTITIONS:
@@ -78,30 +78,29 @@ class _Side:
     types: Types | None
 
     @property
-    def exchanged(self) -> Exchanged | None:
+    def exchange(self) -> Exchange | None:
         """The exchange that has placed the rows so."""
-        last = self.steps._last
-        if last is None or last.exchange.keys != self.keys:
+        last = self.steps.leg.last
+        if last is None or last.keys != self.keys:
             return None
         if any(_moved(self.steps, key, key) for key in self.keys):
             return None
-        wanted = self.types or key_types(self.steps._schema, self.keys)
+        wanted = self.types or key_types(self.steps.leg.schema, self.keys)
         return last if _hashed(placed_types(last)) == _hashed(wanted) else None
 
     def part(self, count: int) -> tuple[PlanPart, PlacedKeys | None]:
-        exchanged, leg = self.exchanged, self.steps.leg
-        if exchanged is None or exchanged.exchange.partitions != count:
-            return PlanPart(Exchanged(leg, Exchange(count, self.keys, types=self.types))), None
+        exchange, leg = self.exchange, self.steps.leg
+        if exchange is None or exchange.partitions != count:
+            return PlanPart(Exchange(leg, count, self.keys, types=self.types)), None
         (part,) = leg.parts
         kept = all(part.source(key) == key for key in self.keys)
-        return part, None if kept else placed_keys(exchanged)
+        return part, None if kept else placed_keys(exchange)
 
 
-def check_keys_kept(steps: Steps, exchanged: Exchanged, keys: Sequence[str], stage: str) -> None:
+def check_keys_kept(steps: Steps, exchange: Exchange, keys: Sequence[str], stage: str) -> None:
     """Raise InvalidRequest if a select after the exchange gives another column the name of a key. ``keys`` are the
     names of the exchange's keys as they are found now.
     """
-    exchange = exchanged.exchange
     for key, placed in zip(keys, exchange.keys, strict=True):
         source = _moved(steps, key, placed)
         if source is not None:
@@ -127,8 +126,8 @@ def _sides(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> tuple[_Side, _
     keys = _in_order(left, right, keys)
     names = tuple(key.left for key in keys), tuple(key.right for key in keys)
     wanted = placing_types(
-        key_types(left._schema, names[0]),
-        key_types(right._schema, names[1]),
+        key_types(left.leg.schema, names[0]),
+        key_types(right.leg.schema, names[1]),
         [key.form.compared for key in keys],
     )
     return _Side(left, names[0], wanted[0]), _Side(right, names[1], wanted[1])
@@ -137,9 +136,9 @@ def _sides(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> tuple[_Side, _
 def _in_order(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> list[JoinKey]:
     """The keys in the order in which the left's last exchange has them, or else the right's; it may be another one."""
     for steps, names in ((left, [key.left for key in keys]), (right, [key.right for key in keys])):
-        last = steps._last
-        if last is not None and len({*names}) == len(keys) and sorted(last.exchange.keys) == sorted(names):
-            return [keys[names.index(name)] for name in last.exchange.keys]
+        last = steps.leg.last
+        if last is not None and len({*names}) == len(keys) and sorted(last.keys) == sorted(names):
+            return [keys[names.index(name)] for name in last.keys]
     return list(keys)
 
 
@@ -148,16 +147,14 @@ def key_types(schema: pa.Schema, keys: Sequence[str]) -> Types:
     return tuple(schema.field(key).type for key in keys)
 
 
-def placed_types(exchanged: Exchanged) -> Types:
+def placed_types(exchange: Exchange) -> Types:
     """The types by whose hashes an exchange places its keys."""
-    exchange = exchanged.exchange
-    return exchange.types or key_types(exchanged.leg.declared.schema, exchange.keys)
+    return exchange.types or key_types(exchange.leg.declared.schema, exchange.keys)
 
 
-def placed_keys(exchanged: Exchanged) -> PlacedKeys:
+def placed_keys(exchange: Exchange) -> PlacedKeys:
     """The check that keys are where the exchange has placed them."""
-    exchange = exchanged.exchange
-    fields = list(zip(exchange.keys, placed_types(exchanged), strict=True))
+    fields = list(zip(exchange.keys, placed_types(exchange), strict=True))
     return PlacedKeys(str(exchange), pa.schema(fields), exchange.partitions)
 
 

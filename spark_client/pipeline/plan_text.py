@@ -11,27 +11,27 @@ from collections.abc import Callable, Mapping
 from spark_client.jobs import readable_size
 from spark_client.steps import READING
 
-from .nodes import Exchange, Exchanged, Input, Leg, Pair, PlanPart
+from .nodes import Exchange, Input, Leg, Pair, PlanPart
 from .run_statistics import ExchangeStatistics
 
-Of = Mapping[Exchanged, ExchangeStatistics]
+Of = Mapping[Exchange, ExchangeStatistics]
 
 
 def plan_text(
     leg: Leg,
     of: Of,
     seconds: Mapping[str, float],
-    is_persisted: Callable[[Exchanged], bool] = lambda _: False,
+    is_persisted: Callable[[Exchange], bool] = lambda _: False,
 ) -> str:
     """The plan with the statistics of its exchanges, and the ``seconds`` of the leg's own stages."""
     return "\n".join(_Text(of, is_persisted).of_leg(leg, seconds))
 
 
 class _Text:
-    def __init__(self, of: Of, is_persisted: Callable[[Exchanged], bool]) -> None:
+    def __init__(self, of: Of, is_persisted: Callable[[Exchange], bool]) -> None:
         self._of = of
         self._is_persisted = is_persisted
-        self._numbers: dict[Exchanged, int] = {}
+        self._numbers: dict[Exchange, int] = {}
 
     def of_leg(self, leg: Leg, seconds: Mapping[str, float]) -> list[str]:
         """``seconds`` are those of the leg's stages."""
@@ -46,35 +46,34 @@ class _Text:
         if isinstance(origin, Input):
             waited = f"  {seconds[READING]:.2f} s" if READING in seconds else ""
             return [*lines, f"{origin.label}{waited}"]
-        if isinstance(origin, Exchanged):
-            return [*lines, *self._of_exchanged(origin)]
+        if isinstance(origin, Exchange):
+            return [*lines, *self._of_exchange(origin)]
         return [*lines, *self._of_pair(origin, seconds)]
 
     def _of_pair(self, pair: Pair, seconds: Mapping[str, float]) -> list[str]:
         return _branches([self._of_part(side, seconds) for side in (pair.left, pair.right)])
 
-    def _of_exchanged(self, exchanged: Exchanged) -> list[str]:
-        exchange = exchanged.exchange
-        number = self._numbers.get(exchanged)
+    def _of_exchange(self, exchange: Exchange) -> list[str]:
+        number = self._numbers.get(exchange)
         if number is not None:
             return [f"{exchange} #{number}, see above"]
-        number = self._numbers[exchanged] = len(self._numbers) + 1
-        persisted = ", persisted" if self._is_persisted(exchanged) else ""
-        lines = [f"{exchange} #{number}: {_placement(exchange, exchanged.leg)}{persisted}"]
-        found = self._of.get(exchanged)
+        number = self._numbers[exchange] = len(self._numbers) + 1
+        persisted = ", persisted" if self._is_persisted(exchange) else ""
+        lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}"]
+        found = self._of.get(exchange)
         if found is not None:
             lines += [f"    {line}" for line in _facts(found)]
         seconds = {} if found is None else found.stage_seconds
-        return [*lines, *self.of_leg(exchanged.read(self._is_persisted), seconds)]
+        return [*lines, *self.of_leg(exchange.read(self._is_persisted), seconds)]
 
 
-def _placement(exchange: Exchange, leg: Leg) -> str:
+def _placement(exchange: Exchange) -> str:
     if exchange.ranges is not None:
         return f"by ranges of {', '.join(map(str, exchange.ranges.keys))}"
     if not exchange.keys:
         return "round robin"
     keys = ", ".join(map(repr, exchange.keys))
-    part = leg.single
+    part = exchange.leg.single
     in_spark = part is not None and not part.stages and exchange.types is None
     if in_spark and part is not None and isinstance(part.origin, Input) and part.origin.source is None:
         return f"by the hash of {keys}, which Spark computes"

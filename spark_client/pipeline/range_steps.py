@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -28,138 +29,115 @@ from spark_client.arrow import (
 from spark_client.jobs import ByRange, arrow_schema, check_key
 from spark_client.steps import SampleStage
 
-from .base import default_partitions, integer
-from .finishing import Finishing
+from .base import Steps, columns_named, default_partitions, find_keys, integer, with_stage
+from .finishing import collect
 
 _SAMPLED_PER_PARTITION = 20
 _HELD_BYTES = 512 << 20
 _LEAST_SAMPLED, _MOST_SAMPLED = 1000, 100_000
 
 
-class Ranging(Finishing):
-    """See the module."""
-
-    def sample_boundaries(
-        self, partitions: SupportsIndex | None = None, by: Any = None, *, seed: int | None = None
-    ) -> list[Any]:
-        """Boundaries for :meth:`exchange`, of about ``partitions`` ranges of about equally many rows.
-
-        Runs the steps so far as one job, in which each task takes a random sample of its rows' keys: 20 for each of
-        ``partitions``, at least 1,000 and at most 100,000, and 4 MiB. The driver holds at most 512 MiB of
-        them, and a copy. A range then has, with few exceptions, at most 1.5 times its share of the rows, beside
-        those of one value.
-
-        Args:
-            partitions: 1 to 100,000; None: as many as ``spark.sql.shuffle.partitions`` says now.
-            by: what the ranges are in the order of, as ``sort`` of :meth:`exchange`.
-            seed: the same seed gives the same boundaries for the same rows in the same tasks.
-
-        Returns:
-            At most ``partitions - 1`` distinct values in their order: fewer where there are fewer values, or where
-            one value has more rows than a range should. With several keys, tuples. If a key has boundaries that
-            Python does not have, such as dates after 9999, all of it are Arrow's scalars, which :meth:`exchange`
-            takes.
-
-        Raises:
-            InvalidRequest: ``partitions`` out of range, no keys, or as for ``sort`` of :meth:`exchange`.
-            pyspark.errors.PySparkException: the job failed.
-        """
-        where = "sample_boundaries"
-        count = integer(default_partitions(self.spark) if partitions is None else partitions)
-        if not 1 <= count <= MAX_PARTITIONS:
-            raise InvalidRequest(
-                f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
-            )
-        keys = self._sort_keys(by, where)
-        if not keys:
-            raise InvalidRequest(f"{where}: name what the ranges are of, as in {where}({count}, 'time')")
-        if seed is not None and not isinstance(seed, int):
-            raise InvalidRequest(f"{where}: seed is an integer, not {seed!r}")
-        if count == 1:
-            return []
-        columns = tuple(key.column for key in keys)
-        struct = StructType([self.leg.fields[column] for column in dict.fromkeys(columns)])
-        weight = "weight"
-        while weight.casefold() in {name.casefold() for name in struct.names}:
-            weight = f"_{weight}"
-        struct = StructType([*struct.fields, StructField(weight, DoubleType(), nullable=False)])
-        stage = SampleStage(
-            Declared(where, arrow_schema(self.spark, struct, where)),
-            tuple(struct.names[:-1]),
-            min(max(_SAMPLED_PER_PARTITION * count, _LEAST_SAMPLED), _MOST_SAMPLED),
-            random.SystemRandom().getrandbits(63) if seed is None else seed % (1 << 63),
+def sample_boundaries(
+    steps: Steps, partitions: SupportsIndex | None, by: Any, *, seed: int | None
+) -> list[Any]:
+    """See :meth:`.Pipeline.sample_boundaries`."""
+    where = "sample_boundaries"
+    count = integer(default_partitions(steps.spark) if partitions is None else partitions)
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise InvalidRequest(
+            f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
         )
-        return _boundaries(_held(self._with(stage, struct).collect()), keys, count)
+    keys = sort_keys(steps, by, where)
+    if not keys:
+        raise InvalidRequest(f"{where}: name what the ranges are of, as in {where}({count}, 'time')")
+    if seed is not None and not isinstance(seed, int):
+        raise InvalidRequest(f"{where}: seed is an integer, not {seed!r}")
+    if count == 1:
+        return []
+    columns = tuple(key.column for key in keys)
+    struct = StructType([steps.leg.fields[column] for column in dict.fromkeys(columns)])
+    weight = "weight"
+    while weight.casefold() in {name.casefold() for name in struct.names}:
+        weight = f"_{weight}"
+    struct = StructType([*struct.fields, StructField(weight, DoubleType(), nullable=False)])
+    stage = SampleStage(
+        Declared(where, arrow_schema(steps.spark, struct, where)),
+        tuple(struct.names[:-1]),
+        min(max(_SAMPLED_PER_PARTITION * count, _LEAST_SAMPLED), _MOST_SAMPLED),
+        random.SystemRandom().getrandbits(63) if seed is None else seed % (1 << 63),
+    )
+    return _boundaries(_held(collect(with_stage(steps, stage, struct))), keys, count)
 
-    def _ranges(self, boundaries: Any, by: Any, where: str) -> ByRange:
-        """The placement by these boundaries.
 
-        Raises:
-            InvalidRequest: no keys, or as for ``sort``; a boundary that has no value for each key, or is no value of
-                the key's type, or comes before the one before it.
-        """
-        keys = self._sort_keys(by, where)
-        if not keys:
-            raise InvalidRequest(
-                f"{where}: boundaries are of columns: name them, as in exchange(boundaries=[…], by='time')"
-            )
-        if isinstance(boundaries, str | bytes | dict) or not isinstance(boundaries, Iterable):
-            raise InvalidRequest(
-                f"{where}: boundaries is a list of values, such as sample_boundaries gives, not {boundaries!r}"
-            )
-        rows = [
-            _row(value, len(keys), f"{where}: boundary {number}") for number, value in enumerate(boundaries)
-        ]
-        if len(rows) >= MAX_PARTITIONS:
-            raise InvalidRequest(
-                f"{where}: {len(rows)} boundaries make more than {MAX_PARTITIONS} partitions; give fewer"
-            )
-        columns = [
-            _column(
-                [row[number] for row in rows], self._schema.field(key.column).type, f"{where}: {key.column!r}"
-            )
-            for number, key in enumerate(keys)
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(keys))])
-        codes = SortCodes.of_columns(batch.columns, keys, batch.num_rows)
-        if not codes.ascends():
-            places = [codes.place(row) for row in range(codes.rows)]
-            wrong = next(row for row in range(1, codes.rows) if places[row] < places[row - 1])
-            raise InvalidRequest(
-                f"{where}: boundary {wrong} is before boundary {wrong - 1} in the order of "
-                f"{', '.join(map(str, keys))}; sort them in that order"
-            )
-        return ByRange(keys, batch)
+def ranges_by(steps: Steps, boundaries: Any, by: Any, where: str) -> ByRange:
+    """The placement by these boundaries.
 
-    def _sort_keys(self, given: Any, where: str) -> tuple[SortKey, ...]:
-        """The keys to sort by, one or a list of them, or none for None, with the columns' names as Spark resolves them.
+    Raises:
+        InvalidRequest: no keys, or as for ``sort``; a boundary that has no value for each key, or is no value of
+            the key's type, or comes before the one before it.
+    """
+    keys = sort_keys(steps, by, where)
+    if not keys:
+        raise InvalidRequest(
+            f"{where}: boundaries are of columns: name them, as in exchange(boundaries=[…], by='time')"
+        )
+    if isinstance(boundaries, str | bytes | dict) or not isinstance(boundaries, Iterable):
+        raise InvalidRequest(
+            f"{where}: boundaries is a list of values, such as sample_boundaries gives, not {boundaries!r}"
+        )
+    rows = [_row(value, len(keys), f"{where}: boundary {number}") for number, value in enumerate(boundaries)]
+    if len(rows) >= MAX_PARTITIONS:
+        raise InvalidRequest(
+            f"{where}: {len(rows)} boundaries make more than {MAX_PARTITIONS} partitions; give fewer"
+        )
+    columns = [
+        _column(
+            [row[number] for row in rows], steps.leg.schema.field(key.column).type, f"{where}: {key.column!r}"
+        )
+        for number, key in enumerate(keys)
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(keys))])
+    codes = SortCodes.of_columns(batch.columns, keys, batch.num_rows)
+    if not codes.ascends():
+        places = [codes.place(row) for row in range(codes.rows)]
+        wrong = next(row for row in range(1, codes.rows) if places[row] < places[row - 1])
+        raise InvalidRequest(
+            f"{where}: boundary {wrong} is before boundary {wrong - 1} in the order of "
+            f"{', '.join(map(str, keys))}; sort them in that order"
+        )
+    return ByRange(keys, batch)
 
-        Raises:
-            InvalidRequest: no such form, no such column, or a type without an order.
-        """
-        if given is None:
-            return ()
-        if isinstance(given, str | SortKey) or is_pair(given):
-            given = [given]
-        if not isinstance(given, list | tuple):
-            raise InvalidRequest(
-                f"{where}: rows are sorted by names of columns, such as sort=['time desc'], not "
-                f"{type(given).__name__}; make an expression a column by select first"
-            )
-        keys = tuple(sort_key(each, where, self._column) for each in given)
-        self._keys(tuple(key.column for key in keys), where)
-        for key in keys:
-            check_key(self.leg.fields[key.column], where)
-            try:
-                check_sortable(self._schema.field(key.column).type, key.column)
-            except TypeError as error:
-                raise InvalidRequest(f"{where}: cannot sort: {error}", column=key.column) from error
-        return keys
 
-    def _column(self, name: str) -> str | None:
-        """The column that the name stands for; None if there is none."""
-        same = self._named(name)
-        return self._keys((name,), "sort")[0] if same else None
+def sort_keys(steps: Steps, given: Any, where: str) -> tuple[SortKey, ...]:
+    """The keys to sort by, one or a list of them, or none for None, with the columns' names as Spark resolves them.
+
+    Raises:
+        InvalidRequest: no such form, no such column, or a type without an order.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, str | SortKey) or is_pair(given):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        raise InvalidRequest(
+            f"{where}: rows are sorted by names of columns, such as sort=['time desc'], not "
+            f"{type(given).__name__}; make an expression a column by select first"
+        )
+    keys = tuple(sort_key(each, where, partial(_found_column, steps)) for each in given)
+    find_keys(steps, tuple(key.column for key in keys), where)
+    for key in keys:
+        check_key(steps.leg.fields[key.column], where)
+        try:
+            check_sortable(steps.leg.schema.field(key.column).type, key.column)
+        except TypeError as error:
+            raise InvalidRequest(f"{where}: cannot sort: {error}", column=key.column) from error
+    return keys
+
+
+def _found_column(steps: Steps, name: str) -> str | None:
+    """The column that the name stands for; None if there is none."""
+    same = columns_named(steps, name)
+    return find_keys(steps, (name,), "sort")[0] if same else None
 
 
 def _held(samples: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from spark_client.jobs import FrameSeconds, Ran, Shares, readable_size
+from spark_client.jobs import FrameSeconds, SealedDataset, Shares, readable_size
 
-from .nodes import Exchange, Exchanged, Leg
+from .nodes import Exchange, Leg
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,23 @@ class ExchangeStatistics:
 
     @classmethod
     def of(
-        cls, exchange: Exchange, ran: Ran, shares: Sequence[tuple[Shares, str]], *, is_reused: bool
+        cls,
+        exchange: Exchange,
+        sealed: SealedDataset,
+        shares: Sequence[tuple[Shares, str]],
+        *,
+        is_reused: bool,
     ) -> ExchangeStatistics:
         """``shares`` are those of the tasks that read it, each with its side of a pair, or an empty text."""
-        sealed, written = ran
-        sizes, work = sealed.partition_bytes, written.work
+        sizes, work = sealed.partition_bytes, sealed.work
         filled = [size for size in sizes if size] or [0]
         return cls(
             str(exchange),
             exchange.name,
             sealed.source.dataset,
             len(sizes),
-            written.totals["rows"],
-            written.totals["bytes"],
+            sealed.rows,
+            sealed.size_bytes,
             int(np.median(filled)),
             max(filled),
             work.tasks,
@@ -84,7 +88,7 @@ class ExchangeStatistics:
             work.spilled_bytes,
             work.stage_seconds,
             work.longest_seconds,
-            written.seconds,
+            sealed.seconds,
             sum(len(each) for each, _ in shares),
             sum(cut.side == side for each, side in shares for cut in each.cuts),
             is_reused,
@@ -150,7 +154,7 @@ class LastRun:
     """
 
     statistics: RunStatistics | None = None
-    exchanges: Mapping[Exchanged, ExchangeStatistics] = field(default_factory=dict)
+    exchanges: Mapping[Exchange, ExchangeStatistics] = field(default_factory=dict)
     last: ExchangeStatistics | None = None
     frame: FrameSeconds | None = None
 
@@ -177,12 +181,12 @@ class LastRuns:
         self,
         leg: Leg,
         statistics: RunStatistics,
-        of: Mapping[Exchanged, ExchangeStatistics],
-        added: Exchanged | None,
+        of: Mapping[Exchange, ExchangeStatistics],
+        added: Exchange | None,
         frame: FrameSeconds | None,
     ) -> None:
         """``added`` is an exchange of the run that the plan does not have, ``frame`` of its DataFrame."""
         # Without it: it refers to the leg, which would then never be forgotten.
-        in_plan = {exchanged: found for exchanged, found in of.items() if exchanged is not added}
+        in_plan = {exchange: found for exchange, found in of.items() if exchange is not added}
         with self._lock:
             self._runs[leg] = LastRun(statistics, in_plan, None if added is None else of[added], frame)

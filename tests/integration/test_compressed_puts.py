@@ -19,7 +19,8 @@ from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
 from spark_client.connection import Compression, Reading, RemoteServer, Writing
-from spark_client.jobs.tasks import InTurn, WriteTask
+from spark_client.jobs.placements import InTurn
+from spark_client.jobs.tasks import WriteTask
 from spark_client.lanes import Closed, PutStream, compression
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.support.server_process import ServerProcess

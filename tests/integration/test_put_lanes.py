@@ -20,7 +20,8 @@ from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, Parti
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
 from spark_client.connection import RemoteServer, Timeouts, Writing
-from spark_client.jobs.tasks import ByKeys, WriteTask
+from spark_client.jobs.placements import ByKeys
+from spark_client.jobs.tasks import WriteTask
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import StreamStalled
 from spark_client.lanes.put_stream import PutStream

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from flight_server.protocol.errors import InvalidRequest, Unavailable
 from spark_client import Pipeline, ShuffleClient, Timeouts
 from spark_client.connection import EmbeddedEnded
-from spark_client.jobs.explaining import explained
+from spark_client.jobs.session_facts import explained
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 

@@ -11,7 +11,7 @@ import pytest
 
 from flight_server.protocol import InvalidRequest
 from spark_client import Copies, Reading, ShuffleClient, Timeouts, Writing
-from spark_client.jobs import batch_limits, spark_settings
+from spark_client.jobs import batch_limits, session_facts
 from spark_client.steps import BatchLimits
 from tests.support.server_process import ServerProcess
 
@@ -204,12 +204,12 @@ def test_a_token_goes_to_no_other_server_than_the_sessions(
 
 def test_what_a_session_does_not_set_is_as_spark_has_it(spark: SparkSession) -> None:
     session, given = spark.newSession(), spark.sparkContext.getConf()
-    unset = {name: each for name, each in spark_settings._WHERE_UNKNOWN.items() if not given.contains(name)}
+    unset = {name: each for name, each in session_facts._WHERE_UNKNOWN.items() if not given.contains(name)}
     assert len(unset) > 8
     for name, default in unset.items():
         if name.startswith("spark.sql."):  # others have no default that a session shows
             assert session.conf.get(name) == default, name
-        assert spark_settings.spark_setting(session, name) == default
+        assert session_facts.spark_setting(session, name) == default
     assert batch_limits(session) == BatchLimits(10_000, 64 << 20)
     with pytest.raises(KeyError):
-        spark_settings.spark_setting(session, "spark.no.such.setting")
+        session_facts.spark_setting(session, "spark.no.such.setting")

@@ -55,7 +55,7 @@ with ShuffleClient.embedded() as client:
             progress._arrived = lambda server, dataset: None
             stream.write(pa.record_batch({"x": pa.array([1], pa.int64())}), 0)
             stream.commit()
-        shown.ended([{"rows": 12_346, "bytes": 98_768}])
+        shown.ended(12_346, 98_768)
 """
 
 

@@ -21,7 +21,8 @@ from spark_client.connection import RemoteServer
 from spark_client.steps import NO_LIMITS
 from spark_client.jobs.shares import Shares
 from spark_client.steps import GroupStage
-from spark_client.jobs.tasks import ByColumn, ByKeys, InTurn, ReadTask, WriteTask
+from spark_client.jobs.placements import ByColumn, ByKeys, InTurn
+from spark_client.jobs.tasks import ReadTask, WriteTask
 from spark_client.jobs.task_reports import TaskWork, report, work_of
 
 schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from spark_client.jobs.tasks import ByKeys
+from spark_client.jobs.placements import ByKeys
 from spark_client.joining import KeyForm
 from spark_client.pipeline.pairing import placing_types
 

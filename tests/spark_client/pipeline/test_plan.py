@@ -44,8 +44,8 @@ def pipeline(spark: SparkSession, client: ShuffleClient) -> Pipeline:
 
 
 def last(plan: Pipeline) -> Exchange:
-    assert plan._last is not None
-    return plan._last.exchange
+    assert plan.leg.last is not None
+    return plan.leg.last
 
 
 def same(batches: Iterator[Any]) -> Iterator[Any]:
@@ -203,7 +203,8 @@ def test_a_step_that_cannot_work_is_refused_where_it_is_written(
 
 def test_numbers_of_any_integer_type_are_taken(pipeline: Pipeline) -> None:
     plan = pipeline.exchange(np.int64(8), "id", budget_bytes=np.uint32(1 << 20), tasks=np.int8(3))
-    assert last(plan) == last(pipeline.exchange(8, "id", budget_bytes=1 << 20, tasks=3))
+    exchange = last(plan)
+    assert (exchange.partitions, exchange.budget_bytes, exchange.tasks) == (8, 1 << 20, 3)
     assert repr(plan) == "<Pipeline DataFrame → exchange(8, 'id')>"
 
 

@@ -13,7 +13,7 @@ from pyarrow import parquet as pq
 
 from flight_server.protocol.errors import InvalidRequest, NotFound
 from spark_client import Pipeline, ShuffleClient
-from spark_client.jobs.task_sizes import split_sizes
+from spark_client.jobs.session_facts import split_sizes
 from spark_client.pipeline.nodes import Input
 from spark_client.scan.file_reading import BATCH_ROWS
 from spark_client.scan.splits import Splits

@@ -31,7 +31,8 @@ from spark_client.connection import Reading, RemoteServer
 from spark_client.merge import DatasetRef, Portion
 from spark_client.jobs.shares import Shares
 from spark_client.steps import MapStage
-from spark_client.jobs.tasks import InTurn, ReadTask, WriteTask
+from spark_client.jobs.placements import InTurn
+from spark_client.jobs.tasks import ReadTask, WriteTask
 
 schema = pa.schema([("v", pa.int64())])
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_client.jobs.task_sizes import SplitSizes
+from spark_client.jobs.session_facts import SplitSizes
 
 MIB = 1 << 20
 

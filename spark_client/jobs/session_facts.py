@@ -1,0 +1,106 @@
+"""What the driver asks of a session: settings, plans, how many tasks run at once, and how much of a file each reads.
+
+Plans are text: the only form that Spark Classic and Spark Connect share.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+KNOWN_SECONDS = 60.0
+
+_cores: weakref.WeakKeyDictionary[SparkSession, tuple[float, int | None]] = weakref.WeakKeyDictionary()
+
+
+def cores(spark: SparkSession) -> int | None:
+    """Into how many tasks Spark splits a range: its default parallelism, one for each core if it is not set.
+
+    None if the plan does not tell. An answer is taken for ``KNOWN_SECONDS``: a plan costs 20 ms.
+    """
+    now_seconds = time.monotonic()
+    known = _cores.get(spark)
+    if known is None or now_seconds - known[0] > KNOWN_SECONDS:
+        splits = re.search(r"splits=(?:Some\()?(\d+)", explained(spark.range(1), "simple"))
+        known = _cores[spark] = (now_seconds, max(1, int(splits[1])) if splits else None)
+    return known[1]
+
+
+def explained(df: DataFrame, mode: str = "extended") -> str:
+    """The text that ``df.explain(mode)`` prints, without a job, and without ``sys.stdout``, which is also other
+    threads'.
+    """
+    frame: Any = df
+    # Asked of the class: a frame takes an unknown attribute for a column, and asks Spark for those.
+    if hasattr(type(df), "_explain_string"):  # Spark Connect's
+        return str(frame._explain_string(mode=mode))
+    # What ``explain`` prints on Spark Classic.
+    functions = frame.sparkSession._jvm.PythonSQLUtils
+    return str(functions.explainString(frame._jdf.queryExecution(), mode))
+
+
+_WHERE_UNKNOWN = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "67108864b",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.execution.pandas.convertToArrowArraySafely": "true",
+    "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled": "false",
+    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "false",
+    "spark.sql.files.maxPartitionBytes": "134217728b",
+    "spark.sql.files.openCostInBytes": "4194304b",
+    "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "true",
+    "spark.sql.shuffle.partitions": "200",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What Spark 4.3 does where a version has no such setting."""
+
+
+def spark_setting(spark: SparkSession, name: str) -> str:
+    """The session's value, else Spark's own default: ``conf.get`` with a default gives that instead of Spark's."""
+    try:
+        return str(spark.conf.get(name))
+    except PySparkException:
+        return _WHERE_UNKNOWN[name]
+
+
+def is_on(spark: SparkSession, name: str) -> bool:
+    """Whether a setting is ``true``."""
+    return spark_setting(spark, name).strip().lower() == "true"
+
+
+@dataclass(frozen=True)
+class SplitSizes:
+    """``target_bytes`` for each task, ``open_bytes`` added for each file, and how many tasks run at once."""
+
+    target_bytes: int = 128 << 20
+    open_bytes: int = 4 << 20
+    parallelism: int = 1
+
+    def tasks(self, total_bytes: int) -> int:
+        """How many tasks read ``total_bytes``: enough for the target and for all cores, unless a task would then
+        read less than ``open_bytes``; above the number of cores a multiple of it, so that all end together.
+        """
+        least = max(1, self.open_bytes)
+        wanted = max(-(-total_bytes // max(least, self.target_bytes)), self.parallelism)
+        rounded = -(-wanted // self.parallelism) * self.parallelism
+        return max(1, min(rounded, total_bytes // least))
+
+
+def split_sizes(spark: SparkSession) -> SplitSizes:
+    """The session's ``spark.sql.files.maxPartitionBytes``, ``openCostInBytes`` and parallelism. Runs no job."""
+    target = java_bytes(spark_setting(spark, "spark.sql.files.maxPartitionBytes"))
+    opening = java_bytes(spark_setting(spark, "spark.sql.files.openCostInBytes"))
+    return SplitSizes(max(1, target), max(1, opening), cores(spark) or 1)
+
+
+def java_bytes(text: str) -> int:
+    """The bytes of a size in Spark's settings, whose units are powers of 1024; 0 for other text."""
+    found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
+    return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0

@@ -1,0 +1,149 @@
+"""Decides the Spark jobs of a run before the first of them runs; asks neither Spark nor a server.
+
+Guarantee: each exchange that the run needs, and that is not there, is written by one job, after the jobs that write
+what it reads. After its last reader an exchange is released, unless it is persisted or the run is for it. A run that
+has lost datasets is decided again, with fewer that are there.
+
+Jobs
+    The exchanges that one leg reads, of both sides of a join or of the parts of a union, are written by one job, if
+    none of them needs another and none is persisted: a job has fixed costs, and the last tasks of one leave cores idle.
+
+Pieces
+    Tasks may read a partition in pieces if every stage up to the next exchange, or the end, may run over any part of
+    its rows (``nodes.Exchange.may_cut``): in a pair, the first stage over any part of one side's rows beside all of the
+    other's, which has no stages of its own, because they would run once for each piece. How large partitions are, and
+    so which of them have pieces, is known only when the run is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from .nodes import Exchange, Leg, Pair, PlanPart, exchanges
+
+
+@dataclass(frozen=True)
+class ExchangeRead:
+    """An exchange whose partitions tasks read, alone, or as the ``side`` of a pair. ``may_cut``: also in pieces."""
+
+    exchange: Exchange
+    side: str = ""
+    may_cut: bool = False
+
+
+@dataclass(frozen=True)
+class ExchangeWrite:
+    """An exchange that a job writes, the leg whose rows it sends, and what the leg's tasks read."""
+
+    exchange: Exchange
+    leg: Leg
+    reads: tuple[ExchangeRead, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of Spark; after it has ended the run does not read ``releases`` again."""
+
+    writes: tuple[ExchangeWrite, ...]
+    releases: tuple[Exchange, ...]
+
+
+def jobs_of(
+    wanted: Iterable[Exchange], there: Collection[Exchange] = (), kept: Collection[Exchange] = ()
+) -> list[Job]:
+    """The jobs, in order, after which all that are ``wanted`` can be read.
+
+    Args:
+        there: exchanges whose datasets can be read, which no job writes.
+        kept: those that are persisted.
+    """
+    wanted = list(dict.fromkeys(wanted))
+    written = _Decision({*there}, kept).jobs_for(wanted)
+    stay = {*wanted, *kept}
+    last_reader = {
+        read.exchange: number
+        for number, writes in enumerate(written)
+        for write in writes
+        for read in write.reads
+        if read.exchange not in stay
+    }
+    return [
+        Job(writes, tuple(each for each, last in last_reader.items() if last == number))
+        for number, writes in enumerate(written)
+    ]
+
+
+class _Decision:
+    """What the jobs so far write."""
+
+    def __init__(self, there: set[Exchange], kept: Collection[Exchange]) -> None:
+        self._there = there
+        self._kept = kept
+        self._jobs: list[tuple[ExchangeWrite, ...]] = []
+
+    def jobs_for(self, wanted: Iterable[Exchange]) -> list[tuple[ExchangeWrite, ...]]:
+        self._need(wanted)
+        return self._jobs
+
+    def _need(self, wanted: Iterable[Exchange]) -> None:
+        missing = self._missing(wanted)
+        new = [each for each in missing if each not in self._kept]
+        needed = {before for each in new for before in self._upstream(each)}
+        together = [each for each in new if each not in needed]
+        if len(together) > 1:
+            self._write(together)
+        for each in missing:
+            if each not in self._there:
+                self._write([each])
+
+    def _write(self, nodes: list[Exchange]) -> None:
+        legs = [self._leg(node) for node in nodes]
+        for leg in legs:
+            self._need(exchanges(leg))
+        self._jobs.append(
+            tuple(
+                ExchangeWrite(node, leg, tuple(read for part in leg.parts for read in reads_of(part)))
+                for node, leg in zip(nodes, legs, strict=True)
+            )
+        )
+        self._there.update(nodes)
+
+    def _upstream(self, node: Exchange) -> set[Exchange]:
+        """The exchanges that must be written before this one."""
+        found: set[Exchange] = set()
+        left = self._missing(exchanges(self._leg(node)))
+        while left:
+            each = left.pop()
+            if each not in found:
+                found.add(each)
+                left += self._missing(exchanges(self._leg(each)))
+        return found
+
+    def _missing(self, wanted: Iterable[Exchange]) -> list[Exchange]:
+        return [each for each in dict.fromkeys(wanted) if each not in self._there]
+
+    def _leg(self, node: Exchange) -> Leg:
+        return node.read(self._kept.__contains__)
+
+
+def reads_of(part: PlanPart) -> tuple[ExchangeRead, ...]:
+    """What the tasks of a part read: nothing, one exchange, or the two of a pair."""
+    origin = part.origin
+    if isinstance(origin, Exchange):
+        return (ExchangeRead(origin, may_cut=origin.may_cut(part.stages)),)
+    if isinstance(origin, Pair):
+        first, *others = part.stages
+        divisible: frozenset[str] = getattr(
+            first, "divisible_sides", frozenset()
+        )  # of stages with two inputs
+        found = []
+        sides = {"left": (origin.left, origin.right), "right": (origin.right, origin.left)}
+        for side, (cut, whole) in sides.items():
+            assert isinstance(cut.origin, Exchange)
+            assert isinstance(whole.origin, Exchange)
+            refused = side not in divisible or whole.stages or whole.origin.split is False
+            may_cut = not refused and cut.origin.may_cut([*cut.stages, *others])
+            found.append(ExchangeRead(cut.origin, side, may_cut))
+        return tuple(found)
+    return ()

@@ -1,0 +1,76 @@
+"""One run writes a persisted dataset, and the others wait for it."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flight_server.protocol import Unavailable
+from spark_client.jobs import PersistedDataset
+
+SEALED: Any = SimpleNamespace(source=SimpleNamespace(dataset="d"))
+
+
+class Server:
+    """Says whether the dataset is there, and knows what was dropped."""
+
+    def __init__(self) -> None:
+        self.is_there = True
+        self.is_up = True
+        self.dropped: list[str] = []
+
+    def asked(self, _: object) -> bool:
+        if not self.is_up:
+            raise Unavailable("no answer")
+        return self.is_there
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def persisted(server: Server) -> PersistedDataset:
+    return PersistedDataset(server.asked, server.dropped.append)
+
+
+@pytest.mark.parametrize("first", [SEALED, None])
+def test_a_second_run_gets_what_the_first_has_written_or_writes_it_if_that_has_failed(
+    persisted: PersistedDataset, first: Any
+) -> None:
+    found: list[Any] = []
+    assert persisted.claim() is None
+    second = threading.Thread(target=lambda: found.append(persisted.claim()))
+    second.start()
+    persisted.end(first)
+    second.join()
+    assert found == [first]
+
+
+def test_a_dataset_that_the_server_has_lost_is_written_again(
+    persisted: PersistedDataset, server: Server
+) -> None:
+    assert persisted.claim() is None
+    persisted.end(SEALED)
+    assert [persisted.claim(), persisted.claim()] == [SEALED, SEALED]
+    server.is_up = False
+    with pytest.raises(Unavailable):
+        persisted.claim()
+    server.is_up, server.is_there = True, False
+    assert persisted.claim() is None
+    persisted.end(None)
+    persisted.drop()
+    assert server.dropped == []
+
+
+def test_what_was_written_is_dropped_once(persisted: PersistedDataset, server: Server) -> None:
+    assert persisted.claim() is None
+    persisted.end(SEALED)
+    persisted.drop()
+    persisted.drop()
+    assert server.dropped == ["d"]
+    assert persisted.claim() is None
