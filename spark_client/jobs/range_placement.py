@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import SortCodes, SortKey, ranges_of
+from flight_server.keys import SortCodes, SortKey, ranges_of
 
 
 @dataclass(frozen=True)

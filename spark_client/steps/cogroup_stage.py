@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import group_codes, row_hashes
 from spark_client.arrow import (
     Declared,
     Lent,
@@ -32,7 +33,7 @@ from spark_client.arrow import (
     values,
     widened,
 )
-from spark_client.placement import PlacedKeys, group_codes, row_hashes
+from spark_client.placement import PlacedKeys
 from spark_client.spill import Window, windows
 
 from .function_results import Call, group_results

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flight_server.keys import row_hashes
 from spark_client.arrow import Declared, Lent, array_over, together
-from spark_client.placement import CHUNK_BYTES, PlacedKeys, groups, row_hashes
+from spark_client.placement import CHUNK_BYTES, PlacedKeys, groups
 from spark_client.spill import Rows, windows
 
 from .function_results import Call, group_results

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import group_codes
 from spark_client.arrow import Picker, array_over, values
-from spark_client.placement import group_codes
 
 KeyColumns = Callable[[pa.RecordBatch], list[pa.Array]]
 
