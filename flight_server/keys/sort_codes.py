@@ -204,7 +204,6 @@ def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:
         return _binary_codes(_list_codes(array, key.column), _valid(array), key)
     if _is_bytes(kind):
         wide = types.is_large_string(kind) or types.is_large_binary(kind)
-        wide = wide or types.is_string_view(kind) or types.is_binary_view(kind)
         return _binary_codes(array.cast(pa.large_binary() if wide else pa.binary()), _valid(array), key)
     return [(column, False) for column in _number_codes(array, key)]
 
@@ -315,10 +314,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
         for test in (
             types.is_string,
             types.is_large_string,
-            types.is_string_view,
             types.is_binary,
             types.is_large_binary,
-            types.is_binary_view,
             types.is_fixed_size_binary,
         )
     )

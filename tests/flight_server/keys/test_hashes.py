@@ -103,3 +103,9 @@ def test_a_dictionary_has_the_hashes_of_its_values(name: str) -> None:
     indices = pa.array([1, None, 0, 2, 1], pa.int8())
     encoded = pa.DictionaryArray.from_arrays(indices, column)
     assert of(encoded.slice(1)) == of(column.take(indices).slice(1))
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.large_string(), pa.binary()])
+def test_a_text_has_one_hash_in_each_layout(kind: pa.DataType) -> None:
+    column = pa.array(["", "a", None, "more than twelve bytes"])
+    assert of(column.cast(kind).slice(1)) == of(column.slice(1))
