@@ -1,15 +1,10 @@
-"""Keys as numbers: codes that order and equal like Arrow values, and hashes that are the same in every process."""
+"""Keys: a normal form of Arrow values, codes and columns of codes made of it, and their order, equality and hash."""
 
-from .hashes import HEAD_WORDS, TAIL_WORDS, Hashes, key_hashes, unique
-from .value_codes import (
-    NULL,
-    Codes,
-    codes,
-    compute,
-    falling,
-    is_comparable,
-    is_nested,
-    is_plain,
-    numbers,
-    plain,
-)
+from .buffers import array_over, flags, offsets, values, view
+from .equality import same
+from .group_codes import group_codes, groupable
+from .hashes import HEAD_WORDS, TAIL_WORDS, Hashes, key_hashes, row_hashes, unique
+from .normal import canonical, compute, float_bits, is_comparable, is_nested, is_plain, numbers, plain
+from .ranges import ranges_of
+from .sort_codes import SortCodes, SortKey, check_sortable
+from .value_codes import NULL, Codes, codes, falling

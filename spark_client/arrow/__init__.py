@@ -1,12 +1,12 @@
 """Functions from Arrow batches to Arrow batches, without I/O: coalescing, sorting, sizes, casts, copies."""
 
-from .buffers import array_over, offsets, values, view
+from flight_server.keys import array_over, offsets, values, view
+
 from .coalescer import Coalescer
 from .expression_columns import fits, needed
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, joined, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
-from .range_search import ranges_of
 from .row_picking import Picker, spread
 from .scalar_values import known_zone, python_values, shown
 from .sizes import (
@@ -17,7 +17,6 @@ from .sizes import (
     held_dictionaries,
     own_bytes,
 )
-from .sort_codes import SortCodes, check_sortable
-from .sort_keys import SortKey, is_pair, sort_key
+from .sort_keys import is_pair, sort_key
 from .types import Declared
 from .widening import widened

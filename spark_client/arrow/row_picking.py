@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from .buffers import array_over, offsets
+from flight_server.keys import array_over, offsets
 
 SHORTEST_BYTES = 32
 """Lists of fewer bytes on average are copied as lists."""

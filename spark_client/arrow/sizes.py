@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from .buffers import offsets
+from flight_server.keys import offsets
 
 RowBits = int | NDArray[np.int64]
 """Bits of each row; one number when all have the same."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from flight_server.keys import SortKey
 from flight_server.protocol import InvalidRequest
 
 _DIRECTIONS = {"asc": False, "ascending": False, "desc": True, "descending": True}
@@ -29,24 +30,6 @@ _NULLS = {
 }
 _WORDS = re.compile(r"(?is)(.*?)(?:\s+(asc|ascending|desc|descending))?(?:\s+(nulls\s+(?:first|last)))?\s*")
 FORMS = "'time', 'time desc', 'time asc nulls last' or ('time', 'desc')"
-
-
-@dataclass(frozen=True)
-class SortKey:
-    """A column's name and its order; ``nulls_first`` None: as in Spark, exactly if it is not descending."""
-
-    column: str
-    descending: bool = False
-    nulls_first: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.nulls_first is None:
-            object.__setattr__(self, "nulls_first", not self.descending)
-
-    def __str__(self) -> str:
-        direction = " desc" if self.descending else ""
-        nulls = " nulls first" if self.nulls_first else " nulls last"
-        return f"{self.column}{direction}{nulls if self.nulls_first is self.descending else ''}"
 
 
 def sort_key(given: Any, where: str, find: Callable[[str], str | None]) -> SortKey:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from .buffers import array_over, values, view
+from flight_server.keys import array_over, values, view
 
 _EXACT_INTEGER = 1 << 53
 _EXACT_POWER = 22

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import SortCodes, SortKey, ranges_of, values, widened
+from flight_server.keys import SortCodes, SortKey, ranges_of, values, widened
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
 
 

@@ -21,10 +21,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
+from flight_server.keys import flags
 from spark_client.arrow import values, view, widened
 
 from .held_rows import HeldRows, joined
-from .join_keys import flags
 from .match_keys import MatchKeys, Positions
 
 Direction = Literal["backward", "forward", "nearest"]

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
+from flight_server.keys import flags, float_bits, plain
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import array_over, values, widened
 
@@ -67,12 +68,11 @@ class KeyForm:
         Raises:
             InvalidRequest: the column's type is not the one for which this form was made.
         """
-        if types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+        column = plain(column)
         if column.type != self.compared:
             column = self._cast(column)
         if types.is_float64(self.compared):
-            return array_over(_canonical_bits(values(column, np.float64)))
+            return array_over(float_bits(values(column, np.uint64)).view(np.int64))
         if self.stored != pa.int64():
             return column.cast(self.stored)
         return (
@@ -97,20 +97,6 @@ def present(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:
             valid = flags(column.is_valid())
             found = valid if found is None else found & valid
     return found
-
-
-def flags(booleans: pa.Array) -> NDArray[np.bool_]:
-    """Arrow's booleans, without nulls, as numpy's; ``to_numpy`` would import pandas."""
-    return values(booleans.cast(pa.uint8()), np.uint8).view(np.bool_)
-
-
-def _canonical_bits(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
-    bits = numbers.view(np.uint64)
-    zero, infinity, nan = (np.uint64(each) for each in (1 << 63, 0x7FF << 52, 0x7FF8 << 48))
-    # Compared as integers: arithmetic on a signalling NaN would warn.
-    bits = np.where((bits & (zero - np.uint64(1))) > infinity, nan, bits)
-    bits[bits == zero] = 0
-    return bits.view(np.int64)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

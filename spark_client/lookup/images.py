@@ -18,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import Picker
+from flight_server.keys import is_comparable, row_hashes, same
+from spark_client.arrow import Picker, array_over
 from spark_client.joining import Keys
-from spark_client.placement import row_hashes
 
 from .layers import Index, Layer
-from .row_equality import same_rows
 
 Positions = NDArray[np.int64]
 
@@ -115,7 +114,7 @@ def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tup
     every = pa.concat_batches([old, rows])
     asserted = _where_all_before_went(every, old.num_rows, before.positions, keys, diffs)
     if asserted is None:
-        groups, firsts = _groups(every, _hashes(every))
+        groups, firsts = _groups(every, row_hashes(_comparable(every), every.num_rows))
         counts = np.concatenate([np.ones(old.num_rows, np.int64), diffs])
         totals = np.bincount(groups, counts, len(firsts)).astype(np.int64)
         if (totals < 0).any():
@@ -145,7 +144,7 @@ def _where_all_before_went(
         (np.abs(diffs) != 1).any()
         or not np.array_equal(keys[retracted], old_keys)
         or (old_keys[1:] == old_keys[:-1]).any()
-        or not same_rows(every, np.arange(old), old + retracted).all()
+        or not _same_rows(every, np.arange(old), old + retracted).all()
     ):
         return None
     return np.flatnonzero(diffs > 0)
@@ -191,35 +190,26 @@ def _groups(batch: pa.RecordBatch, hashes: NDArray[np.uint64]) -> tuple[Position
     begins = np.ones(len(order), np.bool_)
     begins[1:] = ordered[1:] != ordered[:-1]
     within = np.flatnonzero(~begins)
-    if not same_rows(batch, order[within - 1], order[within]).all():
+    if not _same_rows(batch, order[within - 1], order[within]).all():
         raise Unsure("unequal rows have one hash")
     groups = np.empty(len(order), np.int64)
     groups[order] = np.cumsum(begins) - 1
     return groups, order[begins]
 
 
-def _hashes(batch: pa.RecordBatch) -> NDArray[np.uint64]:
-    columns = []
+def _comparable(batch: pa.RecordBatch) -> list[pa.Array]:
+    return [column for column in batch.columns if is_comparable(column.type)]
+
+
+def _same_rows(batch: pa.RecordBatch, first: Positions, second: Positions) -> NDArray[np.bool_]:
+    """For each pair of row numbers of the batch, whether the two rows have the same bits: the count of one float is
+    never changed for another one.
+    """
+    found = np.ones(len(first), np.bool_)
+    one, two = array_over(first), array_over(second)
     for column in batch.columns:
-        plain = _hashed(column)
-        if plain is not None:
-            columns.append(plain)
-        if column.null_count:
-            # The hash of a null is that of nothing: without this, (null, 1) would have the hash of (1, null).
-            columns.append(column.is_valid())
-    return row_hashes(columns, batch.num_rows)
-
-
-def _hashed(column: pa.Array) -> pa.Array | None:
-    """The column as it is hashed; None for a type that is not."""
-    if pa.types.is_map(column.type):
-        items = pa.StructArray.from_arrays([column.keys, column.items], ["k", "v"])
-        column = pa.ListArray.from_arrays(column.offsets, items)
-    try:
-        row_hashes([column.slice(0, 0)], 0)
-    except TypeError:
-        return None
-    return column
+        found &= same(column.take(one), column.take(two), bits=True)
+    return found
 
 
 def _keys_only(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

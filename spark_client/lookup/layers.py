@@ -13,7 +13,7 @@ Format
     An Arrow IPC stream of *chunks*: batches of the keys in their normal form (``join_keys``), without nulls, and the
     values; the index (uint64, from a multiple of 64 bytes on): sorted *entries*, one for each row, of the upper 32 bits
     of the hash of its key (``Keys.of``) and, below them, its number; a footer in JSON; its length and CRC-32C, and
-    eight bytes ``FSLAYER3``.
+    eight bytes ``FSLAYER4``.
 
     Valid is a file whose last eight bytes, lengths and checksums agree; the footer has that of all bytes before it.
     A reader begins at the end.

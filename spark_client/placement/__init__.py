@@ -2,5 +2,3 @@
 
 from .grouping import CHUNK_BYTES, PlacedKeys, check_groupable, groups
 from .hashing import find_keys, partition_ids, round_robin_ids, round_robin_start
-from .key_codes import group_codes, groupable
-from .wide_hashes import row_hashes

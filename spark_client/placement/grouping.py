@@ -1,4 +1,4 @@
-"""The groups of a partition's rows: rows whose keys are equal by Spark's rules (``key_codes``).
+"""The groups of a partition's rows: rows whose keys are equal by Spark's rules (``keys.group_codes``).
 
 Guarantee: every row is in exactly one group. Groups are in the order of their first rows, the rows of a group in
 their input order. Equal values have one hash (see ``hashing``), so an exchange puts them in one partition.
@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import group_codes, groupable
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import (
     SMALL_BYTES,
@@ -38,7 +39,6 @@ from spark_client.arrow import (
 )
 
 from .hashing import partition_ids
-from .key_codes import group_codes, groupable
 
 WINDOW_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 128 * 1024 * 1024

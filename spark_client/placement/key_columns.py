@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from spark_client.arrow import offsets, values, view
+from flight_server.keys import float_bits, offsets, values, view
 
 from .murmur3 import Hashes, hash_bytes, hash_ints, hash_longs
 
@@ -152,20 +152,10 @@ class _Times(_Integers):
 class _Floats(KeyColumn):
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
-        width = array.type.byte_width
-        self._bits = values(array, np.dtype(f"u{width}"))
-        self._zero, self._infinity, self._nan = (
-            (0x8000_0000_0000_0000, 0x7FF0_0000_0000_0000, 0x7FF8_0000_0000_0000)
-            if width == 8
-            else (0x8000_0000, 0x7F80_0000, 0x7FC0_0000)
-        )
+        self._bits = values(array, np.dtype(f"u{array.type.byte_width}"))
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
-        bits = self._bits[rows]
-        # Compared as integers: arithmetic on a signalling NaN would warn.
-        special = (bits & (self._zero - 1)) > self._infinity
-        bits = np.where(special, bits.dtype.type(self._nan), bits)
-        bits[bits == self._zero] = 0
+        bits = float_bits(self._bits[rows])
         if bits.itemsize == 8:
             hash_longs(bits.view(np.int64), hashes)
         else:

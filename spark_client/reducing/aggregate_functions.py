@@ -12,8 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from spark_client.arrow import check_sortable
-from spark_client.placement import groupable
+from flight_server.keys import check_sortable, groupable
 
 from . import coded_states
 from . import group_results as results

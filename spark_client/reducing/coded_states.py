@@ -21,10 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import SortCodes, SortKey, array_over, offsets, values, widened
-from spark_client.placement import group_codes
+from flight_server.keys import SortCodes, SortKey, canonical, group_codes
+from spark_client.arrow import array_over, offsets, values, widened
 
-from .canonical_keys import canonical
 from .group_states import Merging, StateColumn
 
 MOMENTS = pa.struct([("count", pa.int64()), ("mean", pa.float64()), ("deviations", pa.float64())])

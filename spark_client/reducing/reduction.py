@@ -1,7 +1,7 @@
 """Reduces rows to one row for each group, a bounded number of rows at a time.
 
 Guarantee: :meth:`Reduction.merge` gives one row for each group of its rows, groups in the order of their first rows.
-Keys are equal as in ``placement.key_codes``; -0.0 becomes 0.0, as in Spark's GROUP BY.
+Keys are equal as in ``keys.group_codes``; -0.0 becomes 0.0, as in Spark's GROUP BY.
 
 How
     Arrow's hash aggregation over the key columns themselves, where every key is plain and every state has a kernel;
@@ -29,10 +29,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flight_server.keys import canonical, group_codes
 from spark_client.arrow import Lent, array_over, own, values
-from spark_client.placement import group_codes
 
-from .canonical_keys import canonical
 from .coded_states import first_rows
 from .group_states import StateColumn
 

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import row_hashes
 from spark_client import spill
 from spark_client.arrow import Declared, Picker, together
-from spark_client.placement import row_hashes
 from spark_client.reducing import BATCH_ROWS, Reduction, ResultColumn, finished, merge_bytes
 
 from .one_pass import Pass

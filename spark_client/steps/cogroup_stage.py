@@ -13,7 +13,7 @@ Memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import group_codes, row_hashes
 from spark_client.arrow import (
     Declared,
     Lent,
@@ -32,12 +33,12 @@ from spark_client.arrow import (
     values,
     widened,
 )
-from spark_client.placement import PlacedKeys, group_codes, row_hashes
+from spark_client.placement import PlacedKeys
 from spark_client.spill import Window, windows
 
-from .function_results import Call, group_results
+from .function_results import Call, batches_of, group_results, table_of
 from .known_keys import KnownKeys
-from .one_pass import Both, Pass, expect, iterable
+from .one_pass import Both, Pass
 
 PIECE_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 128 * 1024 * 1024
@@ -137,13 +138,11 @@ class CogroupStage:
         """The groups of a window whose rows are in a file. Almost always there is one."""
         known = KnownKeys()
         sides = (self.left, self.right)
-        firsts: list[dict[int, pa.RecordBatch]] = [{}, {}]
-        for side, rows, found in zip(sides, window.sides, firsts, strict=True):
-            for batch in rows:
-                codes = known.codes(side.key_columns(batch))
-                for code, row in zip(*np.unique(codes, return_index=True), strict=True):
-                    if int(code) not in found:
-                        found[int(code)] = batch.select(side.keys).take(array_over(np.array([row])))
+        firsts = [
+            known.firsts(rows, side.key_columns, side.keys)
+            for side, rows in zip(sides, window.sides, strict=True)
+        ]
+        for side, found in zip(sides, firsts, strict=True):
             for keys in found.values():
                 self._check(side, keys, how)
         for code in range(known.count):
@@ -154,26 +153,18 @@ class CogroupStage:
             )
             lent = Lent()
             scalars = tuple(column[0] for column in keys.columns)
-            yield lent, partial(self._batches, scalars, lent.each(one), two)
+            yield lent, self._call(batches_of, scalars, lent.each(one), two)
 
-    def _tables(self, left: pa.Table, right: pa.Table, how: Pass) -> Iterator[Any]:
-        keys: tuple[Any, ...] = ()
-        if self.with_keys:
-            side, rows = (self.left, left) if left.num_rows else (self.right, right)
-            keys = tuple(rows.column(key)[0] for key in side.keys)
+    def _tables(self, left: pa.Table, right: pa.Table, how: Pass) -> Iterable[Any]:
+        side, rows = (self.left, left) if left.num_rows else (self.right, right)
+        keys = tuple(rows.column(key)[0] for key in side.keys) if self.with_keys else ()
         if self.iterates:
             cut = how.limits.cut
-            return self._batches(keys, cut(iter(left.to_batches())), cut(iter(right.to_batches())))
-        first = (keys,) if self.with_keys else ()
-        result = self.fn(*first, left, right)
-        expect(result, pa.Table, self.declared.stage)
-        return iter((result,))
+            return self._call(batches_of, keys, cut(iter(left.to_batches())), cut(iter(right.to_batches())))()
+        return self._call(table_of, keys, left, right)()
 
-    def _batches(self, keys: tuple[Any, ...], left: Iterator[Any], right: Iterator[Any]) -> Iterator[Any]:
-        first = (keys,) if self.with_keys else ()
-        for batch in iterable(self.fn(*first, left, right), self.declared.stage, "an iterator"):
-            expect(batch, pa.RecordBatch, self.declared.stage)
-            yield batch
+    def _call(self, results: Callable[..., Any], keys: tuple[Any, ...], left: Any, right: Any) -> Call:
+        return partial(results, self.declared, self.fn, *((keys,) if self.with_keys else ()), left, right)
 
     def _check(self, side: GroupedSide, keys: pa.RecordBatch, how: Pass) -> None:
         if how.partition is not None:

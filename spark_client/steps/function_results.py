@@ -13,12 +13,26 @@ import pyarrow as pa
 
 from spark_client.arrow import SMALL_ROWS, Declared, Lent, own
 
-from .one_pass import noted
+from .one_pass import expect, iterable, noted
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 4 * 1024 * 1024
 
 Call = Callable[[], Iterable[Any]]
+
+
+def table_of(declared: Declared, fn: Callable[..., Any], *given: Any) -> Iterable[Any]:
+    """The result of a function that must give a table. Raises InvalidRequest."""
+    result = fn(*given)
+    expect(result, pa.Table, declared.stage)
+    return (result,)
+
+
+def batches_of(declared: Declared, fn: Callable[..., Any], *given: Any) -> Iterator[Any]:
+    """The results of a function that must give batches, one by one. Raises InvalidRequest."""
+    for result in iterable(fn(*given), declared.stage, "an iterator"):
+        expect(result, pa.RecordBatch, declared.stage)
+        yield result
 
 
 def group_results(declared: Declared, calls: Iterable[tuple[Lent, Call]]) -> Iterator[Any]:

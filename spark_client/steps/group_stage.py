@@ -15,21 +15,21 @@ Groups beyond the budget
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from spark_client.arrow import Declared, Lent, array_over, together
-from spark_client.placement import CHUNK_BYTES, PlacedKeys, groups, row_hashes
+from flight_server.keys import row_hashes
+from spark_client.arrow import Declared, Lent, together
+from spark_client.placement import CHUNK_BYTES, PlacedKeys, groups
 from spark_client.spill import Rows, windows
 
-from .function_results import Call, group_results
+from .function_results import Call, batches_of, group_results, table_of
 from .known_keys import KnownKeys
-from .one_pass import Pass, expect, iterable
+from .one_pass import Pass
 
 
 @dataclass(frozen=True)
@@ -71,35 +71,26 @@ class GroupStage:
             ):
                 lent = Lent(table)
                 if self.iterates:
-                    yield lent, partial(self._iterated, keys, how.limits.cut(iter(table.to_batches())))
+                    yield lent, self._call(batches_of, keys, how.limits.cut(iter(table.to_batches())))
                 else:
-                    yield lent, partial(self._called, keys, table)
+                    yield lent, self._call(table_of, keys, table)
 
     def _of_hash(
         self, rows: Rows, check: Callable[[pa.RecordBatch], None], how: Pass
     ) -> Iterator[tuple[Lent, Call]]:
         """The calls for rows whose keys have one hash, and which may be more than the budget."""
         known = KnownKeys()
-        found: list[pa.RecordBatch] = []
-        for batch in rows:
-            before = known.count
-            codes = known.codes(self._key_columns(batch))
-            numbers, firsts = np.unique(codes, return_index=True)
-            new = firsts[numbers >= before]
-            if len(new):
-                keys = batch.select(self.keys).take(array_over(new))
-                found.extend(keys.slice(at, 1) for at in range(len(new)))
-        for number, key in enumerate(found):
+        for number, key in known.firsts(rows, self._key_columns, self.keys).items():
             check(key)
             group = known.rows(number, self._key_columns, rows)
             scalars = tuple([column[0] for column in key.columns])
             if self.iterates:
                 lent = Lent()
-                yield lent, partial(self._iterated, scalars, lent.each(how.limits.cut(group)))
+                yield lent, self._call(batches_of, scalars, lent.each(how.limits.cut(group)))
             else:
                 # In chunks as large as those of other groups, not in the pieces of the file.
                 table = pa.Table.from_batches(together(list(group), CHUNK_BYTES), self.schema)
-                yield Lent(table), partial(self._called, scalars, table)
+                yield Lent(table), self._call(table_of, scalars, table)
 
     def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         return [batch.column(key) for key in self.keys]
@@ -107,16 +98,8 @@ class GroupStage:
     def _hashes(self, batch: pa.RecordBatch) -> Any:
         return row_hashes(self._key_columns(batch), batch.num_rows)
 
-    def _called(self, keys: tuple[Any, ...], table: pa.Table) -> Iterable[Any]:
-        result = self.fn(keys, table) if self.with_keys else self.fn(table)
-        expect(result, pa.Table, self.declared.stage)
-        return (result,)
-
-    def _iterated(self, keys: tuple[Any, ...], batches: Iterator[Any]) -> Iterator[Any]:
-        first = (keys,) if self.with_keys else ()
-        for result in iterable(self.fn(*first, batches), self.declared.stage, "an iterator"):
-            expect(result, pa.RecordBatch, self.declared.stage)
-            yield result
+    def _call(self, results: Callable[..., Any], keys: tuple[Any, ...], group: Any) -> Call:
+        return partial(results, self.declared, self.fn, *((keys,) if self.with_keys else ()), group)
 
     def _check(self, how: Pass, keys: pa.RecordBatch) -> None:
         if self.placed is not None and how.partition is not None:

@@ -5,14 +5,14 @@ Nearly always such rows have one key. Further keys take further passes over the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import group_codes
 from spark_client.arrow import Picker, array_over, values
-from spark_client.placement import group_codes
 
 KeyColumns = Callable[[pa.RecordBatch], list[pa.Array]]
 
@@ -38,6 +38,18 @@ class KnownKeys:
             self._columns = [pa.concat_arrays(column.take(at).chunks) for column in every]
         known, self.count = self.count, len(firsts)
         return codes[known:]
+
+    def firsts(
+        self, batches: Iterable[pa.RecordBatch], key_columns: KeyColumns, names: Sequence[str]
+    ) -> dict[int, pa.RecordBatch]:
+        """The number of each key of these batches, and the columns ``names`` of its first row."""
+        found: dict[int, pa.RecordBatch] = {}
+        for batch in batches:
+            codes, rows = np.unique(self.codes(key_columns(batch)), return_index=True)
+            for code, row in zip(codes.tolist(), rows.tolist(), strict=True):
+                if code not in found:
+                    found[code] = batch.select(names).take(array_over(np.array([row])))
+        return found
 
     def rows(
         self, code: int, key_columns: KeyColumns, batches: Iterable[pa.RecordBatch]

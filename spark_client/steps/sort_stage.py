@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spark_client.arrow import Declared, SortKey
+from flight_server.keys import SortKey
+from spark_client.arrow import Declared
 from spark_client.spill import sorted_batches
 
 from .one_pass import Pass

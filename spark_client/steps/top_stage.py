@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_client.arrow import Declared, Picker, SortCodes, SortKey, ranges_of
+from flight_server.keys import SortCodes, SortKey, ranges_of
+from spark_client.arrow import Declared, Picker
 from spark_client.spill import cut
 
 from .one_pass import Pass

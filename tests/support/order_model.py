@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_client.arrow import SortKey
+from flight_server.keys import SortKey
 
 
 def place(value: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.keys import HEAD_WORDS, TAIL_WORDS, key_hashes
+from flight_server.keys import HEAD_WORDS, TAIL_WORDS, key_hashes, row_hashes
 from tests.support.run_rows import columns
 
 COLUMNS = columns()
@@ -81,3 +81,31 @@ def test_without_columns_every_row_has_hash_zero() -> None:
 def test_hashes_of_numbers_in_a_row_are_spread_evenly() -> None:
     tenths = key_hashes([pa.array(range(10_000))], 10_000) // np.uint64(2**64 // 10 + 1)
     assert np.bincount(tenths.astype(np.int64)).min() > 800
+
+
+def test_all_of_a_long_text_counts_for_the_hashes_of_rows_and_short_ones_have_those_of_keys() -> None:
+    longest = 8 * (HEAD_WORDS + TAIL_WORDS)
+    texts = ["x" * longest, *("x" * at + "y" + "x" * (2000 - at) for at in range(2001)), "x" * 300_000]
+    swapped = ["x" * 256 + "a" * 8 + "b" * 8 + "x" * 500, "x" * 256 + "b" * 8 + "a" * 8 + "x" * 500]
+    column = pa.array([*texts, *swapped, None, ""])
+    found = row_hashes([column], len(column))
+    assert len(set(found.tolist())) == len(column)
+    for row in (0, 1, 1000, 2000, 2002, 2003):
+        assert row_hashes([column.slice(row, 1)], 1)[0] == found[row]
+    assert key_hashes([column], len(column))[[0, -1, -2]].tolist() == found[[0, -1, -2]].tolist()
+
+
+@for_each_type
+def test_a_dictionary_has_the_hashes_of_its_values(name: str) -> None:
+    column = COLUMNS[name]
+    if pa.types.is_nested(column.type) or isinstance(column, pa.ExtensionArray):
+        column = pa.array(["a", "b", None])
+    indices = pa.array([1, None, 0, 2, 1], pa.int8())
+    encoded = pa.DictionaryArray.from_arrays(indices, column)
+    assert of(encoded.slice(1)) == of(column.take(indices).slice(1))
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.large_string(), pa.binary()])
+def test_a_text_has_one_hash_in_each_layout(kind: pa.DataType) -> None:
+    column = pa.array(["", "a", None, "more than twelve bytes"])
+    assert of(column.cast(kind).slice(1)) == of(column.slice(1))

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from spark_client.joining import Keys
 from spark_client.joining.expanding import expanded
 from spark_client.joining.key_index import KeyIndex
-from spark_client.joining.match_keys import mixed
 
 
 def found(index: KeyIndex, keys: Keys) -> list[list[int]]:
@@ -35,7 +34,7 @@ def expected(held: list[Any], wanted: list[Any]) -> list[list[int]]:
 
 def keys_of(values: list[Any], kind: pa.DataType, hashes: NDArray[np.uint64] | None) -> Keys:
     column = pa.array(values, kind)
-    return Keys.quick([column]) if hashes is None else Keys((column,), hashes)
+    return Keys.of([column]) if hashes is None else Keys((column,), hashes)
 
 
 TEXTS = st.lists(st.sampled_from(["", "a", "b", "ab", "c" * 40]), max_size=30)
@@ -76,14 +75,14 @@ def test_crowded_hashes_are_found(crowd: int) -> None:
 
 
 def test_rows_may_be_numbered_otherwise() -> None:
-    index = KeyIndex(Keys.quick([pa.array([5, 6, 5], pa.int64())]), np.array([10, 20, 30]))
-    assert found(index, Keys.quick([pa.array([5, 6, 7], pa.int64())])) == [[10, 30], [20], []]
+    index = KeyIndex(Keys.of([pa.array([5, 6, 5], pa.int64())]), np.array([10, 20, 30]))
+    assert found(index, Keys.of([pa.array([5, 6, 7], pa.int64())])) == [[10, 30], [20], []]
     assert not index.is_unique
     assert index.rows_of(np.ones(index.entries, np.bool_)).tolist() == [10, 20, 30]
 
 
-def test_mixed_numbers_are_different_and_spread() -> None:
+def test_hashes_of_numbers_are_different_and_spread() -> None:
     numbers = np.concatenate([np.arange(50_000), np.arange(50_000) << 40]).astype(np.uint64)
-    hashes = mixed(np.unique(numbers))
+    hashes = Keys.of([pa.array(np.unique(numbers).view(np.int64))]).hashes
     assert len(np.unique(hashes)) == len(np.unique(numbers))
     assert np.bincount((hashes >> np.uint64(56)).astype(np.int64), minlength=256).max() < 600

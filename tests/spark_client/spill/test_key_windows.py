@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from flight_server.keys import row_hashes
 from flight_server.protocol import OutOfBudget
-from spark_client.placement import row_hashes
 from spark_client.spill import TaskMemory, Window, windows
 from spark_client.spill.gathered import ROW_BYTES, Gathered
 

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_client.arrow import Declared, SortKey
+from flight_server.keys import SortKey
+from spark_client.arrow import Declared
 from spark_client.spill import TaskMemory
 from spark_client.steps import Pass, TopStage
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Codes, Hashes, codes, compute, falling, is_plain, numbers, plain, unique
+from flight_server.keys import Codes, Hashes, codes, falling, is_plain, numbers, plain, same, unique
 
 from .layout import Layout, no_rows
 
@@ -241,7 +241,8 @@ class Updates:
         if 2 * len(places) <= len(self):
             return self._differ_at(places, places - 1, columns)
         for number in columns:
-            found |= neighbours_differ(plain(self.rows.column(number)))[places - 1]
+            column = self.rows.column(number)
+            found |= ~same(column[1:], column[:-1])[places - 1]
         return found
 
     def _differ_at(self, left: Numbers, right: Numbers, columns: Sequence[int]) -> Flags:
@@ -253,7 +254,7 @@ class Updates:
                 values = codes(column) if column.null_count else numbers(column)
                 found |= values[left] != values[right]
             else:
-                found |= pairs_differ(column.take(pa.array(left)), column.take(pa.array(right)))
+                found |= ~same(column.take(pa.array(left)), column.take(pa.array(right)))
         return found
 
     # Sorting
@@ -340,27 +341,3 @@ def ranges(starts: Numbers, counts: Numbers) -> Numbers:
     total = int(ends[-1]) if len(ends) else 0
     found: Numbers = np.arange(total) + np.repeat(starts - (ends - counts), counts)
     return found
-
-
-def neighbours_differ(column: pa.Array) -> Flags:
-    """For each row but the first, whether it differs from the one before it."""
-    if is_plain(column.type):
-        found = codes(column)
-        flags: Flags = found[1:] != found[:-1]
-        return flags
-    rows = len(column)
-    return pairs_differ(column.slice(1), column.slice(0, rows - 1))
-
-
-def pairs_differ(left: pa.Array, right: pa.Array) -> Flags:
-    """For each row of two arrays of one type, whether they differ. Nulls are equal to each other."""
-    kind = left.type
-    if is_plain(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind):
-        found = codes(pa.concat_arrays([left, right]))
-        flags: Flags = found[: len(left)] != found[len(left) :]
-        return flags
-    differ = compute().not_equal(left, right)
-    if differ.null_count:
-        differ = compute().coalesce(differ, compute().xor(left.is_null(), right.is_null()))
-    unequal: Flags = differ.to_numpy(zero_copy_only=False)
-    return unequal

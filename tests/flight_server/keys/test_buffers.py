@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from spark_client.arrow.buffers import array_over
+from flight_server.keys import array_over
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint16, np.float32, np.float64])

@@ -17,6 +17,7 @@ What is refused
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any, TypeAlias
 
@@ -25,14 +26,32 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from .buffers import array_over, offsets, values, view
-from .sort_keys import SortKey
+from .buffers import array_over, flags, values, view
+from .normal import byte_lists, compute, elements, float_bits, has_elements, plain
 
 Column: TypeAlias = "NDArray[Any] | pa.Array"
 """Unsigned integers, or binary without nulls."""
 
 _SMALL_BITS = 32
 """Values of at most so many bits have room for a null in their 64-bit code."""
+
+
+@dataclass(frozen=True)
+class SortKey:
+    """A column's name and its order; ``nulls_first`` None: as in Spark, exactly if it is not descending."""
+
+    column: str
+    descending: bool = False
+    nulls_first: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.nulls_first is None:
+            object.__setattr__(self, "nulls_first", not self.descending)
+
+    def __str__(self) -> str:
+        direction = " desc" if self.descending else ""
+        nulls = " nulls first" if self.nulls_first else " nulls last"
+        return f"{self.column}{direction}{nulls if self.nulls_first is self.descending else ''}"
 
 
 class SortCodes:
@@ -93,8 +112,6 @@ class SortCodes:
             if len(numbers) == 1:
                 return np.argsort(numbers[0], kind="stable")
             return np.lexsort(numbers[::-1])
-        import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
-
         names = [str(number) for number in range(len(kept))]
         table = pa.RecordBatch.from_arrays(
             [array_over(column) if isinstance(column, np.ndarray) else column for column, _ in kept],
@@ -102,7 +119,7 @@ class SortCodes:
         )
         orders = ["descending" if descending else "ascending" for _, descending in kept]
         return values(
-            pc.sort_indices(table, sort_keys=list(zip(names, orders, strict=True))), np.uint64
+            compute().sort_indices(table, sort_keys=list(zip(names, orders, strict=True))), np.uint64
         ).astype(np.int64)
 
     def ascends(self) -> bool:
@@ -173,11 +190,8 @@ def check_sortable(kind: pa.DataType, name: str) -> None:
 
 def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:
     """The columns for one key, and which of them are in descending order."""
+    array = plain(array)
     kind = array.type
-    if isinstance(array, pa.ExtensionArray):
-        return _codes(array.storage, key)
-    if types.is_dictionary(kind):
-        return _codes(array.dictionary_decode(), key)
     if types.is_null(kind):
         return []
     if types.is_struct(kind):
@@ -186,13 +200,11 @@ def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:
             # Inside of a value, nulls are less than values; its order as a whole is reversed.
             found += _codes(inner, SortKey(f"{key.column}.{field.name}", key.descending))
         return found
-    if _is_list(kind):
+    if has_elements(kind) and not types.is_map(kind):
         return _binary_codes(_list_codes(array, key.column), _valid(array), key)
     if _is_bytes(kind):
         wide = types.is_large_string(kind) or types.is_large_binary(kind)
-        wide = wide or types.is_string_view(kind) or types.is_binary_view(kind)
-        plain = array.cast(pa.large_binary() if wide else pa.binary())
-        return _binary_codes(plain, _valid(array), key)
+        return _binary_codes(array.cast(pa.large_binary() if wide else pa.binary()), _valid(array), key)
     return [(column, False) for column in _number_codes(array, key)]
 
 
@@ -216,10 +228,7 @@ def _binary_codes(
     column: pa.Array, valid: NDArray[np.bool_] | None, key: SortKey
 ) -> list[tuple[Column, bool]]:
     if valid is not None:
-        import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
-
-        mask = array_over(valid.view(np.uint8)).cast(pa.bool_())
-        column = pc.if_else(mask, column, pa.scalar(b"", column.type))
+        column = compute().fill_null(column, pa.scalar(b"", column.type))
     return [(_flag(valid, len(column), key), False), (column, key.descending)]
 
 
@@ -233,7 +242,7 @@ def _flag(valid: NDArray[np.bool_] | None, rows: int, key: SortKey) -> NDArray[n
 def _valid(array: pa.Array) -> NDArray[np.bool_] | None:
     if not array.null_count:
         return None
-    return values(array.is_valid().cast(pa.uint8()), np.uint8).view(np.bool_)
+    return flags(array.is_valid())
 
 
 def _numbers(array: pa.Array, name: str) -> tuple[list[NDArray[np.uint64]], int]:
@@ -276,30 +285,18 @@ def _signed(numbers: NDArray[Any], bits: int) -> NDArray[np.uint64]:
 
 def _float_codes(array: pa.Array) -> NDArray[np.uint64]:
     width = array.type.byte_width
-    bits = values(array, np.dtype(f"u{width}"))
-    kind = bits.dtype.type
-    sign, infinity, nan = (
-        (kind(1 << 63), kind(0x7FF << 52), kind(0x7FF8 << 48))
-        if width == 8
-        else (kind(1 << 31), kind(0xFF << 23), kind(0x7FC << 20))
-    )
-    # Compared as integers: arithmetic on a signalling NaN would warn.
-    bits = np.where((bits & ~sign) > infinity, nan, bits)
-    bits = np.where(bits == sign, kind(0), bits)
+    bits = float_bits(values(array, np.dtype(f"u{width}")))
+    sign = bits.dtype.type(1 << (8 * width - 1))
     return np.where(bits & sign, ~bits, bits | sign).astype(np.uint64)
 
 
 def _list_codes(array: pa.Array, name: str) -> pa.Array:
-    kind = array.type
-    if types.is_fixed_size_list(kind):
-        array = array.cast(pa.large_list(kind.value_field))
-    bounds = offsets(array).astype(np.int64)
-    elements = array.values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
-    columns = [column for column, _ in _codes(elements, SortKey(f"{name}.element"))]
+    inner, bounds = elements(array)
+    columns = [column for column, _ in _codes(inner, SortKey(f"{name}.element"))]
     if not all(isinstance(column, np.ndarray) for column in columns):
         raise TypeError(
-            f"the column {name!r} contains {kind}, a list whose elements have no fixed width: sort by a column "
-            "made from it, for example an element, its length or its text"
+            f"the column {name!r} contains {array.type}, a list whose elements have no fixed width: sort by a "
+            "column made from it, for example an element, its length or its text"
         )
     pieces = [
         np.ascontiguousarray(column.astype(column.dtype.newbyteorder(">")))
@@ -307,17 +304,8 @@ def _list_codes(array: pa.Array, name: str) -> pa.Array:
         .reshape(-1, column.itemsize)
         for column in columns
     ]
-    width = sum(piece.shape[1] for piece in pieces)
     # A list of nulls only has no codes; its length still counts.
-    data = np.hstack(pieces) if pieces else np.zeros((len(elements), 1), np.uint8)
-    ends = (bounds - bounds[0]) * max(width, 1)
-    return pa.Array.from_buffers(
-        pa.large_binary(), len(array), [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data))]
-    )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return byte_lists(array, bounds, np.hstack(pieces) if pieces else np.zeros((len(inner), 1), np.uint8))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -326,10 +314,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
         for test in (
             types.is_string,
             types.is_large_string,
-            types.is_string_view,
             types.is_binary,
             types.is_large_binary,
-            types.is_binary_view,
             types.is_fixed_size_binary,
         )
     )
@@ -349,10 +335,7 @@ def _neighbours(column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Of each row but the last: whether it is less, or greater, than the next one."""
     if isinstance(column, np.ndarray):
         return column[:-1] < column[1:], column[:-1] > column[1:]
-    import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
-
     first, second = column[:-1], column[1:]
     return tuple(  # type: ignore[return-value]  # two
-        values(compare(first, second).cast(pa.uint8()), np.uint8).view(np.bool_)
-        for compare in (pc.less, pc.greater)
+        flags(compare(first, second)) for compare in (compute().less, compute().greater)
     )

@@ -43,3 +43,15 @@ def offsets(array: pa.Array) -> NDArray[Any]:
         return np.zeros(1, np.int64 if wide else np.int32)
     bounds = view(array.buffers()[1], np.int64 if wide else np.int32)
     return bounds[array.offset : array.offset + len(array) + 1]
+
+
+def flags(booleans: pa.Array) -> NDArray[np.bool_]:
+    """Arrow's booleans, without nulls, as numpy's."""
+    return values(booleans.cast(pa.uint8()), np.uint8).view(np.bool_)
+
+
+def validity(array: pa.Array) -> pa.Buffer | None:
+    """The bits that say which rows are not null, from the array's own first row on; None if no row is."""
+    if not array.null_count:
+        return None
+    return pa.py_buffer(np.packbits(flags(array.is_valid()), bitorder="little"))

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .buffers import values
+from .normal import compute
 from .sort_codes import SortCodes
 
 
@@ -46,10 +47,8 @@ def _places(column: Any, boundaries: Any, *, descending: bool) -> tuple[NDArray[
 
 
 def _searched(known: Any, data: Any, side: Any) -> NDArray[np.int64]:
-    import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
-
-    if hasattr(pc, "search_sorted"):
-        return values(pc.search_sorted(known, data, side=side), np.uint64).astype(np.int64)
+    if hasattr(compute(), "search_sorted"):
+        return values(compute().search_sorted(known, data, side=side), np.uint64).astype(np.int64)
     # pyarrow 22 has no such function. Bytes of Python have the same order.
     one, other = (np.array([*each.to_pylist(), None], object)[:-1] for each in (known, data))
     return np.searchsorted(one, other, side=side).astype(np.int64)

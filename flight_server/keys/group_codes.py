@@ -21,7 +21,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from spark_client.arrow import array_over, values
+from .buffers import array_over, values
+from .normal import byte_lists, canonical, elements, has_elements
 
 _MOST_TEXT_BYTES = (1 << 31) - 1
 """What 32-bit offsets can count."""
@@ -58,12 +59,12 @@ def _codes(column: Any) -> NDArray[np.int32]:
     if types.is_null(column.type):
         return np.zeros(len(column), np.int32)
     if types.is_floating(column.type):
-        column = _normal(column)
+        column = pa.chunked_array([canonical(chunk) for chunk in column.chunks], column.type)
     elif types.is_dictionary(column.type):
         # Its chunks may have different dictionaries.
         column = column.cast(column.type.value_type)
-    elif _is_list(column.type):
-        column = pa.chunked_array([_as_bytes(column)])
+    elif has_elements(column.type):
+        column = _as_bytes(column)
     wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
     if wide is not None and column.nbytes > _MOST_TEXT_BYTES:
         # The dictionary of all chunks may have as much text.
@@ -73,37 +74,15 @@ def _codes(column: Any) -> NDArray[np.int32]:
     return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.int32), *found])
 
 
-def _normal(column: Any) -> Any:
-    """Floats with one NaN and one zero: Arrow distinguishes NaNs by their bits, and -0.0 from 0.0."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which tasks without groups do without
-
-    nan = pa.scalar(float("nan"), column.type)
-    return pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))
-
-
-def _as_bytes(column: Any) -> pa.Array:
+def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Each list as the bytes of its elements' codes."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
-    codes = values(group_codes([pc.list_flatten(column)]), np.int32)
-    lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
-    bounds = np.zeros(len(column) + 1, np.int64)
-    for chunk, start in _placed(lengths):
-        bounds[start + 1 : start + 1 + len(chunk)] = values(chunk, np.int64)
-    np.cumsum(bounds, out=bounds)
-    validity = None
-    if column.null_count:
-        validity = pa.concat_arrays(column.is_valid().chunks).buffers()[1]
-    data = [validity, pa.py_buffer(bounds * codes.itemsize), pa.py_buffer(np.ascontiguousarray(codes))]
-    return pa.Array.from_buffers(pa.large_binary(), len(column), data)
-
-
-def _placed(column: Any) -> Iterator[tuple[pa.Array, int]]:
-    """The chunks, and the row at which each begins."""
-    start = 0
-    for chunk in column.chunks:
-        yield chunk, start
-        start += len(chunk)
+    found = [elements(chunk) for chunk in column.chunks]
+    codes = group_codes([pa.chunked_array([inner for inner, _ in found], column.type.value_type)])
+    numbers, lists = values(codes, np.int32), []
+    for chunk, (inner, bounds) in zip(column.chunks, found, strict=True):
+        lists.append(byte_lists(chunk, bounds, numbers[: len(inner)]))
+        numbers = numbers[len(inner) :]
+    return pa.chunked_array(lists, pa.large_binary())
 
 
 def _parts(column: Any) -> Iterator[Any]:
@@ -114,7 +93,3 @@ def _parts(column: Any) -> Iterator[Any]:
             yield from _parts(field)
     else:
         yield column
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
