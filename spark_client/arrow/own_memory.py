@@ -31,23 +31,24 @@ SMALL_BYTES = 64 * 1024
 class Lent:
     """What a function works on; referenced, so that its addresses are not used again."""
 
-    def __init__(self, data: Any = None) -> None:
+    def __init__(self, *data: Any) -> None:
         self._data = data
         self._held: dict[int, int] | None = None
 
     def each(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches; each is lent until the next one is requested."""
         for batch in batches:
-            self._data, self._held = batch, None
+            self._data, self._held = (batch,), None
             yield batch
-            self._data = self._held = None
+            self._data, self._held = (), None
 
     def holds(self, array: Any) -> bool:
         """Whether all memory of the array is part of what is lent."""
-        if self._data is None:
+        if not self._data:
             return False
         if self._held is None:
-            self._held = allocations([array for column in self._data.columns for array in _chunks(column)])
+            columns = [column for data in self._data for column in data.columns]
+            self._held = allocations([array for column in columns for array in _chunks(column)])
         return allocations([array]).items() <= self._held.items()
 
 

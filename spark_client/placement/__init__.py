@@ -1,4 +1,4 @@
-"""Computes each row's partition by Spark's hash, and a partition's groups of rows."""
+"""Computes each row's partition by Spark's hash."""
 
-from .grouping import CHUNK_BYTES, PlacedKeys, check_groupable, groups
 from .hashing import find_keys, partition_ids, round_robin_ids, round_robin_start
+from .placed_keys import PlacedKeys, check_groupable

@@ -2,9 +2,9 @@
 
 from .aggregate_stage import FinalStage, MergeStage, PartialStage
 from .asof_stage import AsofStage
-from .cogroup_stage import CogroupStage, GroupedSide
 from .expression_stages import FilterStage, SelectStage, evaluate
-from .group_stage import GroupStage
+from .group_stage import CogroupStage, GroupStage
+from .key_groups import GroupedSide
 from .join_stage import JoinStage
 from .limits import NO_LIMITS, BatchLimits
 from .map_stage import MapStage

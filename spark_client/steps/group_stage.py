@@ -1,43 +1,109 @@
-"""The stage of ``applyInArrow``: a function for each group of a partition.
+"""The stages of ``applyInArrow`` and ``cogroup(...).applyInArrow``: a function for each key of one or two inputs.
 
-A group stage gathers its partition in windows (``spill.key_windows``), and copies each window's rows group by group
-(``placement.grouping``).
+Guarantee: one call for each key that any side has (``key_groups``).
 
-Order
-    A partition that fits the budget gives its groups in the order of their first rows. Beyond the budget they come
-    window by window, in the order of their keys' hashes. The rows of a group are in the partition's order in either
-    case.
+The inputs are gathered in windows (``spill.windows``). If they fit the budget, groups come in the order of their first
+rows; beyond it window by window, in the order of their keys' hashes.
 
 Groups beyond the budget
     A function of iterators gets such a group batch by batch from a file, so that memory follows the budget. A function
-    of tables gets one table, which must fit the worker's memory.
+    of tables gets tables, which must fit the worker's memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from flight_server.keys import row_hashes
 from spark_client.arrow import Declared, Lent, together
-from spark_client.placement import CHUNK_BYTES, PlacedKeys, groups
-from spark_client.spill import Rows, windows
+from spark_client.placement import PlacedKeys
+from spark_client.spill import Window, windows
 
 from .function_results import Call, batches_of, group_results, table_of
-from .known_keys import KnownKeys
-from .one_pass import Pass
+from .key_groups import CHUNK_BYTES, GroupedSide, KnownKeys, groups
+from .one_pass import Both, Pass
+
+
+class _Grouping:
+    """``with_keys`` and ``iterates`` give ``fn``'s signature."""
+
+    fn: Callable[..., Any]
+    declared: Declared
+    with_keys: bool
+    iterates: bool
+
+    divisible = False
+
+    def _results(
+        self, sides: Sequence[GroupedSide], inputs: Sequence[Iterator[Any]], how: Pass
+    ) -> Iterator[Any]:
+        return group_results(self.declared, self._calls(sides, inputs, how))
+
+    def _calls(
+        self, sides: Sequence[GroupedSide], inputs: Sequence[Iterator[Any]], how: Pass
+    ) -> Iterator[tuple[Lent, Call]]:
+        check = partial(self._check, how)
+        for window in windows(inputs, [partial(_hashes, side) for side in sides], how.memory):
+            if window.one_hash:
+                yield from self._of_hash(sides, window, how)
+                continue
+            batches = [rows.taken() for rows in window.sides]
+            for keys, tables in groups(batches, sides, with_keys=self.with_keys, check=check):
+                if self.iterates:
+                    given = [how.limits.cut(iter(table.to_batches())) for table in tables]
+                    yield Lent(*tables), self._call(batches_of, keys, given)
+                else:
+                    yield Lent(*tables), self._call(table_of, keys, tables)
+
+    def _of_hash(
+        self, sides: Sequence[GroupedSide], window: Window, how: Pass
+    ) -> Iterator[tuple[Lent, Call]]:
+        """The calls for rows whose keys have one hash, and which may be more than the budget."""
+        known = KnownKeys()
+        firsts = [known.firsts(side, rows) for side, rows in zip(sides, window.sides, strict=True)]
+        for side, found in zip(sides, firsts, strict=True):
+            for keys in found.values():
+                self._check(how, side, keys)
+        for number in range(known.count):
+            keys = next(found[number] for found in firsts if number in found)
+            scalars = tuple([column[0] for column in keys.columns])
+            given = [
+                known.rows(number, side, rows) if number in found else iter(())
+                for side, rows, found in zip(sides, window.sides, firsts, strict=True)
+            ]
+            if self.iterates:
+                lent = Lent()
+                first, *others = map(how.limits.cut, given)
+                yield lent, self._call(batches_of, scalars, [lent.each(first), *others])
+                continue
+            # In chunks as large as those of other groups, not in the pieces of the file.
+            tables = [
+                pa.Table.from_batches(pieces, side.schema) if pieces else side.schema.empty_table()
+                for side, pieces in zip(
+                    sides, (together(list(each), CHUNK_BYTES) for each in given), strict=True
+                )
+            ]
+            yield Lent(*tables), self._call(table_of, scalars, tables)
+
+    def _call(self, results: Callable[..., Any], keys: tuple[Any, ...], given: Sequence[Any]) -> Call:
+        return partial(results, self.declared, self.fn, *((keys,) if self.with_keys else ()), *given)
+
+    def _check(self, how: Pass, side: GroupedSide, keys: pa.RecordBatch) -> None:
+        if side.placed is not None and how.partition is not None:
+            side.placed.check(keys, how.partition, self.declared.stage)
 
 
 @dataclass(frozen=True)
-class GroupStage:
-    """``applyInArrow``: one call of ``fn`` for each group of ``keys`` in the partition.
-
-    ``schema`` is the input's, ``with_keys`` and ``iterates`` give ``fn``'s signature, and ``placed`` checks that the
-    exchange would place the keys here; None for no check.
+class GroupStage(_Grouping):
+    """``applyInArrow``: one call of ``fn`` for each group of ``keys`` in the partition. ``schema`` is the input's, and
+    ``placed`` is as for :class:`GroupedSide`.
     """
 
     fn: Callable[..., Any]
@@ -48,8 +114,6 @@ class GroupStage:
     iterates: bool
     placed: PlacedKeys | None = None
 
-    divisible = False
-
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """The function's results, checked, cast and joined.
 
@@ -57,50 +121,27 @@ class GroupStage:
             InvalidRequest: a group's key belongs to another partition, or a result does not have the declared schema.
             OutOfBudget: rows beyond the budget cannot be written to a file.
         """
-        return group_results(self.declared, self._calls(batches, how))
+        compared = tuple([self.schema.field(key).type for key in self.keys])
+        return self._results([GroupedSide(self.keys, compared, self.schema, self.placed)], [batches], how)
 
-    def _calls(self, batches: Iterator[Any], how: Pass) -> Iterator[tuple[Lent, Call]]:
-        check = partial(self._check, how)
-        for window in windows([batches], [self._hashes], how.memory):
-            (rows,) = window.sides
-            if window.one_hash:
-                yield from self._of_hash(rows, check, how)
-                continue
-            for keys, table in groups(
-                rows.taken(), self.schema, self.keys, with_keys=self.with_keys, check=check
-            ):
-                lent = Lent(table)
-                if self.iterates:
-                    yield lent, self._call(batches_of, keys, how.limits.cut(iter(table.to_batches())))
-                else:
-                    yield lent, self._call(table_of, keys, table)
 
-    def _of_hash(
-        self, rows: Rows, check: Callable[[pa.RecordBatch], None], how: Pass
-    ) -> Iterator[tuple[Lent, Call]]:
-        """The calls for rows whose keys have one hash, and which may be more than the budget."""
-        known = KnownKeys()
-        for number, key in known.firsts(rows, self._key_columns, self.keys).items():
-            check(key)
-            group = known.rows(number, self._key_columns, rows)
-            scalars = tuple([column[0] for column in key.columns])
-            if self.iterates:
-                lent = Lent()
-                yield lent, self._call(batches_of, scalars, lent.each(how.limits.cut(group)))
-            else:
-                # In chunks as large as those of other groups, not in the pieces of the file.
-                table = pa.Table.from_batches(together(list(group), CHUNK_BYTES), self.schema)
-                yield Lent(table), self._call(table_of, scalars, table)
+@dataclass(frozen=True)
+class CogroupStage(_Grouping):
+    """``cogroup(...).applyInArrow``: keys of unlike types are compared in the common one (``joining.join_keys``)."""
 
-    def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        return [batch.column(key) for key in self.keys]
+    fn: Callable[..., Any]
+    declared: Declared
+    left: GroupedSide
+    right: GroupedSide
+    with_keys: bool
+    iterates: bool
 
-    def _hashes(self, batch: pa.RecordBatch) -> Any:
-        return row_hashes(self._key_columns(batch), batch.num_rows)
+    divisible_sides = frozenset[str]()
 
-    def _call(self, results: Callable[..., Any], keys: tuple[Any, ...], group: Any) -> Call:
-        return partial(results, self.declared, self.fn, *((keys,) if self.with_keys else ()), group)
+    def run(self, both: Both, how: Pass) -> Iterator[Any]:
+        """As :meth:`GroupStage.run`."""
+        return self._results([self.left, self.right], both, how)
 
-    def _check(self, how: Pass, keys: pa.RecordBatch) -> None:
-        if self.placed is not None and how.partition is not None:
-            self.placed.check(keys, how.partition, self.declared.stage)
+
+def _hashes(side: GroupedSide, batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    return row_hashes(side.key_columns(batch), batch.num_rows)

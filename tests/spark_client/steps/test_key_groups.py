@@ -10,21 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.protocol.errors import InvalidRequest
 from spark_client.arrow.sizes import own_bytes
-from spark_client.placement.grouping import PlacedKeys, check_groupable, groups
-from spark_client.placement.hashing import partition_ids
+from spark_client.placement import partition_ids
+from spark_client.steps import GroupedSide
+from spark_client.steps.key_groups import groups
 
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
+
+
+def side(schema: pa.Schema, *keys: str) -> GroupedSide:
+    return GroupedSide(keys, tuple(schema.field(key).type for key in keys), schema, None)
 
 
 def split(table: pa.Table, *keys: str, window_bytes: int = 1 << 20) -> list[tuple[Any, list[int]]]:
     return [
         (tuple(key.as_py() for key in found), rows.column("row").to_pylist())
-        for found, rows in groups(
-            table.to_batches(),
-            table.schema,
-            keys,
+        for found, (rows,) in groups(
+            [table.to_batches()],
+            [side(table.schema, *keys)],
             block_bytes=window_bytes,
             window_bytes=window_bytes,
             chunk_bytes=window_bytes,
@@ -55,15 +58,6 @@ def test_a_null_struct_differs_from_a_struct_of_nulls() -> None:
 
 def test_no_rows_make_no_groups() -> None:
     assert split(pa.table({"k": pa.array([], pa.int64()), "row": pa.array([], pa.int64())}), "k") == []
-
-
-def test_maps_are_refused_at_any_depth_and_nothing_else() -> None:
-    plain = pa.struct([("x", pa.list_(pa.int64()))])
-    type_ = pa.map_(pa.string(), pa.int64())
-    for nested in (type_, pa.list_(type_), pa.struct([("inner", pa.list_(type_, 2))])):
-        with pytest.raises(InvalidRequest, match="cannot group by 'k'"):
-            check_groupable(pa.schema([("k", nested)]), ["k"], "stage 1")
-    check_groupable(pa.schema([("k", pa.list_(plain)), ("l", pa.list_(plain, 2))]), ["k", "l"], "stage 1")
 
 
 @pytest.mark.parametrize("make", [pa.list_, pa.large_list, lambda type_: pa.list_(type_, 2)])
@@ -151,8 +145,12 @@ def test_a_large_group_comes_in_chunks_of_at_most_a_window(rows: list[list[tuple
         )
         for some in rows
     ]
-    for (key,), group in groups(
-        batches, schema, ["k"], block_bytes=window_bytes, window_bytes=window_bytes, chunk_bytes=window_bytes
+    for (key,), (group,) in groups(
+        [batches],
+        [side(schema, "k")],
+        block_bytes=window_bytes,
+        window_bytes=window_bytes,
+        chunk_bytes=window_bytes,
     ):
         group.validate(full=True)
         assert group.to_pylist() == [
@@ -166,40 +164,9 @@ def test_a_large_group_comes_in_chunks_of_at_most_a_window(rows: list[list[tuple
 def test_small_batches_are_put_together_and_large_ones_left_in_one_piece() -> None:
     """A hundred thousand frames of one row must not be a hundred thousand pieces to look through."""
     batch = pa.record_batch({"k": pa.array([1]), "s": pa.array(["x" * 100])})
-    ((_, group),) = groups([batch] * 1000, batch.schema, ["k"])
+    ((_, (group,)),) = groups([[batch] * 1000], [side(batch.schema, "k")])
     assert group.column("s").num_chunks == 1
     assert group.num_rows == 1000
-
-
-KEYS = pa.schema([("k", pa.int64())])
-PLACED = PlacedKeys("exchange(7, 'k')", KEYS, 7)
-
-
-def keys_of(partition: int) -> pa.RecordBatch:
-    numbers = pa.record_batch([pa.array(range(100))], schema=KEYS)
-    return numbers.filter(pa.array(partition_ids(numbers, ["k"], 7) == partition))
-
-
-@pytest.mark.parametrize(
-    "type_", [pa.int64(), pa.int32(), pa.string(), pa.float64(), pa.decimal128(30, 2)], ids=str
-)
-def test_keys_of_any_type_are_checked_as_what_was_placed(type_: Any) -> None:
-    for partition in range(7):
-        keys = keys_of(partition).set_column(0, "K", keys_of(partition).column(0).cast(type_))
-        PLACED.check(keys, partition, "stage 2")
-        with pytest.raises(InvalidRequest) as caught:
-            PLACED.check(keys, (partition + 1) % 7, "stage 2")
-        assert caught.value.message.startswith(
-            f"stage 2: {len(keys)} of {len(keys)} groups may be in parts: 'K' = "
-        )
-        assert f"exchange(7, 'k') places it in partition {partition}; " in caught.value.message
-        assert caught.value.message.endswith("exchange again after that stage: .exchange(7, 'K')")
-
-
-@pytest.mark.parametrize("values", [["one"], [1.5]])
-def test_a_key_that_cannot_be_what_was_placed_is_refused(values: list[Any]) -> None:
-    with pytest.raises(InvalidRequest, match=r"exchange\(7, 'k'\) has placed rows by int64"):
-        PLACED.check(pa.record_batch({"k": pa.array(values)}), 0, "stage 2")
 
 
 def test_values_that_agree_belong_to_one_partition() -> None:
@@ -212,4 +179,4 @@ def test_values_that_agree_belong_to_one_partition() -> None:
         )
         for keys in (["k"], ["s"], ["k", "s"]):
             assert len(set(partition_ids(batch, keys, 1000).tolist())) == 1
-            assert len(list(groups([batch], schema, keys))) == 1
+            assert len(list(groups([[batch]], [side(schema, *keys)]))) == 1
