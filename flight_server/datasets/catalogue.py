@@ -10,9 +10,10 @@ Who holds what
 
 Durable datasets
     After a crash a name leads to the generation that it led to last: a durable overwrite is on disk before the files
-    that it replaces are forgotten, and a drop or an expiry forgets the files before it takes the name away. The drop of
-    a staged write, too, returns when no start can find it. A dataset that is being sealed does not expire.
-    Exception: ``create`` replaces a *failed* dataset at once.
+    that it replaces are forgotten; a drop or an expiry forgets the files before it takes the name away; the drop of a
+    staged write returns when no start can find it. A dataset that is being sealed does not expire. Exceptions:
+    ``create`` replaces a *failed* dataset at once; a durable seal without an answer may have the name, although a
+    dataset that is not durable took it meanwhile.
 """
 
 from __future__ import annotations
@@ -103,8 +104,7 @@ class Catalogue:
         """The current dataset of that name, or the staged one of that generation.
 
         Raises:
-            NotFound: there is none.
-            DataQuarantined: there is none, but one in the quarantine.
+            NotFound, DataQuarantined: there is none, or one in the quarantine.
             StaleTicket: it has another generation.
         """
         found = self.get(name, generation)
@@ -269,7 +269,7 @@ class Catalogue:
         return dataset
 
     def register(self, dataset: Dataset) -> None:
-        """Add the dataset to :meth:`alive` for as long as it lives."""
+        """Add the dataset to :meth:`alive`."""
         self._made += 1
         self._alive[self._made] = dataset
 

@@ -128,8 +128,13 @@ class CallHistory:
         with self._lock:
             assert self._open.keys() == self._given_up.keys()
             self._note("the server ended")
-            reached = self._reached(self._worlds)
-            self._end_all((world._replace(state=world.state.crashed()) for world in reached), whole=False)
+            # First goes what is not durable: a durable write whose manifest was there already may then have the name.
+            left = {
+                world._replace(state=world.state.without_volatile()) for world in self._reached(self._worlds)
+            }
+            self._end_all(
+                (world._replace(state=world.state.crashed()) for world in self._reached(left)), whole=False
+            )
 
     def note(self, text: str) -> None:
         """Add a line to the log."""

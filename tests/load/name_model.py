@@ -82,9 +82,13 @@ class State(NamedTuple):
 
     def crashed(self) -> State:
         """After the process has ended: the durable dataset that the name led to, or nothing."""
+        return State(self.without_volatile().held)
+
+    def without_volatile(self) -> State:
+        """Without a dataset that no start finds."""
         held = self.held
         stays = held is not None and held.durable and held.status == "sealed"
-        return State(held if stays else None)
+        return self if stays else self._replace(held=None)
 
     def replaced(self, new: Held) -> State:
         """The name leads to ``new``, which remembers the transactions of what it replaces."""

@@ -105,6 +105,18 @@ def test_a_new_write_does_not_replace_what_was_acknowledged_meanwhile() -> None:
     Story().did(staged).begun(seal).did(put).says(seal, "refused").reads(3)
 
 
+def test_a_durable_write_without_an_answer_may_have_the_name_once_a_volatile_one_is_gone() -> None:
+    new = Stage(1, write=1, mode="new", durable=True, leased=False)
+
+    def told() -> Story:
+        return Story().did(new).gave_up(Seal(2, write=1)).did(Put(3, overwrites=False)).reads(3)
+
+    told().killed().reads(1).killed().reads(1)
+    told().killed().reads_nothing()
+    with pytest.raises(Inexplicable):
+        told().did(Drop(4, write=1)).killed().reads(1)
+
+
 def test_an_append_adds_its_rows_once_however_often_its_seal_is_made() -> None:
     append = Stage(2, write=2, mode="append", durable=False, leased=False)
     again = Stage(4, write=4, mode="append", durable=False, leased=False)
