@@ -8,7 +8,7 @@ pull's end counts only with status OK and, from a server of this kind, with tota
 
 Snapshot
     The endpoints' tickets. Those of a server of this kind name its generation, so an upstream dataset that was replaced
-    or lost is NOT_FOUND, never other data. With other servers ``repetition`` finds a second
+    or lost is NOT_FOUND, never other data. With other servers ``pulls`` finds a second
     pull that differs.
 
 Trust

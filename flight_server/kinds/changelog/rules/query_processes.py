@@ -28,10 +28,9 @@ import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError, KeepRule, OutOfBudget, Unavailable
 
-from .groups import Kept
-from .query_errors import ended, too_slow
-from .query_limits import DEFAULT_LIMITS, QueryLimits
+from .query_errors import DEFAULT_LIMITS, QueryLimits, ended, too_slow
 from .query_messages import Work, receive_answer, send_request
+from .ranked import Kept
 
 PROGRAM = "flight_server.kinds.changelog.rules.query_program"
 START_SECONDS = 60.0

@@ -44,8 +44,7 @@ from flight_server.memory import Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.storage import DiskTrouble, open_regular
 
-from .ages import Ages
-from .blocks import Block, of_block, to_block
+from .blocks import Ages, Block, of_block, to_block
 from .layout import Layout
 from .run import MAX_HASH, Damaged
 from .run_bytes import MAGIC, encode_tail, map_file, on_disk, read_at, read_footer
