@@ -245,6 +245,23 @@ class RunFile:
         if room.size_bytes < self.size_bytes:
             room.grow(self.size_bytes - room.size_bytes)
 
+    @classmethod
+    def of(cls, path: Path, parts: Sequence[Updates], room: Reservation, *, of_kept: float = 0.0) -> RunFile:
+        """A file of these updates; there is none after an error. Blocks. Raises as :class:`RunWriter`.
+
+        Args:
+            parts: one at least, each sorted.
+        """
+        layout = parts[0].layout
+        writer = RunWriter(path, layout, room, of_kept=of_kept)
+        try:
+            writer.add(Updates.joined(layout, parts))
+            writer.finish()
+            return cls(path, layout, room)
+        except BaseException:
+            writer.abandon()
+            raise
+
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions" in the module's text."""
         self.version = self.first_version = self.last_version = version
