@@ -143,7 +143,6 @@ class Node:
         self.locations = Locations()
         self.drain_requested = asyncio.Event()
         self.actions = Actions(
-            self.durability,
             self.observed,
             self.locations,
             drain_requested=self.drain_requested,

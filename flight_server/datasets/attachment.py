@@ -43,14 +43,6 @@ class Attachment:
         """The request with what the kind was asked for."""
         return request
 
-    def check_seal(self, dataset: Any) -> None:
-        """Raise Conflict if the action ``seal`` does not seal it."""
-        raise Conflict(
-            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a shuffle is sealed by the action; "
-            "a stream is sealed when its producer ends",
-            dataset=dataset.name,
-        )
-
     def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
         """Raise InvalidRequest if ``append`` does not take rows of this schema, or keys to delete."""
 
@@ -93,9 +85,6 @@ class Attachment:
 
 class _OfShuffle(Attachment):
     by_name = True
-
-    def check_seal(self, dataset: Any) -> None:
-        pass
 
 
 _STREAM, _SHUFFLE = Attachment(), _OfShuffle()

@@ -10,7 +10,7 @@ Who holds what
 
 Producing again
     A source's partition can be pulled again after a failure, or after its frames were released instead of spilled.
-    ``reopen`` starts from frame 0 under the same generation; ``sources.repetition`` checks that the same frames
+    ``reopen`` starts from frame 0 under the same generation; ``kinds.source.pulls`` checks that the same frames
     come. Totals stay known once sealed. ``epoch`` counts the reopenings: a task that has awaited compares it
     before it publishes, seals, fails or corrupts.
 

@@ -40,11 +40,10 @@ def accepting(
         only: it has only so many partitions from then on; readers of others get NotFound.
 
     Raises:
-        Conflict: see :meth:`Attempts.chosen`, or it is no shuffle, or was dropped.
+        Conflict: see :meth:`Attempts.chosen`, or the dataset was dropped.
         InvalidRequest: other partitions than ``only`` have frames.
         OutOfBudget: ``metadata`` has no room for the partitions. Each time nothing was changed.
     """
-    dataset.attached.check_seal(dataset)
     numbers: dict[int, int] = {}
     before: list[Attempt] | None = None
     while True:

@@ -2,6 +2,7 @@
 
     create    makes a dataset, or finds the one that an equal request has made
     sink      takes a put
+    seal      does the action ``seal``
     read      what a reader gets, unless it is the frames of partitions
     actions   that only this kind has
     metrics   of all its datasets; :class:`~flight_server.datasets.Attachment` has the facts of one
@@ -26,15 +27,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flight_server.concurrency import Background
-from flight_server.datasets import Catalogue, Dataset
+from flight_server.datasets import Catalogue, Dataset, Sealed
 from flight_server.frames import SchemaMessage
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     VERSIONED,
+    Conflict,
     CreateRequest,
     InvalidRequest,
     Kind,
     PutCommand,
+    SealRequest,
     Versions,
     wire,
 )
@@ -111,6 +114,18 @@ class DatasetKind:
             InvalidRequest, Conflict, NotFound, StaleTicket: the kind takes no such put.
         """
         raise NotImplementedError
+
+    async def seal(self, dataset: Dataset, request: SealRequest) -> Sealed:
+        """Do the action ``seal``.
+
+        Raises:
+            Conflict: the action seals no dataset of this kind; or as :func:`~flight_server.kinds.seals.seal`.
+        """
+        raise Conflict(
+            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a shuffle is sealed by the action; "
+            "a stream is sealed when its producer ends",
+            dataset=dataset.name,
+        )
 
     def read(self, dataset: Dataset, versions: Versions | None, until: int | None) -> VersionRead | None:
         """What a reader gets; None for the frames of partitions.

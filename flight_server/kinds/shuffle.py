@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flight_server.datasets import Attempt, Dataset
+from flight_server.datasets import Attempt, Dataset, Sealed
 from flight_server.frames import Frame, SchemaMessage
 from flight_server.protocol import (
     Commit,
@@ -41,6 +41,9 @@ class ShuffleKind(DatasetKind):
             self.catalogue.find(command.dataset, command.generation)
         check_no_deletes(self.catalogue, command)
         return AttemptSink(self._durability, command, dataset, schema)
+
+    async def seal(self, dataset: Dataset, request: SealRequest) -> Sealed:
+        return await seal(self._durability, dataset, request)
 
 
 class AttemptSink(FrameSink):

@@ -42,12 +42,24 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from .pool_statistics import PoolStatistics
 from .return_lock import ReturnLock
 
 FRESH_SECONDS = 1.0
 KEPT_FOR_FRESH = 8  # a part of 1/8
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """One consistent reading of a pool."""
+
+    name: str
+    limit_bytes: int | None
+    used_bytes: int
+    peak_bytes: int
+    waiting: int
+
 
 _pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
 
@@ -223,17 +235,11 @@ class MemoryPool:
 
     def statistics(self) -> PoolStatistics:
         with self._lock:
-            return PoolStatistics(
-                self.name, self.limit_bytes, self._used_bytes, self._peak_bytes, len(self._queue)
-            )
+            used, peak = self._used_bytes, self._peak_bytes
+            return PoolStatistics(self.name, self.limit_bytes, used, peak, self.waiting)
 
     def accounts(self) -> list[MemoryPool]:
         return list(self._accounts)
-
-    def reset_peak(self) -> None:
-        """Measure the peak from now on."""
-        with self._lock:
-            self._peak_bytes = self._used_bytes
 
     def tell_above(self, used_bytes: int | None, tell: Callable[[], object]) -> None:
         """Call ``tell`` once, the next time that the pool grows above so many bytes, in the thread that grows it and

@@ -22,14 +22,14 @@ import heapq
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from flight_server.concurrency import Background, Subscription, Waits, in_slices
 from flight_server.datasets import Catalogue, Counters, Dataset
 from flight_server.frames import Frame
 from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
-from flight_server.protocol import Fields, check_dataset_name, parse_json
+from flight_server.protocol import Body, Fields, InJson, check_dataset_name, integer, parse_json
 from flight_server.tiering import Spiller
 from flight_server.transfer import Delivery
 
@@ -56,17 +56,17 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Page:
+class Page(Body):
     """The part of a long answer that is asked for; ``dataset`` None for all datasets."""
 
-    dataset: str | None = None
-    first: int = 0
-    limit: int = MAX_PAGE
+    dataset: Annotated[str | None, InJson(Fields.any)] = None
+    first: Annotated[int, integer(0, _MAX_FIRST)] = 0
+    limit: Annotated[int, integer(1, MAX_PAGE)] = MAX_PAGE
 
     @classmethod
     def parse(cls, data: bytes, what: str) -> Page:
         """The page that an action's body asks for. Raises InvalidRequest."""
-        return cls._of(parse_json(data, what), what)
+        return cls.of(parse_json(data, what), what)
 
     @classmethod
     def of_query(cls, query: dict[str, str], what: str) -> Page:
@@ -74,16 +74,12 @@ class Page:
         numbers = {
             key: int(text) for key, text in query.items() if key != "dataset" and _NUMBER.fullmatch(text)
         }
-        return cls._of({**query, **numbers}, what)
+        return cls.of({**query, **numbers}, what)
 
-    @classmethod
-    def _of(cls, body: dict[str, Any], what: str) -> Page:
-        fields = Fields(body, what)
-        name = fields.any("dataset")
-        first = fields.integer("first", 0, _MAX_FIRST)
-        limit = fields.integer("limit", 1, MAX_PAGE)
-        fields.end()
-        return cls(None if name is None else check_dataset_name(name), first or 0, limit or MAX_PAGE)
+    def check(self, what: str) -> None:
+        super().check(what)
+        if self.dataset is not None:
+            check_dataset_name(self.dataset)
 
     def head(self, count: int) -> dict[str, int]:
         return {"first": self.first, "limit": self.limit, "count": count}

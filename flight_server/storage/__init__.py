@@ -11,7 +11,7 @@ from .disk_files import (
     sync_file,
     write_file,
 )
-from .disposal import Disposal, to_its_end
+from .disposal import Disposal, in_thread, to_its_end
 from .durable_files import MANIFEST_NAME, DurableFiles, Forgotten, Leaving
 from .manifest import DictionaryRecord, FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
 from .ownership import (

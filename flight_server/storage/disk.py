@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import structlog
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import directory_name
 
+from .disk_files import is_real_directory
 from .disposal import Disposal
-from .ownership import DATASETS_NAME, Marker
+from .ownership import DATASETS_NAME, Marker, read_marker
 from .segments import SegmentWriter, trouble_with
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
+
+_log = structlog.get_logger("flight_server.storage.disk")
 
 
 class Disk:
@@ -39,7 +44,7 @@ class Disk:
         self.lasting = data_dir is not None
         self.owner = ""
         self._held: Callable[[], bool] = lambda: True
-        self.foreign: list[str] = []  # paths in datasets_dir that are not this server's
+        self.foreign: list[str] = []  # paths that are not this server's, see own_directories
         # The spiller uses one at a time; reading back and sealing use the others.
         self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
         self.disposal = Disposal()
@@ -72,6 +77,18 @@ class Disk:
     def marker(self, name: str, generation: str) -> Marker:
         """The marker of a dataset's directory."""
         return Marker("dataset", self.owner, name, generation, self._held)
+
+    def own_directories(self, base: Path) -> Iterator[tuple[Path, Marker]]:
+        """The directories of this server's datasets below ``base``, by name. Others stay as they are, and are logged
+        and listed as ``foreign``. Blocks.
+        """
+        for directory in sorted(base.iterdir()):
+            marker = read_marker(directory) if is_real_directory(directory) else None
+            if marker is None or (marker.kind, marker.owner) != ("dataset", self.owner):
+                self.foreign.append(str(directory))
+                _log.warning("foreign_files_left_alone", path=str(directory))
+            else:
+                yield directory, marker
 
     @property
     def datasets_dir(self) -> Path | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -181,6 +182,13 @@ def _do_safely(work: Work) -> None:
         work()
     except Exception as error:  # noqa: BLE001  # the thread must go on
         _log.error("disposal_failed", exc_info=error)
+
+
+async def in_thread(
+    threads: Executor, work: Callable[..., T], *arguments: object, then: Callable[[], None] | None = None
+) -> T:
+    """The result of blocking work; a cancellation comes after it, and after ``then``: see :func:`to_its_end`."""
+    return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work, *arguments), then)
 
 
 async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = None) -> T:

@@ -60,7 +60,7 @@ from flight_server.storage import (
     Segment,
     SegmentSlice,
     SegmentWriter,
-    to_its_end,
+    in_thread,
 )
 
 from .lost_frames import frame_lost
@@ -208,14 +208,14 @@ class _Seal:
             check()
             description = _Description(dataset, self._files, catalogue, copies)
             try:
-                work = asyncio.get_running_loop().run_in_executor(
-                    catalogue.disk.io_threads, description.commit
-                )
+                threads = catalogue.disk.io_threads
                 if not dataset.attached.by_name:
-                    await to_its_end(work)  # cancelled: its producer has left, so it fails
+                    await in_thread(
+                        threads, description.commit
+                    )  # cancelled: its producer has left, so it fails
                     take_name()
                 else:
-                    await to_its_end(work, take_name)
+                    await in_thread(threads, description.commit, then=take_name)
             except (DiskTrouble, Forgotten):
                 raise
             except BaseException:

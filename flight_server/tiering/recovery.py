@@ -66,11 +66,9 @@ from flight_server.storage import (
     Segment,
     SegmentSlice,
     Torn,
-    is_real_directory,
     listed,
     noted_damage,
     put_aside,
-    read_marker,
     read_regular,
     remove_unused_directory,
     sweep_staging,
@@ -126,12 +124,8 @@ def recover(catalogue: Catalogue) -> Recovered:
     catalogue.disk.disposal.quarantine = listed(data_dir)
     before = len(catalogue.disk.disposal.quarantine)
     found: dict[str | None, list[_Generation]] = defaultdict(list)
-    for directory in sorted(base.iterdir()):
-        marker = read_marker(directory) if is_real_directory(directory) else None
-        if marker is None or (marker.kind, marker.owner) != ("dataset", catalogue.disk.owner):
-            catalogue.disk.foreign.append(str(directory))
-            _log.warning("foreign_files_left_alone", path=str(directory))
-        elif (generation := _read(directory, marker)) is None:
+    for directory, marker in catalogue.disk.own_directories(base):
+        if (generation := _read(directory, marker)) is None:
             _delete(directory)
         else:
             found[generation.dataset].append(generation)

@@ -10,20 +10,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 
-from flight_server.concurrency import at_once
 from flight_server.datasets import Dataset
 from flight_server.frames import Message
 from flight_server.storage import SegmentWriter
 
 BATCH_FRAMES = 4096
 
-
 Groups = list[tuple[SegmentWriter, list[Message]]]
-
-
-def pick(datasets: Sequence[Dataset], size_bytes: int) -> Groups:
-    """All steps of :func:`picking` in one."""
-    return at_once(picking(datasets, size_bytes))
 
 
 def picking(datasets: Sequence[Dataset], size_bytes: int) -> Generator[None, None, Groups]:

@@ -39,12 +39,12 @@ from flight_server.storage import Forgotten
 
 from .holds import Holds, gone
 from .journal import StateRecord, log_name, run_name
+from .planning import waiting
 from .rule_checks import RuleChecks
 from .rules import Rule
 from .runs import Layout, LogFile, MemoryRun, Run, RunFile
 from .timeline import Timeline, past_time
 from .views import View
-from .waiting import waiting
 
 DEFAULT_DELAY_SECONDS = 1.0
 FUEL_OF_A_ROW = 4

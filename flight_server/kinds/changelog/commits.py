@@ -42,7 +42,7 @@ from flight_server.protocol import (
     Transaction,
     Unavailable,
 )
-from flight_server.storage import DiskTrouble, sync_directory, to_its_end
+from flight_server.storage import DiskTrouble, in_thread, sync_directory
 
 from .changelog import Changelog, ChangelogState
 from .journal import LoggedCommit, commit_entry
@@ -252,11 +252,8 @@ class Commits:
             for version, waiting in enumerate(group, first)
         ]
         files = [file for waiting in group for file in waiting.files]
-        work = asyncio.get_running_loop().run_in_executor(
-            self._threads, _append, changelog, commits, group, files
-        )
         try:
-            updates = await to_its_end(work)
+            updates = await in_thread(self._threads, _append, changelog, commits, group, files)
         except DiskTrouble as trouble:
             _log.warning("commit_failed", dataset=changelog.name, trouble=str(trouble))
             frees = [waiting for waiting in group if waiting.only_removes] if trouble.full else []

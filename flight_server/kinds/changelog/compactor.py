@@ -37,7 +37,7 @@ import structlog
 from flight_server.concurrency import Background
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetDropped, FlightShuffleError
-from flight_server.storage import DiskTrouble, Forgotten, to_its_end
+from flight_server.storage import DiskTrouble, Forgotten, in_thread
 
 from .changelog import Changelog, ChangelogState
 from .merges import Merge
@@ -263,7 +263,7 @@ class Compactor:
             changelog.tick_at = time.monotonic() + TICK_SECONDS
             changelog.fuel_rows = TICK_ROWS
         threads = self._threads_of(changelog)
-        rows = await to_its_end(asyncio.get_running_loop().run_in_executor(threads, merge.step))
+        rows = await in_thread(threads, merge.step)
         if files:
             changelog.fuel_rows -= rows
         if merge.done:
@@ -275,7 +275,7 @@ class Compactor:
     async def _abandon(self, changelog: Changelog) -> None:
         threads = self._threads_of(changelog)
         for merge in list(changelog.merges):
-            await to_its_end(asyncio.get_running_loop().run_in_executor(threads, merge.abandon))
+            await in_thread(threads, merge.abandon)
 
     def _threads_of(self, changelog: Changelog) -> Executor:
         return changelog.querying or self._threads

@@ -30,21 +30,19 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 import structlog
 
 from flight_server.concurrency import Background
 from flight_server.protocol import FlightShuffleError, Transaction
-from flight_server.storage import DiskTrouble
+from flight_server.storage import DiskTrouble, in_thread
 
 from .changelog import Changelog, ChangelogState
 from .commits import Commits, delete_soon
 from .folding import emitted
 from .rules import Emitting
-from .runs import Damaged, RunFile, RunWriter, Updates
-from .saving import in_thread
+from .runs import Damaged, RunFile, Updates
 from .views import View
 from .writes import CHUNK_BYTES, CHUNK_ROWS
 
@@ -174,14 +172,10 @@ class Emitter:
                 rows += len(part)
                 size_bytes = sum(each.size_bytes for each in waiting)
                 if sum(map(len, waiting)) >= CHUNK_ROWS or size_bytes >= CHUNK_BYTES:
-                    files.append(
-                        await in_thread(self._threads, _file, self._target, self._target.next_run(), waiting)
-                    )
+                    files.append(await self._file(waiting))
                     waiting = []
             if files and waiting:
-                files.append(
-                    await in_thread(self._threads, _file, self._target, self._target.next_run(), waiting)
-                )
+                files.append(await self._file(waiting))
                 waiting = []
         except BaseException:
             for file in files:
@@ -195,6 +189,10 @@ class Emitter:
             )
             await self._commit(updates, files, rows, view.upper)
         self._position = view.upper
+
+    async def _file(self, parts: list[Updates]) -> RunFile:
+        target = self._target
+        return await in_thread(self._threads, RunFile.of, target.next_run(), parts, target.disk.empty())
 
     async def _commit(self, updates: Updates | None, files: list[RunFile], rows: int, version: int) -> None:
         transaction = Transaction(self._id, version, self._after)
@@ -219,18 +217,6 @@ class Emitter:
 def is_emitting(changelog: Changelog) -> bool:
     """Whether its rule names a changelog for what it puts together."""
     return isinstance(changelog.rule, Emitting) and changelog.rule.emitted_schema is not None
-
-
-def _file(changelog: Changelog, path: Path, parts: list[Updates]) -> RunFile:
-    """A run file of the updates, or none after an error. Runs in a thread."""
-    writer = RunWriter(path, changelog.layout, changelog.disk.empty())
-    try:
-        writer.add(Updates.joined(changelog.layout, parts))
-        writer.finish()
-        return RunFile(writer.path, changelog.layout, writer.room)
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 def _clock() -> float:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from concurrent.futures import Executor
 from functools import partial
 
 from flight_server.protocol import HoldRequest, NotFound, Unavailable
-from flight_server.storage import DiskTrouble, to_its_end
+from flight_server.storage import DiskTrouble, in_thread
 
 from .changelog import Changelog
 from .journal import hold_entry, release_entry
@@ -47,11 +46,7 @@ async def take_hold(changelog: Changelog, request: HoldRequest, threads: Executo
             hold = changelog.holds.put(request.hold, version, until, taken=now, owner=request.owner)
             entries.append(hold_entry(request.hold, hold))
         try:
-            await to_its_end(
-                asyncio.get_running_loop().run_in_executor(
-                    threads, partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS)
-                )
-            )
+            await in_thread(threads, partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS))
         except DiskTrouble as trouble:
             raise Unavailable(
                 f"dataset {changelog.name!r}: the hold is not on disk: {trouble}; ask again",

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from flight_server.protocol import CreateRequest
 from flight_server.storage import TransactionEntry, parse_transaction
 
 from .holds import Hold, Holds
@@ -77,6 +78,22 @@ class StateRecord:
     transactions: dict[str, TransactionEntry] = field(default_factory=dict)
     forgotten: str = ""
     merge: dict[str, Any] | None = None
+
+    @classmethod
+    def new(cls, request: CreateRequest, generation: str) -> StateRecord:
+        """Of a changelog that a request creates, with its schema and its delay."""
+        assert request.schema is not None
+        assert request.delay_seconds is not None
+        keep = None if request.keep is None else request.keep.to_json()
+        return cls(
+            request.dataset,
+            generation,
+            request.schema,
+            keep,
+            request.delay_seconds,
+            request.lease_seconds,
+            covered_time=time.time(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}

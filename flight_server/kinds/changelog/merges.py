@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from flight_server.keys import unique
 from flight_server.memory import MemoryPool, Reservation
+from flight_server.storage import in_thread
 
 from . import views
 from .changelog import Changelog, ChangelogState
@@ -50,7 +51,7 @@ from .large_keys import needed, pieces
 from .left_out import LeftOut
 from .planning import Plan
 from .runs import DELETE, MAX_HASH, Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
-from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
+from .saving import OF_KEPT_FOR_MERGES, delete_covered, rotate, save, state_of
 from .views import View, slice_end
 
 CHECKPOINT_ROWS = 1 << 20

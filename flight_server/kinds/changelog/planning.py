@@ -36,7 +36,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
+from .holds import HeldBack
 from .runs import MemoryRun, Run
 
 FAN_IN = 4
@@ -160,3 +162,31 @@ def _tier(group: Runs) -> Runs | None:
 
 def _is_large(group: Runs) -> bool:
     return sum(run.rows for run in group) > MEMORY_ROWS or sum(run.size_bytes for run in group) > MEMORY_BYTES
+
+
+def waiting(
+    runs: Sequence[Run], horizon: int, since: int, held: HeldBack | None, *, merging: bool, fuel_rows: int
+) -> dict[str, Any]:
+    """How many rows may be garbage, and why no merge takes them yet, for ``statistics``.
+
+    Args:
+        horizon: the version up to which compaction would go without holds.
+        since: that up to which it may go now.
+        held: the hold that compaction waits for.
+
+    Returns:
+        ``garbage_rows``: at most so many rows, of those older than the delay, are not needed. ``waits_for``: what the
+        next merge of them waits for: ``nothing`` (there are none), ``merge`` (one goes on), ``fuel``, ``delay`` (all
+        rows that may be garbage are younger), ``rows`` (there are so few that it waits for more, some seconds at most),
+        or the hold and its owner.
+    """
+    garbage, free = old_rows(runs, horizon), old_rows(runs, since)
+    if merging:
+        waits_for = "merge" if fuel_rows > 0 else "fuel"
+    elif held is not None and garbage > free:
+        waits_for = str(held)
+    elif free:
+        waits_for = "rows"
+    else:
+        waits_for = "delay" if any(run.last_version > horizon for run in runs) else "nothing"
+    return {"garbage_rows": garbage, "waits_for": waits_for}

@@ -20,7 +20,6 @@ Versions
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator
@@ -35,7 +34,7 @@ from flight_server.concurrency import Waits
 from flight_server.kinds import VersionBurst, VersionedMessage
 from flight_server.memory import Budget, Reservation, reserve
 from flight_server.protocol import DataQuarantined, Draining, InvalidRequest, Unavailable, Versions
-from flight_server.storage import to_its_end
+from flight_server.storage import in_thread
 from flight_server.tiering import Reader
 
 from .changelog import Changelog
@@ -198,7 +197,7 @@ class ChangelogReads:
                 if part is not None:
                     return self._encoded(part, upto)
             del view
-            return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work))
+            return await in_thread(threads, work)
         except Damaged as damage:
             changelog.damaged(str(damage))
             raise DataQuarantined(

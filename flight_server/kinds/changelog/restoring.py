@@ -27,11 +27,10 @@ from flight_server.storage import (
     Marker,
     NotAFile,
     Quarantined,
-    is_real_directory,
     noted_damage,
     put_aside,
-    read_marker,
     sync_directory,
+    sync_file,
 )
 
 from .changelog import Changelog
@@ -39,7 +38,6 @@ from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, dele
 from .journal import StateRecord, bring_back_hold, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
-from .rules import make_rule
 from .runs import (
     Ages,
     Block,
@@ -76,12 +74,7 @@ def recover_changelogs(store: Store) -> int:
     base = disk.data_dir / CHANGELOGS_NAME
     base.mkdir(exist_ok=True)
     found = 0
-    for directory in sorted(base.iterdir()):
-        marker = read_marker(directory) if is_real_directory(directory) else None
-        if marker is None or (marker.kind, marker.owner) != ("dataset", disk.owner):
-            disk.foreign.append(str(directory))
-            _log.warning("foreign_files_left_alone", path=str(directory))
-            continue
+    for directory, marker in disk.own_directories(base):
         try:
             try:
                 said_state = read_state(directory)
@@ -112,16 +105,7 @@ def _recover(store: Store, directory: Path, marker: Marker, state: StateRecord) 
     catalogue = store.catalogue
     keep = None if state.keep is None else KeepRule.parse(state.keep)
     layout = Layout(_schema(state), keep)
-    changelog = Changelog(
-        state,
-        layout,
-        make_rule(keep, layout.schema, store.queries),
-        directory,
-        disk=catalogue.disk.pool,
-        metadata=catalogue.budget.metadata,
-        max_lag_seconds=store.max_lag_seconds,
-        hooks=store,
-    )
+    changelog = store.changelog_of(state, layout, keep, directory)
     damage = noted_damage(directory, marker)
     changelog.runs = tuple(_run(changelog, name, version) for name, version in state.runs)
     changelog.holds.lapsed = {name: int(version) for name, version in state.lapsed.items()}
@@ -238,11 +222,7 @@ def _replay_entry(
 def _cut(path: Path, size_bytes: int) -> None:
     _log.warning("torn_tail_cut", path=str(path), size_bytes=size_bytes)
     os.truncate(path, size_bytes)
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_file(path)
     sync_directory(path.parent)
 
 

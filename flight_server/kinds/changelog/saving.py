@@ -5,19 +5,14 @@ The callers hold the changelog's ``turn``.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TypeVar
 
-from flight_server.storage import to_its_end
+from flight_server.storage import in_thread
 
 from .changelog import Changelog
 from .journal import StateRecord, stored_hold
 from .runs import LogFile, MemoryRun, Run, RunFile
 from .timeline import wall_time
-
-T = TypeVar("T")
 
 KEPT_DISK_PARTS = 8
 """While there is a changelog, one part in so many of the disk limit is kept for what makes room: see the next three."""
@@ -106,11 +101,6 @@ def delete_covered(changelog: Changelog, runs: tuple[Run, ...], covered: int) ->
         else:
             left.append((last, log))
     changelog.logs = [*left, changelog.logs[-1]]
-
-
-async def in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:
-    """The result of blocking work; a cancellation comes after it."""
-    return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work, *arguments))
 
 
 def _covered(runs: tuple[Run, ...], upper: int) -> int:

@@ -7,7 +7,6 @@ server whose data directory ends with it.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,13 +27,14 @@ from flight_server.protocol import (
     FlightShuffleError,
     HoldRequest,
     InvalidRequest,
+    KeepRule,
     Kind,
     OutOfBudget,
     RuleName,
     Unavailable,
     directory_name,
 )
-from flight_server.storage import DiskTrouble, Quarantined, to_its_end
+from flight_server.storage import DiskTrouble, Quarantined, in_thread
 
 from .attached_changelog import AttachedChangelog
 from .changelog import DEFAULT_DELAY_SECONDS, Changelog, ChangelogState
@@ -43,10 +43,10 @@ from .commits import Commits
 from .compactor import Compactor
 from .emitting import Emitter, is_emitting
 from .holding import take_hold
-from .making import new_changelog
+from .journal import StateRecord
 from .reads import ChangelogReads
 from .rule_checks import RuleChecks
-from .rules import SAMPLE_BYTES, Emitting, Query, QueryProcesses
+from .rules import SAMPLE_BYTES, Emitting, Query, QueryProcesses, make_rule
 from .runs import Layout
 from .saving import KEPT_DISK_PARTS
 from .writes import ChangelogWrite
@@ -178,11 +178,7 @@ class Store:
         directory = self._directory(request.dataset, dataset.generation)
         own = request.keep is not None and request.keep.rule is RuleName.SQL
         threads = self._declaring if own else self.threads
-        changelog = await to_its_end(
-            asyncio.get_running_loop().run_in_executor(
-                threads, self._new, request, dataset.generation, layout, directory
-            )
-        )
+        changelog = await in_thread(threads, self._new, request, dataset.generation, layout, directory)
         self._check_emitted(changelog)
         self._count(changelog)
         files = ChangelogFiles(directory, self.catalogue.disk.marker(request.dataset, dataset.generation))
@@ -197,8 +193,7 @@ class Store:
             self.catalogue.install(dataset)
 
         try:
-            work = asyncio.get_running_loop().run_in_executor(self.threads, files.create, changelog.declared)
-            await to_its_end(work, take_name)
+            await in_thread(self.threads, files.create, changelog.declared, then=take_name)
         except BaseException as error:
             if dataset.files is not files:  # it has not got the name, so that no start may find it
                 self.catalogue.disk.disposal.forget(files)
@@ -270,17 +265,27 @@ class Store:
             self.wake(changelog)
 
     def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
-        """In a thread: a rule's first use may import libraries, and a query is tried."""
-        return new_changelog(
-            request,
-            generation,
+        """In a thread: a rule's first use may import libraries, and a query is tried. Raises InvalidRequest if the rule
+        does not fit the schema, and what :meth:`Query.check` raises.
+        """
+        changelog = self.changelog_of(StateRecord.new(request, generation), layout, request.keep, directory)
+        if isinstance(changelog.rule, Query):
+            changelog.rule.check()
+        return changelog
+
+    def changelog_of(
+        self, state: StateRecord, layout: Layout, keep: KeepRule | None, directory: Path
+    ) -> Changelog:
+        """A changelog in this state, without its runs and logs. Raises as :func:`make_rule`."""
+        return Changelog(
+            state,
             layout,
+            make_rule(keep, layout.schema, self.queries),
             directory,
             disk=self.catalogue.disk.pool,
             metadata=self.catalogue.budget.metadata,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
-            queries=self.queries,
         )
 
     def _count(self, changelog: Changelog) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
 
 from flight_server.concurrency import Background
 from flight_server.datasets import Attempt, Dataset, Sealed, check_mode
@@ -29,13 +28,11 @@ from flight_server.protocol import (
     WriteMode,
     wire,
 )
-from flight_server.storage import DiskTrouble, to_its_end
+from flight_server.storage import DiskTrouble, in_thread
 from flight_server.tiering import Admission
 
 from .store import Store
 from .writes import ChangelogWrite
-
-T = TypeVar("T")
 
 
 class VersionAppends:
@@ -141,7 +138,7 @@ class VersionAppends:
             sent = frame.dictionaries
             inspected, room = await self._inspected(decoder, staged, frame)
             accepted = (
-                await self._in_thread(decoder.decode, inspected)
+                await in_thread(self._catalogue.disk.io_threads, decoder.decode, inspected)
                 if inspected.costly
                 else decoder.decode(inspected)
             )
@@ -155,7 +152,11 @@ class VersionAppends:
         room = await self._room(staged, message.size_bytes)
         payload = message.at_hand()
         try:
-            data = await self._in_thread(message.read_back) if payload is None else payload.data
+            data = (
+                await in_thread(self._catalogue.disk.io_threads, message.read_back)
+                if payload is None
+                else payload.data
+            )
         except DiskTrouble as trouble:
             raise ReadTrouble(
                 f"dataset {staged.name!r}: the disk does not give back what was staged: {trouble}; seal it again later",
@@ -169,7 +170,3 @@ class VersionAppends:
 
     async def _room(self, staged: Dataset, size_bytes: int) -> Reservation:
         return await self._admission.admit(size_bytes, dataset=staged.name, partition=None, peer="seal")
-
-    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        loop = asyncio.get_running_loop()
-        return await to_its_end(loop.run_in_executor(self._catalogue.disk.io_threads, work, *arguments))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
-from flight_server.storage import DiskTrouble
+from flight_server.storage import DiskTrouble, in_thread
 
 from .changelog import Changelog
 from .commits import Commits, delete_soon
 from .deletes import tombstones
-from .runs import RunFile, RunWriter, Updates, is_encoded
-from .saving import OF_KEPT_FOR_DELETES, in_thread
+from .runs import RunFile, Updates, is_encoded
+from .saving import OF_KEPT_FOR_DELETES
 
 CHUNK_ROWS = 256 << 10
 CHUNK_BYTES = 16 << 20
@@ -164,7 +164,11 @@ class ChangelogWrite:
         try:
             updates = await in_thread(self._threads, self._made, changelog, batches)
             await self._check_rule(updates)
-            file = await in_thread(self._threads, _file, changelog, changelog.next_run(), updates)
+            of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
+            write = partial(RunFile.of, of_kept=of_kept)
+            file = await in_thread(
+                self._threads, write, changelog.next_run(), [updates], changelog.disk.empty()
+            )
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
@@ -195,16 +199,3 @@ def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 def _tombstones(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
     return tombstones(changelog.layout, batches, changelog.name)
-
-
-def _file(changelog: Changelog, path: Path, updates: Updates) -> RunFile:
-    """A run file of these, or none after an error. Runs in a thread."""
-    of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
-    writer = RunWriter(path, changelog.layout, changelog.disk.empty(), of_kept=of_kept)
-    try:
-        writer.add(updates)
-        writer.finish()
-        return RunFile(writer.path, changelog.layout, writer.room)
-    except BaseException:
-        writer.abandon()
-        raise

@@ -140,7 +140,7 @@ class Sources:
         assert request.source is not None
         allowed = self._allowed
         if "flight" in request.source:
-            spec = FlightSpec.parse(request.source)
+            spec = FlightSpec.of(request.source)
             if not any(each.covers(spec.location) for each in allowed.flight):
                 raise Forbidden(
                     f"source: this server does not pull from {spec.location}: it would have to be started with "
@@ -157,7 +157,7 @@ class Sources:
                 relay.schema.check_same(wanted, request.dataset)
             return relay
         return await FileSource.open(
-            FileSpec.parse(request.source),
+            FileSpec.of(request.source),
             _Anywhere(Roots(allowed.roots), S3Files() if allowed.s3 else None),
             None if wanted is None else wanted.schema,
             self._pulling.background,

@@ -28,7 +28,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol, Self
+from typing import Annotated, Any, NoReturn, Protocol, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -39,11 +39,16 @@ from flight_server.frames import Checked, Encoder, SchemaMessage, check_text, me
 from flight_server.memory import Decoding
 from flight_server.protocol import (
     MAX_PARTITIONS,
+    Body,
+    Faults,
     Fields,
     FlightShuffleError,
+    InJson,
     InvalidRequest,
     PartitionFailed,
     SourceUnavailable,
+    Text,
+    integer,
 )
 
 from .formats import Format, format_named
@@ -74,25 +79,8 @@ class Files(Protocol):
     def open(self, path: str) -> OpenFile: ...
 
 
-@dataclass(frozen=True)
-class FileSpec:
-    """The ``source`` of a ``create``."""
-
-    format: Format
-    paths: tuple[str, ...]
-    columns: tuple[str, ...] | None
-    batch_rows: int | None
-
-    @classmethod
-    def parse(cls, body: dict[str, Any]) -> FileSpec:
-        fields = Fields(body, "source")
-        format_ = format_named(str(fields.required("format")))
-        path, paths, columns = fields.text("path"), _texts(fields, "paths"), _texts(fields, "columns")
-        batch_rows = fields.integer("batch_rows", 1, 1 << 31)
-        fields.end()
-        if (path is None) == (paths is None):
-            raise InvalidRequest("source: give 'path', or 'paths' with at least one")
-        return cls(format_, (path,) if path is not None else paths or (), columns, batch_rows)
+def _format(fields: Fields, key: str) -> Format:
+    return format_named(str(fields.required(key)))
 
 
 def _texts(fields: Fields, key: str) -> tuple[str, ...] | None:
@@ -104,6 +92,28 @@ def _texts(fields: Fields, key: str) -> tuple[str, ...] | None:
     if len(set(value)) != len(value):
         raise InvalidRequest(f"source: {key!r} names something twice")
     return tuple(value)
+
+
+@dataclass(frozen=True)
+class FileSpec(Body, what="source"):
+    """The ``source`` of a ``create``."""
+
+    format: Annotated[Format, InJson(_format)]
+    path: Text = None
+    paths: Annotated[tuple[str, ...] | None, InJson(_texts)] = None
+    columns: Annotated[tuple[str, ...] | None, InJson(_texts)] = None
+    batch_rows: Annotated[int | None, integer(1, 1 << 31)] = None
+
+    def faults(self, what: str) -> Faults:
+        yield (
+            (self.path is None) == (self.paths is None),
+            f"{what}: give 'path', or 'paths' with at least one",
+        )
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """All paths."""
+        return (self.path,) if self.path is not None else self.paths or ()
 
 
 @dataclass(frozen=True)
@@ -256,9 +266,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _look(spec: FileSpec, where: Files, wanted: pa.Schema | None) -> tuple[list[_File], pa.Schema]:
-    paths = sorted({path for given in spec.paths for path in where.files(given)})
+    paths = sorted({path for given in spec.given for path in where.files(given)})
     if not paths:
-        raise InvalidRequest(f"source: there is no file below {', '.join(spec.paths)}")
+        raise InvalidRequest(f"source: there is no file below {', '.join(spec.given)}")
     if len(paths) > MAX_PARTITIONS:
         raise InvalidRequest(
             f"source: {len(paths)} files are more than the {MAX_PARTITIONS} partitions that a dataset may have"

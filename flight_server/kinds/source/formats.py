@@ -6,7 +6,12 @@ batches. Everything here blocks and uses one thread.
 Memory
     A reader holds one batch and what it is decoded from: of Parquet about ``TARGET_BYTES`` and the pages under it
     (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of CSV a block of
-    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written, for which it asks for room first (``decoded_sizes``).
+    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written, for which it asks for room first.
+
+    Of an IPC file the size of a batch is known before Arrow reads it. Of a compressed one it is the sum of the sizes
+    before its compressed buffers, which Arrow allocates: a file of 38 KiB can hold a batch of a gigabyte. Of another
+    one it is that of its body. A file's dictionaries are read with its first batch, those of a stream with the batch
+    behind them.
 
 Headers
     A Parquet footer, an IPC footer or schema, and the first line of a CSV file are parsed in one piece, into ten times
@@ -30,9 +35,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from flight_server.frames import TARGET_BYTES, check_footer, measure
-from flight_server.protocol import CONTINUATION, END_OF_STREAM, BadFrame, InvalidRequest
-
-from .decoded_sizes import Hold, held, of_file, of_stream
+from flight_server.protocol import CONTINUATION, END_OF_STREAM, BadFrame, InvalidRequest, ipc_framing
 
 MAX_BATCH_ROWS = 65_536
 CSV_BLOCK_BYTES = 4 << 20
@@ -87,7 +90,7 @@ class Ipc:
         included = [index for index, name in enumerate(names) if name in wanted_names]
         options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
         reader, sizes = self._open(stream, options)
-        yield from held(_each(reader), sizes, hold)
+        yield from _held(_each(reader), sizes, hold)
 
     def _open(self, stream: Any, options: Any = None) -> tuple[Any, Iterator[int]]:
         """Arrow's reader, and the sizes of the batches that it will give."""
@@ -98,7 +101,7 @@ class Ipc:
                 end_bytes = footer_bytes + 4 + len(_IPC_MAGIC)
                 footer = stream.read_at(footer_bytes, stream.size() - end_bytes)
                 _unfolded(check_footer, footer)
-            return pa.ipc.open_file(stream, options=options), of_file(stream, footer)
+            return pa.ipc.open_file(stream, options=options), _sizes_in_file(stream, footer)
         size_bytes = stream.size()
         end_bytes = len(END_OF_STREAM)
         if size_bytes < end_bytes or stream.read_at(end_bytes, size_bytes - end_bytes) != END_OF_STREAM:
@@ -112,7 +115,7 @@ class Ipc:
         _check_header(header_bytes)
         _unfolded(measure, stream.read_at(header_bytes, at))
         stream.seek(0)
-        return pa.ipc.open_stream(stream, options=options), of_stream(stream, 0)
+        return pa.ipc.open_stream(stream, options=options), _sizes_in_stream(stream, 0)
 
 
 def _each(reader: Any) -> Iterator[pa.RecordBatch]:
@@ -197,3 +200,69 @@ def format_named(name: str) -> Format:
     if found is None:
         raise InvalidRequest(f"source: 'format' is one of {', '.join(FORMATS)}, not {name!r}")
     return found
+
+
+_AT_ONCE_BYTES = 4 << 20
+"""A body of this size is read in one piece: an object store takes as long for 8 bytes."""
+
+Hold = Callable[[int], None]
+"""Called with the bytes of the next batch before it is read; raises if there is no room for it."""
+
+
+def _sizes_in_file(stream: Any, footer: bytes) -> Iterator[int]:
+    """The size of each batch of an IPC file."""
+    dictionaries, batches = ipc_framing.footer_blocks(footer)
+    kept_bytes = sum(_size(stream, *place) for place in dictionaries)
+    for place in batches:
+        yield kept_bytes + _size(stream, *place)
+
+
+def _sizes_in_stream(stream: Any, first: int) -> Iterator[int]:
+    """The size of each batch of an IPC stream whose schema message begins at ``first``.
+
+    Arrow's stream reader goes on where the file stands, so its position is as it was at each batch.
+    """
+    at, kept_bytes, stands = first, 0, stream.tell()
+    while True:
+        prefix = stream.read_at(8, at)
+        prefix_bytes = 8 if prefix.startswith(ipc_framing.CONTINUATION) else 4
+        header_bytes = int.from_bytes(prefix[prefix_bytes - 4 : prefix_bytes], "little")
+        if not header_bytes:
+            return
+        header = ipc_framing.IpcHeader(stream.read_at(header_bytes, at + prefix_bytes))
+        kind = header.kind
+        if kind is ipc_framing.MessageKind.DICTIONARY:
+            kept_bytes += _size(stream, at, prefix_bytes + header_bytes)
+        elif kind is ipc_framing.MessageKind.RECORD_BATCH:
+            size_bytes = kept_bytes + _size(stream, at, prefix_bytes + header_bytes)
+            stream.seek(stands)
+            yield size_bytes
+            stands = stream.tell()
+        at += prefix_bytes + header_bytes + header.body_bytes
+
+
+def _held(batches: Iterator[pa.RecordBatch], sizes: Iterator[int], hold: Hold) -> Iterator[pa.RecordBatch]:
+    """The batches, each after ``hold`` was called with its size."""
+    try:
+        for size_bytes in sizes:
+            hold(size_bytes)
+            yield next(batches)
+    except BadFrame as bad:
+        raise pa.ArrowInvalid(bad.message) from None
+    except StopIteration:
+        raise pa.ArrowInvalid("it ends before its last batch") from None
+
+
+def _size(stream: Any, position: int, encapsulated_bytes: int) -> int:
+    """Of the message at this position, whose header with its prefix has so many bytes."""
+    header = ipc_framing.IpcHeader(ipc_framing.schema_header(stream.read_at(encapsulated_bytes, position)))
+    body, body_bytes = position + encapsulated_bytes, header.body_bytes
+    whole = stream.read_at(body_bytes, body) if 0 < body_bytes <= _AT_ONCE_BYTES else None
+
+    def said(offset: int) -> int:
+        piece = stream.read_at(8, body + offset) if whole is None else whole[offset : offset + 8]
+        if len(piece) < 8:
+            raise ValueError("a buffer outside of the body")
+        return int.from_bytes(piece, "little", signed=True)
+
+    return max(body_bytes, header.decompressed_bytes(said))

@@ -8,7 +8,7 @@ pull's end counts only with status OK and, from a server of this kind, with tota
 
 Snapshot
     The endpoints' tickets. Those of a server of this kind name its generation, so an upstream dataset that was replaced
-    or lost is NOT_FOUND, never other data. With other servers ``repetition`` finds a second
+    or lost is NOT_FOUND, never other data. With other servers ``pulls`` finds a second
     pull that differs.
 
 Trust
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import grpc
 import pyarrow as pa
@@ -46,13 +46,17 @@ from flight_server.protocol import (
     REUSE_CONNECTION,
     ROWS_TRAILER,
     BadFrame,
+    Body,
+    Faults,
     Fields,
     FlightShuffleError,
+    InJson,
     InvalidRequest,
+    Name,
     NotFound,
     PartitionFailed,
     SourceUnavailable,
-    check_dataset_name,
+    Text,
     from_json,
     ipc_framing,
     parse_json,
@@ -66,28 +70,25 @@ ASK_SECONDS = 30.0
 WINDOW_BYTES = 4 << 20
 
 
+def _location(fields: Fields, key: str) -> FlightLocation:
+    try:
+        return FlightLocation.parse(str(fields.required(key)))
+    except ValueError as error:
+        raise InvalidRequest(f"{fields.what}: {key!r}: {error}") from None
+
+
 @dataclass(frozen=True)
-class FlightSpec:
+class FlightSpec(Body, what="source"):
     """The ``source`` of a ``create``."""
 
-    location: FlightLocation
-    dataset: str
-    generation: str | None
-    token: str | None
+    location: Annotated[FlightLocation, InJson(_location, "flight")]
+    dataset: Name
+    generation: Text = None
+    token: Text = None
 
-    @classmethod
-    def parse(cls, body: dict[str, Any]) -> FlightSpec:
-        fields = Fields(body, "source")
-        try:
-            location = FlightLocation.parse(str(fields.required("flight")))
-        except ValueError as error:
-            raise InvalidRequest(f"source: 'flight': {error}") from None
-        dataset = check_dataset_name(fields.required("dataset"))
-        generation, token = fields.text("generation"), fields.text("token")
-        fields.end()
-        if location.port is None or location.tls is None:
-            raise InvalidRequest("source: 'flight' is grpc://host:port or grpc+tls://host:port")
-        return cls(location, dataset, generation, token)
+    def faults(self, what: str) -> Faults:
+        wrong = self.location.port is None or self.location.tls is None
+        yield wrong, f"{what}: 'flight' is grpc://host:port or grpc+tls://host:port"
 
     def __str__(self) -> str:
         return f"{self.location} dataset {self.dataset!r}"

@@ -14,7 +14,6 @@ from pyarrow import flight
 from flight_server.concurrency import dumped, in_steps
 from flight_server.datasets import meant
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
-from flight_server.kinds import seal
 from flight_server.protocol import (
     ACKNOWLEDGE,
     ACTIONS,
@@ -39,7 +38,6 @@ from flight_server.protocol import (
     wire,
 )
 from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
-from flight_server.tiering import Durability
 from flight_server.transfer import plan
 
 
@@ -48,15 +46,13 @@ class Actions:
 
     def __init__(
         self,
-        durability: Durability,
         observed: reports.Observed,
         locations: Locations,
         *,
         drain_requested: asyncio.Event,
         drain_grace_seconds: float,
     ) -> None:
-        self._catalogue = durability.catalogue
-        self._durability = durability
+        self._catalogue = observed.catalogue
         self._kinds = observed.kinds
         self._observed = observed
         self._lanes = locations
@@ -107,7 +103,7 @@ class Actions:
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
         if sealed is None:
             dataset = self._catalogue.find(request.dataset, request.generation)
-            sealed = await seal(self._durability, dataset, request)
+            sealed = await self._kinds[dataset.kind].seal(dataset, request)
         return await dumped(
             {
                 "dataset": request.dataset,

@@ -1,4 +1,5 @@
-"""The bulk lane for reading versions: ``GET /v1/datasets/{name}/partitions/0?as_of=…&after=…&follow=true``.
+"""The bulk lane for versions: ``POST /v1/hold``, with which the page ends holds, and
+``GET /v1/datasets/{name}/partitions/0?as_of=…&after=…&follow=true``.
 
 Guarantee: as ``bulk_get``'s: the terminator follows only the end of a snapshot or of deltas; a follower's stream is
 cut. Each message's ``custom_metadata`` names its version.
@@ -6,13 +7,14 @@ cut. Each message's ``custom_metadata`` names its version.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from flight_server.datasets import Dataset
-from flight_server.kinds import VersionRead
+from flight_server.kinds import Action, VersionRead
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,
@@ -20,6 +22,7 @@ from flight_server.protocol import (
     FRAMES_TRAILER,
     PARTITION_HEADER,
     ROWS_TRAILER,
+    InvalidRequest,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
@@ -90,3 +93,27 @@ class BulkVersionRead:
         finally:
             stream.cut_unless_whole()
         return stream
+
+
+HOLD_PATH = "/v1/hold"
+MAX_BODY_BYTES = 4096
+
+
+async def answer_hold(request: web.Request, action: Action, stall_seconds: float) -> dict[str, object]:
+    """The answer to ``POST /v1/hold``, whose body is that of the action ``hold``.
+
+    Raises:
+        InvalidRequest: the body has no length, is longer than ``MAX_BODY_BYTES``, or takes longer than
+            ``stall_seconds``; or as the action, like its other errors.
+    """
+    size_bytes = request.content_length
+    if size_bytes is None or size_bytes > MAX_BODY_BYTES:
+        raise InvalidRequest(
+            f"{HOLD_PATH} takes JSON of at most {MAX_BODY_BYTES} bytes, with a Content-Length"
+        )
+    try:
+        async with asyncio.timeout(stall_seconds):
+            body = await request.content.readexactly(size_bytes)
+    except (TimeoutError, asyncio.IncompleteReadError):
+        raise InvalidRequest(f"{HOLD_PATH}: the body did not come") from None
+    return await action(body)

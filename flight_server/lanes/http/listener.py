@@ -5,7 +5,7 @@
     GET  /v1/datasets/{dataset}?generation=…                          all its partitions (``bulk_get``)
     HEAD of both                                                      generation, sealed, totals
     POST /v1/put                                                      takes a put        (``bulk_put``)
-    POST /v1/hold                                                     as the action      (``http_hold``)
+    POST /v1/hold                                                     as the action      (``bulk_versions``)
     GET  /v1/datasets?prefix=…                                        the datasets       (``reports``)
     GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names; these
                                                                       three in pages: first=…&limit=…
@@ -75,9 +75,8 @@ from flight_server.transfer import PutReceiver, Reads
 
 from .bulk_get import ArrowStream, BulkRead
 from .bulk_put import READ_BYTES, Intake
-from .bulk_versions import BulkVersionRead
+from .bulk_versions import HOLD_PATH, BulkVersionRead, answer_hold
 from .http_errors import Runner, refusal
-from .http_hold import HOLD_PATH, answer_hold
 from .listening import bind
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
 

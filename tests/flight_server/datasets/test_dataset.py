@@ -162,11 +162,6 @@ def test_the_last_declared_producer_is_told_to_seal() -> None:
     assert write(dataset, 1, "a")
 
 
-def test_only_a_shuffle_is_sealed_by_the_action() -> None:
-    with pytest.raises(Conflict, match="only a shuffle"):
-        accept(Dataset("d"), None)
-
-
 def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:
     pool = MemoryPool(None)
     dataset = shuffle()

@@ -15,7 +15,7 @@ from flight_server.concurrency import slices
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.transactions import ID_BYTES
-from flight_server.kinds import seals
+from flight_server.kinds import DatasetKind, seals
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from flight_server.protocol.errors import Conflict, FlightShuffleError, InvalidRequest, NotFound
 from tests.support.catalogues import expired, new_catalogue
@@ -68,6 +68,12 @@ async def test_an_append_takes_partitions_with_frames_only_and_the_first_one_is_
     assert [first.partition(index).totals.frames for index in range(4)] == [0, 1, 0, 1]
     with pytest.raises(NotFound):
         first.partition(4)
+
+
+async def test_only_a_shuffle_is_sealed_by_the_action(catalogue: Catalogue) -> None:
+    dataset, _ = catalogue.create(CreateRequest("d"), None)
+    with pytest.raises(Conflict, match="only a shuffle"):
+        await DatasetKind(catalogue).seal(dataset, SealRequest("d"))
 
 
 async def test_a_seal_that_is_repeated_is_harmless_where_it_has_the_name(catalogue: Catalogue) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from flight_server.concurrency import at_once
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import CreateRequest
-from flight_server.tiering import victims
+from flight_server.tiering.victims import Groups, picking
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame, spill
 
@@ -20,6 +21,11 @@ def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
     catalogue = new_catalogue(tmp_path, 64 << 20)
     yield catalogue
     catalogue.close()
+
+
+def pick(datasets: Sequence[Dataset], size_bytes: int) -> Groups:
+    """All steps in one."""
+    return at_once(picking(datasets, size_bytes))
 
 
 def filled(catalogue: Catalogue, name: str, *sizes: int) -> Dataset:
@@ -33,22 +39,22 @@ def filled(catalogue: Catalogue, name: str, *sizes: int) -> Dataset:
 def test_the_oldest_dataset_is_spilled_first_and_only_as_much_as_is_wanted(catalogue: Catalogue) -> None:
     old, new = filled(catalogue, "old", 10, 10), filled(catalogue, "new", 10, 10)
     frames = list(old.partition(0).frames())
-    ((writer, picked),) = victims.pick(catalogue.alive(), 15)
+    ((writer, picked),) = pick(catalogue.alive(), 15)
     assert writer is old.writer
     assert picked == frames
-    groups = victims.pick(catalogue.alive(), 25)
+    groups = pick(catalogue.alive(), 25)
     assert [writer for writer, _ in groups] == [old.writer, new.writer]
     assert sum(len(picked) for _, picked in groups) == 3
-    assert sum(len(picked) for _, picked in victims.pick(catalogue.alive(), 1 << 30)) == 4
+    assert sum(len(picked) for _, picked in pick(catalogue.alive(), 1 << 30)) == 4
     for each in frames:
         spill(each)
-    assert [writer for writer, _ in victims.pick(catalogue.alive(), 10)] == [new.writer]
+    assert [writer for writer, _ in pick(catalogue.alive(), 10)] == [new.writer]
 
 
 def test_what_a_reader_is_near_is_spilled_last(catalogue: Catalogue) -> None:
     read, idle = filled(catalogue, "read", *[10] * 5), filled(catalogue, "idle", 10)
     with read.partition(0).subscribe():
-        groups = victims.pick(catalogue.alive(), 40)
+        groups = pick(catalogue.alive(), 40)
         assert [writer for writer, _ in groups] == [read.writer, idle.writer]
         near = list(read.partition(0).frames())[:2]
         assert not set(near) & set(groups[0][1])
@@ -57,11 +63,11 @@ def test_what_a_reader_is_near_is_spilled_last(catalogue: Catalogue) -> None:
 def test_a_dataset_that_no_name_leads_to_is_spilled_too(catalogue: Catalogue) -> None:
     overwrite = catalogue.prepare(CreateRequest("d"), None)
     overwrite.partition(0).publish(frame(10))
-    assert [writer for writer, _ in victims.pick(catalogue.alive(), 10)] == [overwrite.writer]
+    assert [writer for writer, _ in pick(catalogue.alive(), 10)] == [overwrite.writer]
 
 
 def test_without_a_directory_nothing_is_spilled() -> None:
     catalogue = new_catalogue(None, 64 << 20)
     filled(catalogue, "d", 10)
-    assert victims.pick(catalogue.alive(), 10) == []
+    assert pick(catalogue.alive(), 10) == []
     catalogue.close()

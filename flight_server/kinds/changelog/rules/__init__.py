@@ -4,9 +4,9 @@
 run in processes of their own, which :class:`QueryProcesses` has.
 """
 
-from .groups import Groups, Kept
 from .queries import Query
-from .query_limits import QueryLimits
+from .query_errors import QueryLimits
 from .query_processes import QueryProcesses
+from .ranked import Groups, Kept
 from .rule import Emitting, EveryRow, Rule, make_rule
 from .samples import SAMPLE_BYTES, Sample

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from flight_server.protocol import KeepRule
 
 from .declared import equal_to, typed_value
-from .groups import Groups, Kept
-from .ranked import greatest, needed_of_greatest, of_rows, sums
+from .ranked import Groups, Kept, greatest, needed_of_greatest, of_rows, sums
 
 
 class UntilClosed:

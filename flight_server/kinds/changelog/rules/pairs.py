@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from flight_server.protocol import RESERVED_COLUMNS, InvalidRequest, KeepRule
 
 from .declared import check_differences, difference, equal_to, typed_value
-from .groups import Groups, Kept
-from .ranked import Counts, greatest, of_rows, sums
+from .ranked import Counts, Groups, Kept, greatest, of_rows, sums
 
 LATENCY_COLUMN = "latency"
 

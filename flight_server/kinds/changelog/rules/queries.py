@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 
 from flight_server.protocol import KeepRule, Unsupported
 
-from .groups import Groups, Kept
 from .query_errors import too_large
 from .query_messages import Work
 from .query_processes import QueryProcesses
-from .ranked import Counts, of_rows, sums
+from .ranked import Counts, Groups, Kept, of_rows, sums
 
 
 class Query:

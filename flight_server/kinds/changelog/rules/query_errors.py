@@ -1,10 +1,31 @@
-"""What errors say of a user's query. Needs no DuckDB."""
+"""The limits of a user's query, and what errors say of it. Needs no DuckDB."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from flight_server.protocol import InvalidRequest, OutOfBudget, Unavailable
 
-from .query_limits import QueryLimits
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """What a query of the rule ``sql`` may use.
+
+    Args:
+        memory_limit_bytes: address space of a process that runs queries, beyond what it has when it begins: the rows
+            that go in, DuckDB's work, and the result. Outside the server's pool.
+        duckdb_share: the part of it that DuckDB may use, so that it is DuckDB that says what it has no room for.
+        deadline_seconds: for all that a rule has to do for one slice of rows, by the clock on the wall. A process
+            works in one thread, so its CPU time is no more.
+    """
+
+    memory_limit_bytes: int = 256 << 20
+    duckdb_share: float = 0.75
+    deadline_seconds: float = 10.0
+
+
+DEFAULT_LIMITS = QueryLimits()
+
 
 _ADVICE = "give the rule a key, so that it runs over the keys that changed"
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError, KeepRule, from_json
 
-from .groups import Kept
+from .ranked import Kept
 
 _NONE = np.zeros(0, np.int64)
 

@@ -26,17 +26,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
+import flight_server
 from flight_server.protocol import FlightShuffleError, KeepRule, OutOfBudget, Unavailable
 
-from .groups import Kept
-from .query_errors import ended, too_slow
-from .query_limits import DEFAULT_LIMITS, QueryLimits
+from .query_errors import DEFAULT_LIMITS, QueryLimits, ended, too_slow
 from .query_messages import Work, receive_answer, send_request
+from .ranked import Kept
 
 PROGRAM = "flight_server.kinds.changelog.rules.query_program"
 START_SECONDS = 60.0
 IDLE_SECONDS = 60.0
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(flight_server.__file__).resolve().parents[1]  # where Python finds the program, installed or not
 
 
 class _Process:

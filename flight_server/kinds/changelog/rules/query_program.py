@@ -33,10 +33,9 @@ from flight_server.host import unused_libraries  # noqa: F401  # pandas takes ha
 from flight_server.memory import allocator
 from flight_server.protocol import FlightShuffleError, KeepRule
 
-from .groups import Kept
-from .query_errors import too_large
-from .query_limits import QueryLimits
+from .query_errors import QueryLimits, too_large
 from .query_messages import Work, receive_request, rows_of, schema_of, send_answer
+from .ranked import Kept
 from .sandbox import Sandbox
 from .user_query import UserQuery
 

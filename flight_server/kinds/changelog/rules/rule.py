@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from flight_server.protocol import KeepRule, RuleName
 
-from .groups import Groups, Kept
 from .queries import Query
 from .query_processes import QueryProcesses
+from .ranked import Groups, Kept
 
 
 class Rule(Protocol):

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError
 
-from .query_errors import first_line, refused, too_large
-from .query_limits import QueryLimits
+from .query_errors import QueryLimits, first_line, refused, too_large
 from .query_text import check_query
 
 

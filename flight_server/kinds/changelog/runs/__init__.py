@@ -3,8 +3,7 @@
 A run knows rows, versions and diffs, and no keep rule.
 """
 
-from .ages import Ages
-from .blocks import Block, of_block, to_block
+from .blocks import Ages, Block, of_block, to_block
 from .layout import Layout, is_encoded, no_rows
 from .log import LogEntry, LogFile, read_log
 from .run import MAX_HASH, Damaged, MemoryRun, Run

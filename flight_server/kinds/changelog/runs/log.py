@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from flight_server.memory import Reservation
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, read_regular, sync_directory, trouble_with
+from flight_server.storage import DiskTrouble, read_regular, sync_directory, sync_file, trouble_with
 
 from .run import Damaged
 
@@ -120,11 +120,7 @@ class LogFile:
         try:
             if self.path.exists():
                 os.truncate(self.path, self.size_bytes)
-                fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                sync_file(self.path)
         except OSError:
             self.suspect = True
 

@@ -44,8 +44,7 @@ from flight_server.memory import Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.storage import DiskTrouble, open_regular
 
-from .ages import Ages
-from .blocks import Block, of_block, to_block
+from .blocks import Ages, Block, of_block, to_block
 from .layout import Layout
 from .run import MAX_HASH, Damaged
 from .run_bytes import MAGIC, encode_tail, map_file, on_disk, read_at, read_footer
@@ -245,6 +244,23 @@ class RunFile:
         self._decoded: tuple[int, Updates] | None = None  # the last one; it refers to the mapping alone
         if room.size_bytes < self.size_bytes:
             room.grow(self.size_bytes - room.size_bytes)
+
+    @classmethod
+    def of(cls, path: Path, parts: Sequence[Updates], room: Reservation, *, of_kept: float = 0.0) -> RunFile:
+        """A file of these updates; there is none after an error. Blocks. Raises as :class:`RunWriter`.
+
+        Args:
+            parts: one at least, each sorted.
+        """
+        layout = parts[0].layout
+        writer = RunWriter(path, layout, room, of_kept=of_kept)
+        try:
+            writer.add(Updates.joined(layout, parts))
+            writer.finish()
+            return cls(path, layout, room)
+        except BaseException:
+            writer.abandon()
+            raise
 
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions" in the module's text."""

@@ -15,7 +15,7 @@ import pytest
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import StreamSink
-from flight_server.kinds.changelog import restoring
+from flight_server.kinds.changelog import store
 from flight_server.kinds.changelog.changelog_files import ChangelogFiles
 from flight_server.kinds.changelog.runs import STATE_NAME
 from flight_server.protocol import AlreadyExists, Conflict, CreateRequest, Kind, PutCommand, Unsupported
@@ -100,13 +100,17 @@ def test_an_overwrite_does_not_replace_a_changelog_that_was_created_after_it_beg
 def test_a_rule_that_this_server_cannot_run_is_put_aside_and_the_start_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise Unsupported("keep: the rule 'sql' needs DuckDB on the server")
+    refused, make_rule = [Unsupported("keep: the rule 'sql' needs DuckDB on the server")], store.make_rule
+
+    def refuse(*arguments: Any) -> Any:
+        if refused:
+            raise refused.pop()
+        return make_rule(*arguments)
 
     with closing(Engine(tmp_path, SCHEMA, None)) as engine:
         generation = engine.changelog.generation
     with monkeypatch.context() as without:
-        without.setattr(restoring, "make_rule", refuse)
+        without.setattr(store, "make_rule", refuse)
         with closing(Engine(tmp_path, SCHEMA, None)) as engine:
             (said,) = engine.disk.disposal.quarantine
             assert (said.dataset, said.generation) == (NAME, generation)

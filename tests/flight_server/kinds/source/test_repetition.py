@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flight_server.concurrency.broadcast_queue import EndOfQueue, Subscription, WouldBlock
 from flight_server.datasets.partition import Partition, PartitionState
 from flight_server.frames.message import Frame, Payload
-from flight_server.kinds.source.repetition import Repetition
+from flight_server.kinds.source.pulls import Repetition
 from flight_server.kinds.source.source import SourceChanged
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.checksums import crc32c

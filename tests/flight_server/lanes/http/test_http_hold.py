@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.lanes.http.http_hold import MAX_BODY_BYTES
+from flight_server.lanes.http.bulk_versions import MAX_BODY_BYTES
 from spark_client import Changelog, ShuffleClient, latest
 from spark_client.cli import duration, main
 from tests.support.rates import BY, RATES, rates_of

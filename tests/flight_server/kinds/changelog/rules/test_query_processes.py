@@ -72,6 +72,15 @@ def test_a_rule_starts_no_process_until_it_is_used_and_an_idle_process_ends(
     assert children() == before
 
 
+def test_a_process_works_where_python_finds_its_program_and_shadows_no_library(
+    processes: QueryProcesses,
+) -> None:
+    before = children()
+    check(processes)
+    (process,) = children() - before
+    assert Path(f"/proc/{process}/cwd").resolve() == ROOT
+
+
 def test_a_query_is_stopped_with_its_process_at_its_deadline() -> None:
     before = children()
     with closing(QueryProcesses(QueryLimits(deadline_seconds=0.5))) as processes:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import Ages, RunFile, RunWriter, run_files
-from flight_server.kinds.changelog.runs.ages import STEPS
+from flight_server.kinds.changelog.runs.blocks import STEPS
 from flight_server.memory import MemoryPool
 from tests.support.run_rows import latest, updates_of
 
