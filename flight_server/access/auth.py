@@ -38,7 +38,7 @@ def _given(header: str) -> str:
     if scheme.lower() == "bearer":
         return value
     if scheme.lower() == "basic":
-        # What pyarrow's authenticate_basic_token sends.
+        # pyarrow's authenticate_basic_token sends this.
         try:
             return base64.b64decode(value).decode().partition(":")[2]
         except ValueError:
