@@ -1,10 +1,10 @@
-"""Attempts: what the producers of a shuffle have written before the seal.
+"""Attempts: the writes of a shuffle's producers before the seal.
 
 Guarantee: a sealed shuffle holds exactly the rows of the accepted attempts, each attempt whole.
 
-The states, and the verbs that change them, stand in ``_AFTER``.
-An error is a ``Conflict``, raised by the verb's method; a producer whose attempt was discarded gets it at its next
-frame. The seal hands the frames of the accepted attempts over to their partitions and discards the other attempts.
+The states, and the verbs that change them, stand in ``_AFTER``. An error is a ``Conflict``, raised by the verb's
+method; a producer whose attempt was discarded gets it at its next frame. The seal hands the frames of the accepted
+attempts over to their partitions and discards the other attempts.
 """
 
 from __future__ import annotations

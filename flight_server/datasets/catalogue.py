@@ -51,7 +51,7 @@ DEFAULT_MAX_DATASETS = 100_000
 
 
 class Catalogue:
-    """See the module's text.
+    """The datasets by name, the staged writes, and the threads that drop them.
 
     Args:
         lease_seconds: of datasets created without a lease, unless they are ``lasting``; None keeps them until a drop.
@@ -88,11 +88,9 @@ class Catalogue:
         return len(self._datasets)
 
     def has(self, name: str) -> bool:
-        """Whether the name leads to a dataset."""
         return name in self._datasets
 
     def leads_to(self, name: str, generation: str) -> bool:
-        """Whether the name leads to that generation."""
         found = self._datasets.get(name)
         return found is not None and found.generation == generation
 
@@ -140,7 +138,7 @@ class Catalogue:
         return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
 
     def transactions_of(self, dataset: Dataset) -> Transactions:
-        """What it remembers once it has its name; see ``transactions``."""
+        """The transactions that the dataset remembers once it has its name; see ``transactions``."""
         before = self._datasets.get(dataset.name)
         return dataset.transactions.replacing(None if before is None else before.transactions)
 

@@ -40,11 +40,11 @@ from .transactions import Transactions
 
 
 class Dataset(Lifetime):
-    """See the module's text.
+    """One generation of a dataset.
 
     Args:
         writer: None if nothing can be spilled.
-        metadata: counts what it keeps in RAM beside the frames' bytes; OutOfBudget if it has no room.
+        metadata: counts its RAM beside the frames' bytes; OutOfBudget if there is no room.
         files: None if it is not durable.
     """
 

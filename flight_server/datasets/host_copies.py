@@ -45,11 +45,7 @@ class _Hosts:
 
 
 class HostCopies:
-    """See the module.
-
-    Args:
-        lives: whether a dataset of that name and generation is there.
-    """
+    """The table of hosts, of one server. ``lives``: whether a dataset of that name and generation is there."""
 
     def __init__(
         self, metadata: Metadata, lives: Callable[[str, str], bool], clock: Callable[[], float]

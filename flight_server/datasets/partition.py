@@ -72,7 +72,7 @@ class Totals:
 
 
 class Partition:
-    """See the module's text.
+    """One partition of one generation.
 
     Args:
         retain_readers: see :class:`~flight_server.concurrency.BroadcastQueue`.
@@ -148,7 +148,6 @@ class Partition:
 
     @property
     def resident_frames(self) -> int:
-        """How many unreleased frames are in RAM."""
         return self._table.resident_frames
 
     @property
@@ -252,7 +251,6 @@ class Partition:
 
     @property
     def places(self) -> Places:
-        """The places of the readers that have a name."""
         if self._places is None:
             self._places = Places(self._queue, self._metadata, self.dataset)
         return self._places
