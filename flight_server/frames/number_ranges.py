@@ -1,7 +1,4 @@
-"""NumberRanges: a set of ascending numbers, kept as where ranges of neighbours begin and end.
-
-Its size grows with the gaps, and finding the next number in either direction passes over no removed ones.
-"""
+"""NumberRanges: a set of ascending numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +7,9 @@ from collections.abc import Iterator
 
 
 class NumberRanges:
-    """See the module's text."""
+    """Kept as the places where ranges of neighbours begin and end: its size grows with the gaps, and finding the next
+    number in either direction passes over no removed ones.
+    """
 
     __slots__ = ("_starts", "_stops")
 

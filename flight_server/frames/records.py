@@ -53,7 +53,7 @@ class _Held:
 
 
 class Records:
-    """See the module's text."""
+    """The records of one partition or attempt, numbered from 0."""
 
     __slots__ = (
         "_base",

@@ -34,7 +34,7 @@ from .records import Record, Records
 
 
 class FrameTable(Records):
-    """See the module's text. The ``items`` of a partition's queue."""
+    """The frames of one partition or attempt; the ``items`` of a partition's queue."""
 
     __slots__ = ("__weakref__", "_loaned", "_ranges", "_resident", "resident_bytes")
 
@@ -48,7 +48,6 @@ class FrameTable(Records):
 
     @property
     def resident_frames(self) -> int:
-        """How many frames are in RAM."""
         return 0 if self._resident is None else len(self._resident)
 
     def append(self, frame: Frame, size_bytes: int) -> None:
@@ -118,7 +117,7 @@ class FrameTable(Records):
             return map(self._resident.__getitem__, self._ranges.downwards(start, stop))
         return iter(())
 
-    # What frames tell their table
+    # Calls by the frames
 
     def placed(self, index: int, slice_: SegmentSlice) -> None:
         """Its bytes are there on disk, too."""
