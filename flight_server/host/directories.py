@@ -1,4 +1,4 @@
-"""The directories in which a host's processes share files, and what a sweep removes from them.
+"""The directories in which a host's processes share files, and the sweep that cleans them.
 
 Guarantee: a sweep removes only files of this format and this user that no living process needs. Each client sweeps
 when it begins and before it makes a file; a server sweeps every minute.
@@ -57,7 +57,7 @@ _POLL_SECONDS = 0.02
 
 
 class Owner(Enum):
-    """What a host knows of an application's driver."""
+    """The state of an application's driver, as its host knows it."""
 
     LIVES = "lives"
     ENDED = "ended"
