@@ -1,4 +1,4 @@
-"""PoolStatistics: what a :class:`~flight_server.memory.pool.MemoryPool` says of itself."""
+"""PoolStatistics: the numbers of a :class:`~flight_server.memory.pool.MemoryPool`."""
 
 from __future__ import annotations
 
