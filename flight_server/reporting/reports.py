@@ -10,8 +10,9 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
 
-``statistics`` and ``why`` also say what is held by generations that were replaced or outlived while they were read
-(``ended``), and by writes that no name leads to yet (``staged``), each with the ``generation`` by which it is dropped.
+``statistics`` and ``why`` also list the bytes that are held by generations that were replaced or outlived while they
+were read (``ended``), and by writes that no name leads to yet (``staged``), each with the ``generation`` by which it is
+dropped.
 
 A partition that no producer or reader has asked for yet is in no page.
 """
@@ -95,7 +96,7 @@ class Page:
 
 @dataclass
 class _Ended:
-    """What generations without a name still hold, for the streams that read or write them."""
+    """The bytes that generations without a name still hold, for the streams that read or write them."""
 
     count: int = 0
     resident_bytes: int = 0
