@@ -44,7 +44,7 @@ class DataDirUnusable(OSError):
 
 
 class DataDir:
-    """See the module's text."""
+    """One locked directory."""
 
     def __init__(self, path: Path, fd: int, marker: Marker) -> None:
         self.path = path

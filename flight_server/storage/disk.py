@@ -24,7 +24,7 @@ DEFAULT_SEGMENT_BYTES = 32 << 20
 
 
 class Disk:
-    """See the module's text.
+    """The directories and threads of one server.
 
     Args:
         pool: counts segments.

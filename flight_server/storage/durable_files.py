@@ -1,4 +1,4 @@
-"""DurableFiles: what a durable dataset has on disk, from its first synced segment to its last file.
+"""DurableFiles: the files of a durable dataset, from its first synced segment to its last file.
 
 Guarantee: after :meth:`DurableFiles.commit` the whole dataset survives a crash; after :meth:`DurableFiles.forget` it
 never comes back. Between the two states is one rename or one unlink.
@@ -68,7 +68,7 @@ class StoredDictionary(Protocol):
 
 
 class DurableFiles:
-    """See the module's text. ``directory`` holds the dataset's segments."""
+    """The files of one generation. ``directory`` holds its segments."""
 
     def __init__(self, directory: Path, marker: Marker | None = None) -> None:
         self.directory = directory

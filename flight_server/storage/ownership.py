@@ -60,7 +60,7 @@ class Marker:
     held: Callable[[], bool] = field(default=lambda: True, compare=False, repr=False)
 
     def check_held(self) -> None:
-        """Raise OSError if the data directory was removed, moved or replaced: what is written would be lost."""
+        """Raise OSError if the data directory was removed, moved or replaced: new files would be lost."""
         if not self.held():
             raise OSError(
                 errno.ESTALE,
@@ -131,7 +131,7 @@ def remove_unused_directory(path: Path) -> None:
 
 
 def sweep_staging(data_dir: Path) -> None:
-    """Remove what a crash has left in ``staging``."""
+    """Remove the remains of a crash in ``staging``."""
     staging = data_dir / STAGING_NAME
     if is_real_directory(staging):
         for directory in staging.iterdir():
