@@ -95,7 +95,8 @@ class Recovered:
 
 @dataclass
 class _Generation:
-    """One sealed dataset on disk. ``manifest`` is None if it is not valid; ``damage`` says what is damaged."""
+    """One sealed dataset on disk. ``manifest`` is None if it is not valid; ``damage`` is the reason, if it is damaged.
+    """
 
     directory: Path
     marker: Marker
@@ -115,7 +116,7 @@ def recover(catalogue: Catalogue) -> Recovered:
     """Fill an empty catalogue.
 
     Raises:
-        OSError: the start must end, see the module's text.
+        OSError: the start must end: an I/O error, an unreadable file, another format, or no room for the metadata.
     """
     base, data_dir = catalogue.disk.datasets_dir, catalogue.disk.data_dir
     assert base is not None
