@@ -86,7 +86,7 @@ class Delivery:
         """Await ``write(data)``: the reader's transport takes the bytes.
 
         Args:
-            room: what the reader holds of ``sends`` meanwhile.
+            room: the bytes of ``sends`` that the reader holds meanwhile.
 
         Raises:
             ReaderTooSlow: ``eviction`` has ended the reader. The transport may have its bytes until the call has

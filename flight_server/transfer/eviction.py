@@ -1,9 +1,9 @@
 """Eviction: ends readers that take nothing while other readers wait for the room that they hold.
 
-A reader whose write lasts for ``STALL_SECONDS`` loses what was read ahead for it and has to prove itself again (see
-``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends those that have stalled
-for longest, if for ``Delivery.stall_seconds``, until the room of the ended is enough for all that wait. A write whose
-partition has failed or was dropped ends at the next look.
+A reader whose write lasts for ``STALL_SECONDS`` loses its bytes read ahead and has to prove itself again (see
+``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends readers that have
+stalled for ``Delivery.stall_seconds`` or more, the longest first, until their room is enough for all that wait. A write
+whose partition has failed or was dropped ends at the next look.
 
 Newcomers
     A reader that has not taken even its first message is ended earlier, for readers that are the first of their
@@ -36,7 +36,7 @@ FULL_SECONDS = 2.0
 
 
 class Eviction:
-    """See the module's text."""
+    """The looks at the writes of one ``Delivery``."""
 
     def __init__(self, budget: Budget, delivery: Delivery, spiller: Spiller) -> None:
         self._spiller = spiller

@@ -1,4 +1,4 @@
-"""The frames of a partition that one read gives, and what it says of them at its end.
+"""The frames of a partition that one read gives, and their totals at its end.
 
 Guarantee: a read with ``until`` gives exactly the frames from ``start`` to before ``until``, or an error.
 
@@ -26,7 +26,7 @@ from flight_server.tiering import Reader
 
 
 class FrameRange:
-    """The range of one read, and the totals of what it has sent. ``until`` None: to the partition's end."""
+    """The range of one read, and the totals of the frames that it has sent. ``until`` None: to the partition's end."""
 
     __slots__ = ("_crc32c", "_frames", "_rows", "start", "until")
 
