@@ -95,7 +95,8 @@ class Recovered:
 
 @dataclass
 class _Generation:
-    """One sealed dataset on disk. ``manifest`` is None if it is not valid; ``damage`` is the reason, if it is damaged.
+    """One sealed dataset on disk. ``manifest`` is None if it is not valid; ``damage`` is the reason of a
+    damaged one.
     """
 
     directory: Path
