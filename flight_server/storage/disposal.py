@@ -205,7 +205,7 @@ async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = 
         try:
             raise cancelled
         finally:
-            del cancelled  # its traceback has this frame: a cycle that would keep everything that the callers hold
+            del cancelled  # its traceback has this frame: a cycle that would keep the callers' variables
     try:
         return work.result()
     finally:
