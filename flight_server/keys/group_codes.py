@@ -25,7 +25,7 @@ from .buffers import array_over, values
 from .normal import byte_lists, canonical, elements, has_elements
 
 _MOST_TEXT_BYTES = (1 << 31) - 1
-"""What 32-bit offsets can count."""
+"""32-bit offsets count so far."""
 
 
 def group_codes(columns: Sequence[Any]) -> pa.Array:

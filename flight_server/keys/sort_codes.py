@@ -10,7 +10,7 @@ How
     null has a code of its own, or a column of its own before it where all 64 bits are taken. Text and binary stay as
     they are. A list of values of a fixed width becomes binary: its elements' codes, most significant byte first.
 
-What is refused
+Refused
     Maps, which Spark cannot sort, lists of text, binary or lists, and types that Spark cannot hold.
 """
 
