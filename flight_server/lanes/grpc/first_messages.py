@@ -1,4 +1,4 @@
-"""First messages: how many calls may be open whose client has not said yet what it wants.
+"""First messages: limits the open calls whose client has not sent its request yet.
 
 Guarantee: requests that never arrive whole take bounded memory. gRPC lets a client send a message, up to the server's
 limit, once the server reads it, and shows the server nothing before the message is whole. So

@@ -153,8 +153,8 @@ class FlightService:
                         self._authorize(context)
                     return await handler(requests, context)
             except FlightShuffleError as error:
-                # A fresh one: gRPC keeps the exception that ends a call, and its traceback would keep what the
-                # call's Python frames hold.
+                # A fresh one: gRPC keeps the exception that ends a call, and its traceback would keep the variables of
+                # the call's Python frames.
                 answer: FlightShuffleError = error.fresh()
             except (grpc.aio.BaseError, grpc.RpcError):
                 raise  # aborted already, or the client is gone: no answer is possible
@@ -228,9 +228,9 @@ class FlightService:
         await self._send_info(flight_info, *self._described(request), context)
 
     async def poll_flight_info(self, request: bytes, context: Context) -> None:
-        """The PollInfo of what the descriptor names: at once, or, with the descriptor of an earlier answer, when it
-        has changed since that (with versions: has another one), or is full, or after ``POLL_SECONDS`` or half of the
-        call's time left, whichever is first.
+        """The PollInfo of the dataset or partition that the descriptor names: at once, or, with the descriptor of an
+        earlier answer, when it has changed since (with versions: has another one), or is full, or after
+        ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
         named = parse_descriptor(request)
         dataset, partition = self._found(named)
@@ -248,8 +248,7 @@ class FlightService:
         await self._send_info(poll_info, dataset, partition, context)
 
     async def _send_info(self, make: Any, dataset: Dataset, only: int | None, context: Context) -> None:
-        """Write what ``flight_info`` or ``poll_info`` makes of the dataset, or of ``only`` one partition, with room
-        for it.
+        """Write the ``flight_info`` or ``poll_info`` of the dataset, or of ``only`` one partition, with room for it.
 
         Raises:
             OutOfBudget, ReaderTooSlow: see :meth:`AnswerRoom.send`.
@@ -331,8 +330,8 @@ async def _abort(context: Context, error: FlightShuffleError) -> None:
     trailers: list[tuple[str, str | bytes]] = [(ERROR_TRAILER, text)]
     if error.status in _WITH_DETAILS:
         trailers += [_ARROW_STATUS, (_DETAILS, text.encode())]
-    # The status follows what was written before, so a peer that takes nothing does not get it: gRPC then
-    # cancels its call, and releases what that holds.
+    # The status follows what was written before, so a peer that takes nothing does not get it: gRPC then cancels its
+    # call, and releases its messages.
     with suppress(TimeoutError):
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             await context.abort(getattr(grpc.StatusCode, error.status), error.message, tuple(trailers))

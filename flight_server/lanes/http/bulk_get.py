@@ -150,7 +150,7 @@ class BulkRead:
     until: int | None = None
 
     def check(self) -> None:
-        """Raise what :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
+        """Raise the errors that :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
         if self.partition is None and self.dataset.failure is not None:
             for partition in self.dataset.partitions():
                 partition.check()
