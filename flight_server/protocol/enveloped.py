@@ -46,7 +46,7 @@ class Envelopes:
         """The message in the next envelope's app_metadata, and its checksum.
 
         Raises:
-            BadFrame: it is not what the server has sent next.
+            BadFrame: it is not the server's next envelope.
         """
         if len(data) < _SUMS.size:
             raise BadFrame("an envelope has no checksums")
