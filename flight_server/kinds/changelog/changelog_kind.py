@@ -1,4 +1,4 @@
-"""ChangelogKind: what the server's other rooms ask of changelogs."""
+"""ChangelogKind: the kind ``changelog``, as the server's other rooms see it."""
 
 from __future__ import annotations
 

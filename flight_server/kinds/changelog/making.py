@@ -26,9 +26,9 @@ def new_changelog(
     hooks: Hooks,
     queries: QueryProcesses,
 ) -> Changelog:
-    """What a request declares. Blocks, if its rule is a query, until that was tried.
+    """The changelog that a request declares. Blocks, if its rule is a query, until that was tried.
 
-    Raises InvalidRequest if its rule does not fit its schema, and what :meth:`Query.check` raises.
+    Raises InvalidRequest if its rule does not fit its schema, and as :meth:`Query.check`.
     """
     assert request.schema is not None
     state = StateRecord(

@@ -69,7 +69,7 @@ def recover_changelogs(store: Store) -> int:
     """Fill an empty store; how many there are.
 
     Raises:
-        OSError: the start must end, see the module's text.
+        OSError: the start must end, because of an I/O error.
     """
     disk = store.catalogue.disk
     assert disk.data_dir is not None

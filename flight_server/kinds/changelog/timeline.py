@@ -62,5 +62,5 @@ def monotonic_time(seconds: float) -> float:
 
 
 def past_time(seconds: float) -> float:
-    """The same of what has happened: at most now."""
+    """The same of an event in the past: at most now."""
     return min(monotonic_time(seconds), time.monotonic())

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class VersionAppends:
-    """See the module's text. ``max_message_bytes``: of the messages that the server takes."""
+    """The appends of one server. ``max_message_bytes``: of the messages that the server takes."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class VersionAppends:
     async def _inspected(
         self, decoder: FrameDecoder, staged: Dataset, message: Message
     ) -> tuple[Inspected, Reservation]:
-        """A message's bytes, from RAM or disk, and room for what is decoded of them."""
+        """A message's bytes, from RAM or disk, and room for its decoded rows."""
         room = await self._room(staged, message.size_bytes)
         payload = message.at_hand()
         try:

@@ -13,7 +13,7 @@ from .runs import Run
 def waiting(
     runs: Sequence[Run], horizon: int, since: int, held: HeldBack | None, *, merging: bool, fuel_rows: int
 ) -> dict[str, Any]:
-    """What ``statistics`` says of it.
+    """Its part of ``statistics``.
 
     Args:
         horizon: the version up to which compaction would go without holds.

@@ -14,9 +14,9 @@ it and waits for its end.
 
 Failure
     Readers get the cause, new ones for ``source_failure_seconds``; the next reader after that starts the next pull. It
-    begins at frame 0 and must repeat what was published before (``repetition``), so tickets stay valid and a reader
-    that resumes continues in the same rows. When the source has changed or does not repeat itself, the generation is
-    over: the pull fails, and the source is opened as a new generation, for which readers ask get_flight_info.
+    begins at frame 0 and must repeat the published frames (``repetition``), so tickets stay valid and a reader that
+    resumes continues in the same rows. When the source has changed or does not repeat itself, the generation is over:
+    the pull fails, and the source is opened as a new generation, for which readers ask get_flight_info.
 
 Memory
     A pulled message is admitted like a producer's before the next one is asked for. Under memory pressure a dataset
@@ -127,7 +127,7 @@ class _Pull:
 
 @dataclass(frozen=True)
 class Pulling:
-    """What all pulls of a server share.
+    """The parts that all pulls of a server share.
 
     Args:
         failure_seconds: how long a failed pull is remembered.
@@ -146,7 +146,7 @@ class Pulls(Attachment):
     Args:
         request: the source and the schema that were asked for; a ``create`` of the same is recognised by it.
         renew: opens the source again, as a new generation, when this one is over.
-        room: counts what the source and the request hold, as long as this object lives.
+        room: counts the source and the request, as long as this object lives.
     """
 
     pulled = True
@@ -231,7 +231,7 @@ class Pulls(Attachment):
             cause = self._cause(pull.partition, error)
             pull.step("fail")
             pull.failed_at = asyncio.get_running_loop().time()
-            pull.task = None  # it would keep what the reader that began it has in its context
+            pull.task = None  # it would keep the context of the reader that began it
             self._pulling.counters.pulls_failed += 1
             pull.partition.fail(cause)
         else:

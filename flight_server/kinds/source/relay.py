@@ -98,7 +98,7 @@ TICKET_BYTES = 64
 
 
 class RelaySource:
-    """See the module's text."""
+    """The tickets of one upstream dataset."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ def _is_at(place: str, location: FlightLocation) -> bool:
 async def _channel(spec: FlightSpec, max_message_bytes: int, keepalive_seconds: float) -> AsyncIterator[Any]:
     keepalive_ms = int(keepalive_seconds * 1000)
     options = [
-        # Above what the decoder accepts, so that the decoder refuses larger messages and says why.
+        # Above the decoder's limit, so that the decoder refuses larger messages and says why.
         ("grpc.max_receive_message_length", max_message_bytes + (1 << 20)),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
@@ -282,7 +282,7 @@ def _opening_error(spec: FlightSpec, error: Any) -> FlightShuffleError:
 
 
 def _pull_error(error: Any) -> Exception:
-    """What a failed DoGet means for the snapshot."""
+    """The error for the snapshot that a failed DoGet means."""
     code = error.code()
     said = _texts(error.trailing_metadata() or ()).get(ERROR_TRAILER)
     try:

@@ -79,7 +79,7 @@ class Roots:
         """Open the file at a resolved path to read; its owner closes it. Blocks.
 
         Raises:
-            Forbidden: see "How" in the module's text.
+            Forbidden: an element of the path has become a symbolic link, or the path is no regular file in a root.
             OSError: it cannot be opened.
         """
         root = next((root for root in self._roots if Path(path).is_relative_to(root)), None)

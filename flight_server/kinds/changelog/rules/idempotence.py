@@ -10,7 +10,7 @@ and, if the changelog has a key, with as many random splits of its keys into A a
     keep(A) + keep(B) = keep(A + B), and keep(A) has only keys of A
 
 The splits come from a fixed seed: the same sample gives the same answer. Rows are compared exactly, nulls with nulls.
-What passes is not proved. A sample without two rows of one key shows little.
+Passing is no proof. A sample without two rows of one key shows little.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Trial:
     sandbox: Sandbox
 
     def check(self, sample: pa.RecordBatch) -> None:
-        """Raises InvalidRequest with up to five rows that only one side has, of each side; and what ``keep`` raises."""
+        """Raises InvalidRequest with up to five rows that only one side has, of each side; and as ``keep``."""
         random = np.random.default_rng(_SEED)
         whole = self.keep(sample)
         for split in range(_SPLITS):

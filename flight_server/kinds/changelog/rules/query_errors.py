@@ -1,4 +1,4 @@
-"""What errors say of a user's query. Needs no DuckDB."""
+"""Errors of a user's query. Needs no DuckDB."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def shown(query: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What DuckDB or Arrow says, without an excerpt of the query."""
+    """The first line of an error of DuckDB or Arrow, without an excerpt of the query."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return ascii(lines[0][:300])[1:-1]

@@ -1,4 +1,4 @@
-"""QueryLimits: what a user's query may use. Needs no DuckDB."""
+"""QueryLimits: the limits of a user's query. Needs no DuckDB."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class QueryLimits:
     Args:
         memory_limit_bytes: address space of a process that runs queries, beyond what it has when it begins: the rows
             that go in, DuckDB's work, and the result. Outside the server's pool.
-        duckdb_share: the part of it that DuckDB may use, so that it is DuckDB that says what it has no room for.
-        deadline_seconds: for all that a rule has to do for one slice of rows, by the clock on the wall. A process
-            works in one thread, so its CPU time is no more.
+        duckdb_share: the part of it that DuckDB may use, so that DuckDB itself reports an allocation without room.
+        deadline_seconds: for all work of a rule on one slice of rows, by the clock on the wall. A process works in one
+            thread, so its CPU time is no more.
     """
 
     memory_limit_bytes: int = 256 << 20

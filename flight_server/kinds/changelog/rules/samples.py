@@ -26,7 +26,7 @@ _LAST = np.uint64(np.iinfo(np.uint64).max)
 
 @dataclass(frozen=True)
 class Sample:
-    """See the module's text; it never changes.
+    """Never changes.
 
     Args:
         hashes: uint64, of each row's key.

@@ -27,7 +27,7 @@ from .sandbox import Sandbox
 
 
 class UserQuery:
-    """One query over rows of one schema; :mod:`flight_server.kinds.changelog.rules.sandbox` says what it may do.
+    """One query over rows of one schema, in a :mod:`flight_server.kinds.changelog.rules.sandbox`.
 
     Raises InvalidRequest if the query must not be run, cannot be run over the schema, or does not give it. All methods
     raise InvalidRequest if it fails on the rows, and OutOfBudget if it needs more memory than there is.
@@ -42,7 +42,7 @@ class UserQuery:
         self._run(pa.RecordBatch.from_pylist([], schema))
 
     def kept(self, rows: pa.RecordBatch, counts: Counts) -> Kept:
-        """What it gives for rows that are there so often."""
+        """The query's result for rows that are there so often."""
         return self._counted(self._run(self._copies(rows, counts)))
 
     def check_rows(self, rows: pa.RecordBatch, counts: Counts, seconds: float) -> None:

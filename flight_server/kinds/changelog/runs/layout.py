@@ -36,7 +36,7 @@ def no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Layout:
-    """See the module's text.
+    """The columns of one changelog.
 
     Args:
         schema: as declared. ``_diff`` is left out, and values are kept in their :func:`stored_type`.
@@ -70,7 +70,7 @@ class Layout:
         self.key = list(range(len(names))) if keep is None else [places[name] for name in keep.key]
         order = () if keep is None else keep.order_by
         self.order = [(places[each.column], each.smallest_first) for each in order]
-        # What a delete names; without columns nothing can be deleted by key.
+        # A delete names these; without columns nothing can be deleted by key.
         self.key_schema = pa.schema([] if keep is None else [self.schema.field(name) for name in keep.key])
 
     @cached_property
@@ -178,7 +178,7 @@ def _null_in(values: pa.Array, field: pa.Field) -> str | None:
         return f"field {field.name!r}"
     values = plain(values)
     if _has_strict(values.type):
-        for part, nested in _parts(values.drop_null()):  # what a null hides counts for nothing
+        for part, nested in _parts(values.drop_null()):  # values under a null count for nothing
             name = _null_in(part, nested)
             if name is not None:
                 return f"{name} of {field.name!r}"

@@ -1,4 +1,4 @@
-"""Updates: rows with their versions and diffs, sorted; what every run of a changelog consists of.
+"""Updates: rows with their versions and diffs, sorted; every run of a changelog consists of them.
 
 Guarantee: updates are sorted by the key's hash, the key, ``order_by``, all columns, and the version. So rows of one key
 are neighbours, the greatest last, and equal rows are neighbours, too.
@@ -30,12 +30,12 @@ FEW_ROWS = 64
 """So few rows take less time than to look which of them are the greatest."""
 
 DELETE = np.iinfo(np.int64).min
-"""The diff of a tombstone, which deletes what its key had before; see ``deletes``."""
+"""The diff of a tombstone, which deletes its key's earlier rows; see ``deletes``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """See the module's text. Four columns of equal length."""
+    """Four columns of equal length."""
 
     layout: Layout
     rows: pa.RecordBatch
@@ -81,7 +81,7 @@ class Updates:
 
     @cached_property
     def size_bytes(self) -> int:
-        """What the columns take in RAM."""
+        """The size of the columns in RAM."""
         return int(self.rows.nbytes) + 24 * len(self)
 
     @cached_property
@@ -285,7 +285,7 @@ class Updates:
         ]
 
     def _ties_sorted(self, tie: Flags) -> Updates:
-        """These, which are sorted but for ties; see "Sorting" in the module's text.
+        """These, which are sorted but for ties; see "Sorting".
 
         Args:
             tie: for each row but the first whether it has the hash and the order columns of the one before it.
