@@ -1,9 +1,9 @@
 """A table's columns in one piece of memory or file, each in one chunk, written batch by batch.
 
-Guarantee: what :meth:`OneChunk.read` returns over the bytes that :meth:`OneChunk.append` wrote has the rows of the
-batches, in their order, each column in one chunk and without a copy. The place of each byte follows from the schema,
-the rows and the *counts*: of each column of variable size its bytes or elements over all batches (:func:`counts`).
-Their sum is known before the first byte is written, so no batch is kept and none is written twice.
+Guarantee: a table that :meth:`OneChunk.read` returns over the bytes that :meth:`OneChunk.append` wrote has the rows of
+the batches, in their order, each column in one chunk and without a copy. The place of each byte follows from the
+schema, the rows and the *counts*: of each column of variable size its bytes or elements over all batches
+(:func:`counts`). Their sum is known before the first byte is written, so no batch is kept and none is written twice.
 
 Layout: the buffers in Arrow's order (validity, offsets, values or bits; then the children), each at a multiple of 64
 bytes, validity also where nothing is null; then as int64 the rows, and the nulls of each column and child.
@@ -58,12 +58,12 @@ class OneChunk:
         self.size_bytes = self._end + 8 * (1 + len(self._nodes))
 
     def append(self, batch: pa.RecordBatch, write: Write) -> None:
-        """Write the batch's rows by calls of ``write`` with a position and what is there."""
+        """Write the batch's rows by calls of ``write`` with a position and the bytes there."""
         for column, array in zip(self._columns, batch.columns, strict=True):
             column.append(array, write)
 
     def finish(self, write: Write) -> None:
-        """Write what follows the last batch.
+        """Write the bytes behind the last batch.
 
         Raises:
             ValueError: the batches did not have these rows and counts.
@@ -255,7 +255,7 @@ def _offsets(array: Any) -> NDArray[Any]:
 
 
 def _children(array: Any) -> list[Any]:
-    """The arrays inside, without what the array's slice leaves out."""
+    """The arrays inside, without the values that the array's slice leaves out."""
     kind = array.type
     if pa.types.is_struct(kind):
         return [array.field(index) for index in range(kind.num_fields)]

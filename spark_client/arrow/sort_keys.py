@@ -1,12 +1,12 @@
-"""By which columns rows are sorted, as a user writes it.
+"""Sort keys, as a user writes them.
 
-Guarantee: a :class:`SortKey` that :func:`sort_key` returns has Spark's defaults: ascending with nulls first,
-descending with nulls last.
+Guarantee: a :class:`SortKey` that :func:`sort_key` returns has Spark's defaults: ascending with nulls first, descending
+with nulls last.
 
 Forms
-    ``"time"``, ``"time desc"``, ``"time asc nulls last"``, ``("time", "desc")``, ``("time", "descending",
-    "at_end")``, or a :class:`SortKey`. Words are taken in any case. A text that is a column's whole name is that
-    column, so ``"sales desc"`` may be one.
+    ``"time"``, ``"time desc"``, ``"time asc nulls last"``, ``("time", "desc")``, ``("time", "descending", "at_end")``,
+    or a :class:`SortKey`. Words are taken in any case. A text that is a column's whole name is that column, so ``"sales
+    desc"`` may be one.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _ROUNDING_BYTES = 16
 """The most by which a buffer exceeds the sum of its rows: validity bits fill whole bytes, offsets have an end."""
 
 _PADDING_BYTES = 64
-"""What Arrow allocates beyond a buffer's size, at most."""
+"""Arrow allocates at most so much beyond a buffer's size."""
 
 
 class PartitionedRows:
