@@ -5,9 +5,9 @@ Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises on
 
 Restarts
     A call to a server that is away for a moment is made again (``restarts``), also while gRPC still pauses after its
-    last attempt to connect. Exceptions: ``once``, for what has a later turn or a loop of its own, or is not fine twice;
-    an embedded server, which does not come back; and a server of which this process has had no answer and no other
-    process has told it: its address may be wrong, which is said at once.
+    last attempt to connect. Exceptions: ``once``, for calls that have a later turn or a loop of their own, or are not
+    fine twice; an embedded server, which does not come back; and a server of which this process has had no answer and
+    no other process has told it: its address may be wrong, and the error says so at once.
 
 Connections
     A :class:`RemoteServer` opens at most ``max_connections`` TCP connections and uses them in turn; HTTP/2 carries any
@@ -324,7 +324,7 @@ class RemoteServer:
         return self.riding_out(open_, once=once)
 
     def why(self, dataset: str) -> str:
-        """What the dataset's streams wait for, in the server's words; its errors are part of the answer."""
+        """The reasons why the dataset's streams wait, in the server's words; its errors are part of the answer."""
         try:
             answer = self.action("why", {"dataset": dataset}, self.timeouts.why_seconds, once=True)
         except FlightShuffleError as error:
