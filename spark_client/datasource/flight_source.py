@@ -4,8 +4,8 @@ Guarantee: options are checked when Spark makes the reader or writer, on the dri
 
 Where it runs
     Spark makes it in a Python process beside the driver, for each step of the planning anew: nothing is kept between
-    two steps but what is pickled. So it also needs the package there: installed, or sent by ``ship`` before. It has no
-    session there: :func:`registered` gives it the defaults of its options.
+    two steps but pickles. So it also needs the package there: installed, or sent by ``ship`` before. It has no session
+    there: :func:`registered` gives it the defaults of its options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FlightDataSource(DataSource):
     """The data source ``flight``; see the README beside it for its options."""
 
     defaults: ClassVar[RemoteServer | None] = None
-    """What it takes where an option is not given."""
+    """The values of options that are not given."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -83,12 +83,12 @@ class FlightDataSource(DataSource):
 
 
 def registered(defaults: RemoteServer) -> Any:
-    """What ``spark.dataSource.register`` takes for the source with these defaults."""
+    """The argument of ``spark.dataSource.register`` for the source with these defaults."""
     return _Registered(defaults)
 
 
 class _Registered:
-    """Where Spark unpickles it, the class; where the package is missing, an error that says what to do."""
+    """Where Spark unpickles it, the class; where the package is missing, an error that names the remedy."""
 
     def __init__(self, defaults: RemoteServer) -> None:
         self._defaults = defaults

@@ -75,12 +75,11 @@ class SourceOptions:
         return str(self._values["path"])
 
     def get(self, name: str) -> Any:
-        """The option's value, or its default."""
         return self._values.get(name, _OPTIONS[name].default)
 
     @property
     def transaction(self) -> Transaction | None:
-        """What makes a write happen once, if it is given."""
+        """The transaction, which makes a write happen once, if it is given."""
         app, version = self.get("transaction_app"), self.get("transaction_version")
         return None if app is None or version is None else Transaction(app, version)
 

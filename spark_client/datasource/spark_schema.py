@@ -4,7 +4,7 @@ Guarantee: every batch that :class:`SparkSchema` casts has the schema ``to_arrow
 which Spark compares with the first batch only: it would misread a later one that differs. A dataset whose type Spark
 cannot hold is refused on the driver, by an error that names the column and the cast that helps.
 
-What is cast
+Cast
     Dictionary, run-end and text view encodings, large and fixed-size layouts, times of another unit or zone, date64,
     narrower decimals, extension types to their storage; ``uint8``, ``uint16``, ``uint32`` and ``float16`` to the next
     wider type that Spark has. All casts are safe ones (``arrow.types``): a value that would lose digits, such as a
@@ -31,7 +31,7 @@ _MAX_DIGITS = 38
 
 
 class _NoType(Exception):
-    """Spark has no type for it; the text is what helps."""
+    """Spark has no type for it; the text is the remedy."""
 
 
 def spark_struct(schema: pa.Schema, dataset: str, columns: Sequence[str] | None = None) -> StructType:
@@ -59,7 +59,7 @@ def spark_struct(schema: pa.Schema, dataset: str, columns: Sequence[str] | None 
 
 @dataclass(frozen=True)
 class SparkSchema:
-    """What a task makes of a dataset's batches."""
+    """Casts a dataset's batches in a task."""
 
     declared: Declared
 

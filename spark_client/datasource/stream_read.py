@@ -12,7 +12,7 @@ Admission
     A trigger takes all sealed partitions, or as many as fit one limit, at least one. A partition is not divided.
 
 Committing
-    The server keeps what was read, for other readers. A query renews the dataset's lease whenever it looks for more.
+    The server keeps read partitions, for other readers. A query renews the dataset's lease whenever it looks for more.
 """
 
 from __future__ import annotations
