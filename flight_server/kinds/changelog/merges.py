@@ -98,7 +98,7 @@ class Merge:
         self._checkpoint_rows = 0
         self._outputs: list[Run] | None = None
         self._patched = self._began
-        self._left_out = LeftOut(every=saved is not None)  # a resumed merge does not know which keys it left out
+        self._left_out = LeftOut(every=saved is not None)  # a resumed merge does not know them
         changelog.merges.append(self)
 
     @property

@@ -21,8 +21,8 @@ def waiting(
         held: the hold that compaction waits for.
 
     Returns:
-        ``garbage_rows``: at most so many rows, of those older than the delay, are not needed. ``waits_for``: what the
-        next merge of them waits for: ``nothing`` (there are none), ``merge`` (one goes on), ``fuel``, ``delay`` (all
+        ``garbage_rows``: at most so many rows, of those older than the delay, are not needed. ``waits_for``: why the
+        next merge of them waits: ``nothing`` (there are none), ``merge`` (one goes on), ``fuel``, ``delay`` (all
         rows that may be garbage are younger), ``rows`` (there are so few that it waits for more, some seconds at most),
         or the hold and its owner.
     """
