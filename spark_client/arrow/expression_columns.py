@@ -27,6 +27,7 @@ def _needed(expression: Any, schema: pa.Schema, names: list[str]) -> list[str]:
 
 
 def fits(expression: Any, schema: pa.Schema) -> bool:
+    """Whether the expression fits the schema."""
     try:
         schema.empty_table().filter(expression)
     except pa.ArrowException:
