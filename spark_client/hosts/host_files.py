@@ -8,7 +8,7 @@ Bases
     The first base with room for the file and a margin is used; if it becomes full during the write, the next one.
 
 Bound
-    All files of a base together stay below ``limit_bytes``: a new file, and one that grows beyond what was expected,
+    All files of a base together stay below ``limit_bytes``: a new file, and one that grows beyond its expected size,
     first removes files that no process maps, those opened longest ago first; their next reader makes them again. If
     mapped files leave no room in any base, a new file waits for ``ROOM_SECONDS`` that processes end or unmap one
     (``broadcast.mapped_tables``); then it is an error.
@@ -133,7 +133,7 @@ class PartFile:
         self.written_bytes = max(self.written_bytes, at + done)
 
     def flush(self) -> None:
-        """Arrow's writers call this."""
+        """For Arrow's writers."""
 
     def close(self) -> None:
         """Arrow's writers call this; the file stays open."""
@@ -362,7 +362,7 @@ def _share(path: Path, descriptor: int) -> None:
 
 
 def _with_room(call: Callable[[], _T], seconds: float) -> _T:
-    """What ``call`` returns, tried again for so long while other processes hold the room."""
+    """The result of ``call``, tried again for so long while other processes hold the room."""
     until = time.monotonic() + seconds
     while True:
         try:

@@ -2,7 +2,7 @@
 
 A Spark worker that is used again outlives its tasks, and a file that it holds cannot be removed for another one. So a
 thread forgets a thing ``KEEP_SECONDS`` after its last use: at the next task of a stage it is still there, in a worker
-without a task it is not. Who has it still reads it.
+without a task it is not. An object that has the thing still reads it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Open(Generic[T]):
 
 
 class OpenFiles(Generic[T]):
-    """See the module. Thread-safe; a forked child keeps what its parent had.
+    """The things of one process. Thread-safe; a forked child keeps its parent's.
 
     Args:
         name: the thread's.
