@@ -21,7 +21,7 @@ import numpy as np
 
 TASK_BYTES = 64 << 20
 _PARTITION_BYTES = 64 << 10
-"""What a partition costs beside its data, so that empty ones are shared out, too."""
+"""The cost of a partition beside its data, so that empty ones are shared out, too."""
 
 
 class PartitionSlice(NamedTuple):

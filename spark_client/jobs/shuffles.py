@@ -214,7 +214,9 @@ class Shuffles:
             return self._application
 
     def at_close(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Add a call, which must not raise, for before the close drops the datasets; what is returned takes it back."""
+        """Add a call, which must not raise, for before the close drops the datasets; the returned function takes it
+        back.
+        """
         key = object()
         with self._lock:
             self._at_close[key] = call

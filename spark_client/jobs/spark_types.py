@@ -209,7 +209,7 @@ _CASTS = {
 
 
 def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
-    """A nullable column of Spark's type for what Arrow computed.
+    """A nullable column of Spark's type for a column that Arrow computed.
 
     Raises:
         InvalidRequest: Spark cannot hold the type; the message names the cast.
@@ -243,5 +243,5 @@ def pandas_form(spark: SparkSession, struct: StructType, schema: pa.Schema) -> P
 
 
 def utc_arrow_schema(struct: StructType) -> pa.Schema:
-    """What Spark's Python data sources must give, and get, for ``struct``, in every session."""
+    """The schema that Spark's Python data sources must give, and get, for ``struct``, in every session."""
     return arrow_schema_of(struct, timezone="UTC")
