@@ -14,7 +14,7 @@ from .key_index import KeyIndex
 from .match_keys import Keys, MatchKeys, Positions
 
 _CHUNK_BYTES = 1 << 30
-"""Below what 32-bit offsets can count."""
+"""Below the limit of 32-bit offsets."""
 
 Sizes = int | Positions
 """Bytes of each row; one number when all have the same."""
