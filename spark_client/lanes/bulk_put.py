@@ -7,8 +7,8 @@ Before the upgrade
     this one does not speak the lane. A refusal of the server itself (token, drain) is raised.
 
 Sending
-    While the server takes nothing, ``write`` waits at most ``stall_seconds``; its error names what the server waits
-    for.
+    While the server takes nothing, ``write`` waits at most ``stall_seconds``; its error names the reason why the server
+    waits.
 
 Ending
     ``abandon`` shuts the connection down and resets it: the shutdown reaches the server even if a forked child still

@@ -15,7 +15,7 @@ On the bulk lane
 On the gRPC lane
     pyarrow's client has one codec for a whole put. The samples of the first batch decide.
 
-What pays
+Worth it
     To shrink to ``MOST``; where the server runs on this host, to ``MOST_ON_THIS_HOST``. Measured over loopback, CPU
     seconds per GB to write, check and read, as it is and compressed: text that shrinks to 0.02 1.4 and 0.5, text that
     shrinks to 0.4 1.2 and 3.1, numbers that shrink to a half 1.0 and 3.6.

@@ -49,9 +49,9 @@ class BrokenStream(Unavailable):
 class BatchBurst:
     """Consecutive batches of one stream that were received together; at least one.
 
-    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums``
-    are those of the batches' messages, or empty if the lane does not see them. ``metadata`` has what each message says
-    beside its batch: a KeyValueMetadata (bulk lane), a Buffer (gRPC lane), or None.
+    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums`` are
+    those of the batches' messages, or empty if the lane does not see them. ``metadata`` has each message's own
+    metadata: a KeyValueMetadata (bulk lane), a Buffer (gRPC lane), or None.
     """
 
     batches: list[Batch]

@@ -3,7 +3,7 @@
 Guarantee: the messages are those of pyarrow's DoPut for the same batches and options, byte for byte, dictionaries and
 their replacements included; only the schema's header may be padded to eight bytes. So the stored frames do not depend
 on the lane. The exception are buffers that a :class:`~.compression.BufferCompressor` has made smaller.
-``protocol.put_framing`` has what is sent before each message.
+``protocol.put_framing`` has the bytes before each message.
 
 How
     One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes through a

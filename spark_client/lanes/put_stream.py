@@ -2,8 +2,8 @@
 
 Guarantee: :meth:`PutStream.commit` returns only after the server has accepted everything; every error carries the
 server's sentence if it sent one, and ends the stream. The rows that a ``shuffle`` producer sent on a stream that ends
-without ``commit`` (an exception, a killed process) are never visible. The lane (``writing``) does not change what is
-stored.
+without ``commit`` (an exception, a killed process) are never visible. The lane (``writing``) does not change the stored
+frames.
 
 When batches travel
     No reader sees a shuffle's batch before the seal, so on the bulk lane small ones may wait for later ones (up to 64
@@ -79,8 +79,8 @@ class PutStream:
             self.frames += 1
 
     def commit(self, *, last: bool = True) -> dict[str, Any]:
-        """Commit what was written, with its totals; the server's answer. What is written after a commit that is not
-        the ``last`` one is a changelog's next version.
+        """Commit the written rows, with their totals; the server's answer. Rows written after a commit that is not the
+        ``last`` one are a changelog's next version.
 
         Raises:
             FlightShuffleError: the server did not confirm the commit; the message says why.

@@ -1,4 +1,4 @@
-"""Which lane a put takes.
+"""The choice of a put's lane.
 
 Guarantee: the lane is chosen before any of the put is sent; until then a server that is away for a moment is asked
 again (``connection.transport``). A put that breaks later is not tried on the other lane, because only its caller knows
