@@ -3,7 +3,7 @@
 Guarantee: :meth:`Layer.find` gives exactly the rows whose keys equal the wanted ones; a collision of hashes costs a
 comparison. A file that :meth:`Layer.over` accepts is as :func:`write_layer` wrote it.
 
-What a layer has
+Contents
     A *whole* layer (``after`` is None) has all rows at ``version``. Another one has, of each key with a row that
     changed after version ``after``, all rows at ``version``; a key that has none there is *gone*: the layer has one row
     with this key, and nulls. Rows of gone keys come last, from row number ``live`` on. So a key that is in a layer is
@@ -57,7 +57,7 @@ Positions = NDArray[np.int64]
 
 
 class LayerSink(Protocol):
-    """Where a layer is written."""
+    """The file that a layer is written to."""
 
     def write(self, data: Any, /) -> int:
         """Append all of the data."""
@@ -217,7 +217,7 @@ class Layer:
         """The layer in these bytes; ``check`` the rows and the index, too, not only the footer.
 
         Raises:
-            PartitionFailed: they are not what was written.
+            PartitionFailed: they differ from the written ones.
         """
         if data.size >= _END.size:
             length, checksum, magic = _END.unpack(data.slice(data.size - _END.size).to_pybytes())
@@ -295,7 +295,7 @@ class Layer:
 
 
 class _Summed:
-    """A file for Arrow's writer that counts and sums up what goes through."""
+    """A file for Arrow's writer that counts and sums up the bytes that go through."""
 
     closed = False
 
@@ -317,10 +317,10 @@ class _Summed:
         self.write(bytes(-self.size_bytes % _ALIGNED_BYTES))
 
     def flush(self) -> None:
-        """Arrow's writer calls this."""
+        """For Arrow's writer."""
 
     def close(self) -> None:
-        """Arrow's writer calls this."""
+        """For Arrow's writer."""
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:

@@ -1,4 +1,4 @@
-"""What a lookup keeps of a changelog on each host, as a value that is pickled into tasks."""
+"""The keys and values of a changelog that a lookup keeps on each host, as a value that is pickled into tasks."""
 
 from __future__ import annotations
 

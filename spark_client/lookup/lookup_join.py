@@ -41,7 +41,7 @@ def probe(image: Image, forms: Sequence[KeyForm], columns: Sequence[pa.Array]) -
 
 @dataclass(frozen=True)
 class Join:
-    """What a task does with each batch.
+    """The join of a task's batches.
 
     Args:
         keys: the left side's key columns.

@@ -1,4 +1,4 @@
-"""Which version a task looks up in.
+"""Pins: the version that a task looks up in.
 
 Guarantee: all tasks of a micro-batch, on all hosts and in all its runs, look up in one version, the newest when the
 first of them asked: a *pin*, a hold at the server whose name is made of the query's id and the batch's. So a batch
