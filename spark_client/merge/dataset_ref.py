@@ -25,7 +25,7 @@ from .merged import merge
 
 @dataclass(frozen=True)
 class Portion:
-    """What one server holds of a dataset. All portions of a partition, in any order, are the partition.
+    """The part of a dataset that one server holds. All portions of a partition, in any order, are the partition.
 
     Args:
         locations: of equal copies, between which a reader may resume; without the paths of partitions.

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Nothing(Enum):
-    """What :meth:`MergeQueue.take` answers when it has no item."""
+    """The answer of :meth:`MergeQueue.take` when it has no item."""
 
     WAIT = "nothing yet; the next change that matters will wake"
     END = "every stream has ended and everything was taken"
