@@ -1,4 +1,4 @@
-"""What ``aggregate`` is asked for: columns, functions and names of results, checked against the columns' types."""
+"""The arguments of ``aggregate``: columns, functions and names of results, checked against the columns' types."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _reduced(
     stage: str,
     partitions: SupportsIndex | None,
 ) -> tuple[AnySteps, Reduction, tuple[ResultColumn, ...]]:
-    """Rows of states in partitions by the keys, what merges them there, and the results of the merged."""
+    """Rows of states in partitions by the keys, the functions that merge them there, and the results of the merged."""
     counted = {how.distinct for _, how in found if how.distinct}
     apart = next(iter(counted)) if len(counted) == 1 and not counted <= set(keys) else None
     counts = [how for _, how in found if how.distinct is None or how.distinct != apart]
@@ -158,7 +158,7 @@ def _grouped(
     partitions: SupportsIndex | None,
     placed: tuple[str, ...],
 ) -> tuple[AnySteps, Reduction]:
-    """The rows, reduced by each task, in partitions by the keys ``placed``; and what merges them there."""
+    """The rows, reduced by each task, in partitions by the keys ``placed``; and the functions that merge them there."""
     if isinstance(partitions, str | list | tuple):
         raise InvalidRequest(
             f"{stage}: partitions is a number, not {partitions!r}; keys are named before it", stage=stage

@@ -1,4 +1,4 @@
-"""A plan for people: its steps from the last one back, the placement of each exchange, and what a run made of them.
+"""A plan for people: its steps from the last one back, the placement of each exchange, and the statistics of a run.
 
 A step stands above the one that it reads. Where it reads several, each is a branch. An exchange has a number, and one
 that is used twice is shown once; the other place has only the number.

@@ -1,4 +1,4 @@
-"""The first leg of a plan: the rows of a DataFrame, or what tasks read of a scan."""
+"""The first leg of a plan: the rows of a DataFrame, or of a scan."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
 
 
 def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
-    """What the first tasks read."""
+    """The rows of a scan, which the first tasks read."""
     start = Input.of(spark, str(scan), scan.splits, Shares.each(len(scan.splits)), scan.batch_rows)
     return Leg((PlanPart(start),), scan.struct, scan.declared)
