@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DIVIDED_KINDS = frozenset(
     {PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF}
 )
-"""What the two functions ``infer_…`` give for a function that takes a group in batches."""
+"""The answers of the two functions ``infer_…`` for a function that takes a group in batches."""
 
 
 def arrow_schema_of(struct: StructType, *, timezone: str | None, large: bool = False) -> pa.Schema:

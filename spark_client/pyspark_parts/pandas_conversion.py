@@ -2,7 +2,7 @@
 
 That code differs between Spark's methods (``mapInPandas`` converts all columns together, the others each by itself) and
 between its versions: 4.1 has it in a serializer. It takes types from Arrow's schema, not from Spark's, so that
-user-defined types are what they consist of.
+user-defined types are converted as the types that they consist of.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class PandasConversion:
 
 
 def check_result(result: Any, struct: StructType, *, by_name: bool, cut: bool) -> None:
-    """Check what a function of pandas returned. ``cut`` allows more columns than the declared ones, where they go by
+    """Check the result of a function of pandas. ``cut`` allows more columns than the declared ones, where they go by
     position.
 
     Raises:
