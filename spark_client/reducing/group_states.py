@@ -1,7 +1,7 @@
 """States of groups: one column each, from which aggregates are computed, and which merge in any order.
 
 A state's column is made of a batch row by row (*lifted*: the state of a group of one row) and *merged* group by group.
-So a row, what one task knows of a group, and what all know have one form, and an exchange may carry any of them.
+So a row, one task's state of a group, and the state of all tasks have one form, and an exchange may carry any of them.
 
     ==================  ==================================================  ==========================
     state               lifted                                              merged by
@@ -63,7 +63,7 @@ class StateColumn(Protocol):
 
 @dataclass(frozen=True)
 class Merging:
-    """What most states have in common."""
+    """The common part of most states."""
 
     def merged(self, column: pa.Array, codes: NDArray[np.int64], groups: int) -> pa.Array:
         raise NotImplementedError

@@ -9,10 +9,10 @@ How
 
 Memory of :meth:`Reduction.reduced`
     A merge holds its rows, Arrow's hash table, which copies the keys and doubles as it grows, and the result. So rows
-    count with ``MERGED_COPIES`` times their bytes and ``MERGED_ROW_BYTES`` each (:func:`merge_bytes`), which is what a
-    merge takes if no two rows are of one group. Rows are gathered up to ``CHUNK_BYTES``, or as many as the groups found
-    so far have, but at most until they and the groups count as much as the budget. Groups that count more than half
-    of it are given on.
+    count with ``MERGED_COPIES`` times their bytes and ``MERGED_ROW_BYTES`` each (:func:`merge_bytes`), which a merge
+    takes if no two rows are of one group. Rows are gathered up to ``CHUNK_BYTES``, or as many as the groups found so
+    far have, but at most until they and the groups count as much as the budget. Groups that count more than half of it
+    are given on.
 
 Rows that do not reduce
     If a merge leaves more than a third of the bytes of its rows, as with keys that do not repeat or with lists of all
@@ -42,7 +42,7 @@ MERGED_ROW_BYTES = 160
 
 
 def merge_bytes(data: Any) -> int:
-    """What a merge of these rows takes at most, with the rows themselves."""
+    """The most that a merge of these rows takes, with the rows themselves."""
     return int(MERGED_COPIES * data.nbytes + MERGED_ROW_BYTES * data.num_rows)
 
 
