@@ -1,4 +1,4 @@
-"""What a scan was given, as a pyarrow Dataset: the files of directories, patterns, lists and addresses.
+"""Discovery: the files of directories, patterns, lists and addresses, as a pyarrow Dataset.
 
 Guarantee: the files are those that ``spark.read`` takes: of a directory those in it, or, where its folders
 ``name=value`` give columns (``partitions``), those in such folders, in the order of their paths; with ``recursive``
@@ -96,7 +96,7 @@ def _texts(what: Iterable[Any]) -> Iterable[str | Path]:
 
 
 class _Files:
-    """The files of what was given, each with its file system and its folders' columns."""
+    """The files of the user's paths, each with its file system and its folders' columns."""
 
     def __init__(self, rules: FolderRules, *, recursive: bool) -> None:
         self.folders: dict[Pairs, None] = {}
@@ -104,7 +104,7 @@ class _Files:
         self.without_data: list[str] = []
         self._rules = rules
         self._recursive = recursive
-        # File systems by path, of what is taken only once.
+        # File systems by path, of files that are taken only once.
         self._taken: dict[str, list[Any]] = {}
 
     def of(self, texts: Sequence[str | Path]) -> Iterator[tuple[Any, str, Pairs]]:
@@ -168,7 +168,7 @@ class _Files:
 
 
 def _asked(filesystem: Any, given: Sequence[tuple[str, str | Path]]) -> Iterator[tuple[Any, str | Path]]:
-    """What there is of each pattern, with the text that it was given as."""
+    """The files and directories of each pattern, with the user's text."""
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     # In one call, so that a store is asked in parallel.

@@ -43,7 +43,7 @@ MISFITS = (
     "Decimal value does not fit",
     "is not a valid decimal",
 )
-"""What is in Arrow's errors of values of CSV and JSON that are not of their column's type."""
+"""Words in Arrow's errors of values of CSV and JSON that are not of their column's type."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Where files are: addresses become file systems of pyarrow, and those become values for Spark's tasks.
 
-What travels to tasks
-    The paths, as they were given, because a task opens the files by them: a signed address is one. Of a file system
-    what is known to be needed (``NEEDED``), which says where the files are and how they are read. All else stays in
-    the driver, and :func:`portable` logs its names: a task finds credentials in its own environment, as pyarrow,
-    fsspec and deltalake do where they are given none. File systems and fragments of other libraries, such as Lance's,
-    are sent as those libraries pickle them.
+Sent to tasks
+    The paths, as they were given, because a task opens the files by them: a signed address is one. Of a file system the
+    arguments that are known to be needed (``NEEDED``), which say where the files are and how they are read. All else
+    stays in the driver, and :func:`portable` logs its names: a task finds credentials in its own environment, as
+    pyarrow, fsspec and deltalake do where they are given none. File systems and fragments of other libraries, such as
+    Lance's, are sent as those libraries pickle them.
 
-What is shown
+Shown
     Addresses without queries and user info, in plans, logs and errors (``protocol.shown_addresses``); :func:`hidden`
     is for the errors of other libraries.
 """
@@ -65,8 +65,9 @@ def locate(texts: Iterable[str]) -> list[tuple[Any, str]]:
     """For each address or local path its file system, and the pattern of paths in it (``globs``).
 
     A local path is taken as it is. In an address that pyarrow knows ``%20`` is a blank, ``%2A`` a star that is no
-    pattern's, and ``%25`` what Spark, which decodes nothing, writes as ``%``; on others fsspec decides. Options follow
-    the path, ``?region=…``; another ``?`` belongs to the pattern. One bucket has one file system.
+    pattern's, and ``%25`` a percent sign, which Spark, because it decodes nothing, writes as ``%``; on others fsspec
+    decides. Options follow the path, ``?region=…``; another ``?`` belongs to the pattern. One bucket has one file
+    system.
 
     Raises:
         InvalidRequest: an address has a password, cannot be reached, or neither pyarrow nor fsspec knows its kind.
@@ -106,7 +107,7 @@ def _located(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) ->
         if "Unrecognized filesystem" not in str(error):
             raise InvalidRequest(f"scan: {address}: {shown(str(error))}") from error
         found, path = _of_fsspec(text)
-        # What HTTP serves cannot be listed, so that a pattern has no meaning there.
+        # HTTP has no listing, so a pattern has no meaning there.
         return found, escaped(path) if scheme in ("http", "https") else path
     except OSError as error:
         raise InvalidRequest(f"scan: {address} cannot be reached: {shown(str(error))}") from error
@@ -128,14 +129,14 @@ def _parts(text: str) -> tuple[str, str, str, str]:
 
 
 def _decoded(path: str) -> str:
-    """The pattern that an address's path is of. What was quoted there is not special."""
+    """The pattern that an address's path is of. Quoted characters are not special."""
     parts = _QUOTED.split(path)
     parts[1::2] = [escaped(unquote(part)) for part in parts[1::2]]
     return "".join(parts)
 
 
 def portable(filesystem: Any) -> Any:
-    """An equal file system for a task, with what it needs, and without credentials."""
+    """An equal file system for a task, with the arguments that it needs, and without credentials."""
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     if isinstance(filesystem, fs.SubTreeFileSystem):

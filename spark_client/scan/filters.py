@@ -1,4 +1,4 @@
-"""The filter of a scan: checked in the driver, and what may be pruned by it."""
+"""The filter of a scan: checked in the driver, and the row groups that it may prune."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The Arrow types that Spark holds for what files have, as Spark itself reads them.
+"""The Arrow types that Spark holds for files' types, as Spark itself reads them.
 
-What Spark says in a footer counts first (``spark_footers``). Unsigned integers become the next larger signed type
+Spark's own types in a footer count first (``spark_footers``). Unsigned integers become the next larger signed type
 (``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries, run-end encodings and
 views become plain. Everything may be null, as in Spark's own readers. A timestamp without a zone is ``timestamp_ntz``;
 Parquet's old INT96, which Spark writes by default, is an instant.
@@ -41,7 +41,7 @@ def struct_of(
     remedy: str = "leave it out with columns=",
     said: StructType | None = None,
 ) -> StructType:
-    """Spark's schema for a file's or a table's; ``said`` is what Spark's footer says, ``remedy`` is for the error.
+    """Spark's schema for a file's or a table's; ``said`` has the types in Spark's footer, ``remedy`` is for the error.
 
     Raises:
         InvalidRequest: Spark has no type for a column, or has another one for it than Arrow can give.
@@ -104,7 +104,7 @@ def orc_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:
-    """A file's Arrow schema with the types of what Spark says its columns are; the same object if it says no more."""
+    """A file's Arrow schema with the types that Spark says its columns have; the same object if it says no more."""
     kinds = {field.name: field.dataType for field in said or ()}
     fields = [
         field.with_type(as_said(field.type, kinds[field.name])) if field.name in kinds else field
@@ -122,14 +122,14 @@ def plain_views(schema: pa.Schema) -> pa.Schema:
 
 
 def json_schema(schema: pa.Schema) -> pa.Schema:
-    """What JSON is read as, to be cast: pyarrow's reader ignores the zones of times and the digits that a decimal has
-    room for, and its casts do not.
+    """The schema as which JSON is read, to be cast: pyarrow's reader ignores the zones of times and the digits that a
+    decimal has room for, and its casts do not.
     """
     return pa.schema([field.with_type(_mapped(field.type, _read_of_json)) for field in schema])
 
 
 def csv_schema(schema: pa.Schema) -> pa.Schema:
-    """What CSV is read as, to be cast: pyarrow's reader ignores the digits that a decimal has room for."""
+    """The schema as which CSV is read, to be cast: pyarrow's reader ignores the digits that a decimal has room for."""
     texts = [field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in schema]
     return pa.schema(texts)
 

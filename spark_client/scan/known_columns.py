@@ -1,8 +1,9 @@
-"""The columns of what is scanned and their types, known before any job: of the first file, of all files, or as given.
+"""The columns of a scan and their types, known before any job: of the first file, of all files, or as given.
 
-Guarantee: a type is what ``spark.read`` gives to the first file, or to all of them with ``merge_schema``, or what the
-user's ``schema`` says. It is never guessed from some of the rows: CSV without a schema is text, as Spark's is with a
-header and without ``inferSchema``, and JSON needs one. A Dataset or FileFormat of pyarrow has pyarrow's own types.
+Guarantee: a type is the one that ``spark.read`` gives to the first file, or to all of them with ``merge_schema``, or
+that of the user's ``schema``. It is never guessed from some of the rows: CSV without a schema is text, as Spark's is
+with a header and without ``inferSchema``, and JSON needs one. A Dataset or FileFormat of pyarrow has pyarrow's own
+types.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ REMEDY = "leave it out with columns=, or name the columns and their types with s
 
 @dataclass(frozen=True)
 class KnownColumns:
-    """What is known.
+    """The known columns.
 
     Args:
         origin: where it is from, for errors.
@@ -82,7 +83,7 @@ def known_columns(
     try:
         first = next(iter(dataset.get_fragments()), None)
     except ValueError:
-        # A filtered dataset: what plans the pieces says what to do.
+        # A filtered dataset: the error of the planner of pieces names the remedy.
         return KnownColumns("the dataset", plain_views(dataset.schema), None, lenient=True, kind="")
     kind = str(getattr(getattr(first, "format", None), "default_extname", ""))
     if schema is not None:
@@ -180,7 +181,7 @@ def _of_folders(dataset: Any) -> dict[str, pa.Field]:
 
 
 def _of_file(fragment: Any, *, own_types: bool) -> tuple[pa.Schema, pa.Schema, StructType | None]:
-    """A file's columns as Arrow has them, as they are read, and what its footer says."""
+    """A file's columns as Arrow has them, as they are read, and the types in its footer."""
     from pyarrow import dataset as ds  # noqa: PLC0415 - as above
 
     if not isinstance(fragment, ds.FileFragment):

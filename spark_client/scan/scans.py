@@ -1,10 +1,10 @@
-"""A scan: what is to be read, checked and planned in the driver, and read in Spark's tasks.
+"""A scan: files that are checked and planned in the driver, and read in Spark's tasks.
 
 Guarantee: every row of the dataset that ``filter`` keeps is read by exactly one task, in the order of the files'
 paths and of the rows in them; or the pipeline fails with an error that names the file. Rows have the types that Spark
 gives to such files (``holdable``).
 
-What is fixed when
+Fixed at the plan
     :meth:`Scan.plan` lists the files and reads the footers of those that the filter does not exclude. A file that is
     added later is not read; one that was removed, or written again with other numbers of rows or bytes, is an error of
     the task. Of CSV, ORC and JSON files only the first is opened before the job.
@@ -20,11 +20,11 @@ Columns of files
     ``merge_schema`` all files' columns, in a pyarrow Dataset its schema: then a column that a file lacks is null.
 
 Types of files
-    See ``known_columns``, and for what Spark's footers say ``spark_footers``. CSV has a header and is RFC 4180's, as
-    Spark's with ``header`` and ``escape='"'``; columns are found by their names. A value that is not of its column's
-    type is an error, and in Spark null; but integers with ``0x``, numbers with blanks around them, and ``nan`` and
-    ``inf`` in any case are read. ORC's timestamps are what clocks showed: they are taken for times of the zone of the
-    driver's JVM, as Spark's reader does; one in an hour that is set back is an error.
+    See ``known_columns``, and for Spark's footers ``spark_footers``. CSV has a header and is RFC 4180's, as Spark's
+    with ``header`` and ``escape='"'``; columns are found by their names. A value that is not of its column's type is an
+    error, and in Spark null; but integers with ``0x``, numbers with blanks around them, and ``nan`` and ``inf`` in any
+    case are read. ORC's timestamps are local times: they are taken for times of the zone of the driver's JVM, as
+    Spark's reader does; one in an hour that is set back is an error.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _has_instants(schema: pa.Schema) -> bool:
 
 
 def _jvm_zone(spark: SparkSession) -> str:
-    """The zone of the driver's JVM. Spark's reader takes what clocks showed, which ORC keeps, for times of that zone,
-    also if the session has another.
+    """The zone of the driver's JVM. Spark's reader takes ORC's local times for times of that zone, also if the session
+    has another.
     """
     ((zone,),) = spark.sql("SELECT java_method('java.time.ZoneId', 'systemDefault')").collect()
     return str(zone)

@@ -31,7 +31,7 @@ from .pieces import File, FilePiece, Fragment
 
 @dataclass(frozen=True)
 class Splits:
-    """What each task reads, and how. There is at least one split, which may be empty; each is ``packed``."""
+    """The pieces that each task reads, and how. There is at least one split, which may be empty; each is ``packed``."""
 
     packed: tuple[bytes, ...]
     reading: FileReading
@@ -56,7 +56,7 @@ class Splits:
         return len(self.packed)
 
     def pieces(self, number: int) -> list[FilePiece]:
-        """What one split is of."""
+        """The pieces of one split."""
         found = []
         plan = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
         for kind, said, units in plan:
@@ -86,7 +86,7 @@ def _packed(pieces: Sequence[FilePiece]) -> bytes:
 
 
 def _occurrence(piece: FilePiece) -> int:
-    """What pieces of one file share, not those of a file that was given twice, which is read twice."""
+    """A key that pieces of one file share, but not those of a file that was given twice, which is read twice."""
     return id(piece.file)
 
 

@@ -21,7 +21,7 @@ _DRIFT = (
 
 @dataclass(frozen=True)
 class WantedColumns:
-    """What every file must give.
+    """The columns that every file must give.
 
     Args:
         declared: the columns to read, those of the filter among them, in Spark's Arrow types.
