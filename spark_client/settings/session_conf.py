@@ -1,7 +1,7 @@
 """The arguments of a ShuffleClient, read from a session's ``spark.flight.shuffle.*``.
 
-Guarantee: what the caller gives wins over the session, a wrong name or value is named, and no value of a token is in
-an error.
+Guarantee: the caller's arguments win over the session, a wrong name or value is named, and no value of a token is in an
+error.
 
 Names are those of the client's arguments in Spark's spelling: ``spark.flight.shuffle.leaseSeconds``.
 
