@@ -59,7 +59,7 @@ _TOP = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """What extents have in common: the place of their schema and dictionaries, and what these take in RAM."""
+    """The common part of extents: the place of their schema and dictionaries, and the size of these in RAM."""
 
     parked: Parked
     dictionary_bytes: int
@@ -80,15 +80,15 @@ class Extent:
 
 
 def weight_bytes(extents: Sequence[Extent]) -> int:
-    """What the rows take in RAM, if they are read together."""
+    """The size of the rows in RAM, if they are read together."""
     heads = groupby(extent.head for extent in extents)
     return sum(extent.rows_bytes for extent in extents) + sum(head.dictionary_bytes for head, _ in heads)
 
 
 class HashFile:
-    """Writes and reads the extents of one side. What is written counts as spilled, also if a later write fails.
+    """Writes and reads the extents of one side. Written bytes count as spilled, also if a later write fails.
 
-    ``extent_bytes`` is the size of the largest extents, ``portion_bytes`` that of what is written at once.
+    ``extent_bytes`` is the size of the largest extents, ``portion_bytes`` that of the rows written at once.
     """
 
     def __init__(self, memory: TaskMemory) -> None:
