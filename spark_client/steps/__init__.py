@@ -1,11 +1,11 @@
-"""Steps: what a Spark task does with a partition's rows, stage by stage, between reading and writing."""
+"""Steps: the work of a Spark task on a partition's rows, stage by stage, between reading and writing."""
 
 from .aggregate_stage import FinalStage, MergeStage, PartialStage
 from .asof_stage import AsofStage
 from .expression_stages import FilterStage, SelectStage, evaluate
 from .group_stage import CogroupStage, GroupStage
-from .key_groups import GroupedSide
 from .join_stage import JoinStage
+from .key_groups import GroupedSide
 from .limits import NO_LIMITS, BatchLimits
 from .map_stage import MapStage
 from .one_pass import Both, Pass, Stage, run

@@ -77,7 +77,7 @@ def evaluated(
 def evaluate(
     node: str, expressions: Sequence[Any], names: list[str], table: pa.Table, stage: str
 ) -> pa.Table:
-    """What Arrow makes of a table: its rows for which an expression is true, or a column for each expression.
+    """Arrow's result over a table: its rows for which an expression is true, or a column for each expression.
 
     Raises:
         InvalidRequest: Arrow cannot evaluate an expression.

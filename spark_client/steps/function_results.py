@@ -39,8 +39,8 @@ def group_results(declared: Declared, calls: Iterable[tuple[Lent, Call]]) -> Ite
     """The results of all calls, in order, in batches of the declared schema, without empty ones.
 
     Args:
-        calls: for each group what is lent to the function, and its call, which gives tables or batches. The next
-            group is requested when the results of this one are copied.
+        calls: for each group the data lent to the function, and its call, which gives tables or batches. The next group
+            is requested when the results of this one are copied.
 
     Raises:
         InvalidRequest: a result does not have the declared schema.

@@ -16,7 +16,7 @@ from .one_pass import Pass
 
 @dataclass(frozen=True)
 class LimitStage:
-    """The first ``rows`` rows that come. What comes after them is not read: the generators before it are closed.
+    """The first ``rows`` rows that come. Later rows are not read: the generators before it are closed.
 
     ``divisible`` is for a limit that another one follows, where any of the rows will do.
     """
