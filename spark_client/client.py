@@ -2,7 +2,7 @@
 
 Guarantees and errors of its calls: ``dataset_calls``, ``pipeline``, ``broadcast.broadcasts``, ``lookup.lookups``.
 
-What a client owns
+Owned by a client
     The results of its pipelines and its broadcasts. A thread renews their leases until :meth:`ShuffleClient.close`;
     after that every call raises. A dataset of ``put``, and a changelog, stays until it is dropped or the server's
     default lease ends.

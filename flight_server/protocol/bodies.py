@@ -6,9 +6,9 @@
         generation: Text = None
         version: Annotated[int | None, integer(0, MAX_VERSION)] = None
 
-Guarantee: what ``encode`` renders is parsed to the same value. A field that is absent, or null, has its default, and a
-field that has its default is not rendered. Parsing is strict: an unexpected key or value is an error that names the
-expected ones.
+Guarantee: the text that ``encode`` renders is parsed to the same value. A field that is absent, or null, has its
+default, and a field that has its default is not rendered. Parsing is strict: an unexpected key or value is an error
+that names the expected ones.
 """
 
 from __future__ import annotations
