@@ -89,8 +89,8 @@ class Settings(BaseSettings):
 
     host: str = Field(
         "127.0.0.1",
-        description="address to listen on: 0.0.0.0 for all. By default no other machine reaches the server, because "
-        "without a token every client may read and drop all data",
+        description="address to listen on: 0.0.0.0 for all. By default no other machine reaches the server, "
+        "because without a token every client may read and drop all data",
     )
     port: int = Field(
         DEFAULT_PORT,
@@ -102,173 +102,175 @@ class Settings(BaseSettings):
         DEFAULT_HTTP_PORT,
         ge=-1,
         le=65535,
-        description="HTTP port of the bulk lane, the metrics and the dashboard; 0 takes any free one. -1 turns HTTP "
-        "off: then all data takes gRPC, which costs more CPU time",
+        description="HTTP port of the bulk lane, the metrics and the dashboard; 0 takes any free one. -1 turns "
+        "HTTP off: then all data takes gRPC, which costs more CPU time",
     )
     advertise_host: str | None = Field(
         None,
-        description="the host name by which clients reach this server, where it is not the one that they ask for, as "
-        "behind a load balancer. With a wrong name clients cannot connect to the addresses of a FlightInfo; default: as "
-        "asked",
+        description="the host name by which clients reach this server, where it is not the one that they ask "
+        "for, as behind a load balancer. With a wrong name clients cannot connect to the addresses of a "
+        "FlightInfo; default: as asked",
     )
 
     allowed_hosts: list[HostName] = Field(
         default_factory=list,
-        description="name by which HTTP clients may ask for a server that has no token, beside its addresses, localhost "
-        "and its host name; .example.org for all names below it. Other names are refused with 403, because a web page "
-        "may have sent the request; may be given several times",
+        description="name by which HTTP clients may ask for a server that has no token, beside its addresses, "
+        "localhost and its host name; .example.org for all names below it. Other names are refused with 403, "
+        "because a web page may have sent the request; may be given several times",
     )
 
     memory_limit: Size = Field(
         default_factory=lambda: ByteSize(int(machine.memory_bytes() * DEFAULT_MEMORY_SHARE)),
         ge=MIN_MEMORY_LIMIT_BYTES,
-        description="bytes of data in memory, such as 8GiB; data beyond them goes to disk. Too low: producers wait for "
-        "the disk, and large messages are refused. Too high: the kernel ends the process. Leave a container 512 MiB "
-        "more, for the process itself; default: half of the container's or machine's memory, because the process and "
-        "the page cache need the rest",
+        description="bytes of data in memory, such as 8GiB; data beyond them goes to disk. Too low: producers "
+        "wait for the disk, and large messages are refused. Too high: the kernel ends the process. Leave a "
+        "container 512 MiB more, for the process itself; default: half of the container's or machine's memory, "
+        "because the process and the page cache need the rest",
     )
     disk_limit: Size | None = Field(
         None,
         ge=1,
-        description="bytes of data on disk; when they are used up, producers wait for --budget-deadline-seconds, and "
-        "then fail. Above the size of the volume the disk itself refuses writes, and other programs on it, too; "
-        "default: 4/5 of the free bytes in the data directory's file system at the start, and the recovered datasets",
+        description="bytes of data on disk; when they are used up, producers wait for --budget-deadline-seconds, "
+        "and then fail. Above the size of the volume the disk itself refuses writes, and other programs on it, "
+        "too; default: 4/5 of the free bytes in the data directory's file system at the start, and the recovered "
+        "datasets",
     )
     data_dir: NamedPath | None = Field(
         None,
-        description="a new or empty directory on a fast disk for data that memory has no room for, durable datasets and "
-        "changelogs; default: a temporary directory, and nothing outlives the server",
+        description="a new or empty directory on a fast disk for data that memory has no room for, durable "
+        "datasets and changelogs; default: a temporary directory, and nothing outlives the server",
     )
     segment_size: Size = Field(
         ByteSize(32 << 20),
         ge=1 << 16,
-        description="size of the files with spilled data. The disk gets its space back one file at a time: larger files "
-        "keep released data for longer, smaller ones are more open files and syncs",
+        description="size of the files with spilled data. The disk gets its space back one file at a time: "
+        "larger files keep released data for longer, smaller ones are more open files and syncs",
     )
     max_message: Size | None = Field(
         None,
         ge=1,
-        description="largest message, and so largest batch, that a producer may send: raise it, and the memory limit, "
-        "where puts are refused for it. The server may hold one such message for each producer beyond its limit; "
-        "default: 256MiB, or 1/8 of the memory limit if that is less, because a message must fit the room for readers "
-        "twice",
+        description="largest message, and so largest batch, that a producer may send: raise it, and the memory "
+        "limit, where puts are refused for it. The server may hold one such message for each producer beyond its "
+        "limit; default: 256MiB, or 1/8 of the memory limit if that is less, because a message must fit the room "
+        "for readers twice",
     )
     max_schema: Size | None = Field(
         None,
         ge=1,
-        description="largest schema with its metadata: raise it where puts are refused for it; default: 16MiB, or 1/16 "
-        "of the memory limit if that is less, so that a schema has room while it is put and kept",
+        description="largest schema with its metadata: raise it where puts are refused for it; default: 16MiB, "
+        "or 1/16 of the memory limit if that is less, so that a schema has room while it is put and kept",
     )
     full_validation: bool = Field(
         True,
-        description="check every offset and text of a batch that arrives, not its shape alone, because a malformed "
-        "batch can crash readers; turn it off to save CPU time where all producers are trusted",
+        description="check every offset and text of a batch that arrives, not its shape alone, because a "
+        "malformed batch can crash readers; turn it off to save CPU time where all producers are trusted",
     )
 
     max_datasets: int = Field(
         100_000,
         ge=1,
-        description="how many datasets there may be; creates and puts of more are refused. Lower it to notice a program "
-        "that forgets to drop its datasets",
+        description="how many datasets there may be; creates and puts of more are refused. Lower it to notice a "
+        "program that forgets to drop its datasets",
     )
 
     lease_seconds: float = Field(
         86_400.0,
         gt=0,
-        description="a dataset that was created without a lease of its own is dropped when no client has read, written "
-        "or renewed it for so long. Too low: readers that come later get NOT_FOUND. Too high: forgotten datasets fill "
-        "memory and disk. The default is a day, so that a nightly job finds its data",
+        description="a dataset that was created without a lease of its own is dropped when no client has read, "
+        "written or renewed it for so long. Too low: readers that come later get NOT_FOUND. Too high: forgotten "
+        "datasets fill memory and disk. The default is a day, so that a nightly job finds its data",
     )
     budget_deadline_seconds: float = Field(
         60.0,
         gt=0,
-        description="how long a producer waits while memory and disk are full before its put fails with UNAVAILABLE. "
-        "Too low: puts fail, and are sent again, in a peak that would have passed. Too high: a full server shows as "
-        "slow jobs for longer",
+        description="how long a producer waits while memory and disk are full before its put fails with "
+        "UNAVAILABLE. Too low: puts fail, and are sent again, in a peak that would have passed. Too high: a full "
+        "server shows as slow jobs for longer",
     )
     stall_seconds: float = Field(
         30.0,
         gt=0,
-        description="a client that stops for so long in the middle of a request, of connecting, or (bulk lane) of a "
-        "message is disconnected. Too low: clients that pause, as in a long garbage collection, and slow networks fail "
-        "with UNAVAILABLE. Too high: a client that hangs keeps its memory, and one of few places to send a request, for "
-        "longer. The default is above usual pauses. A reader that takes nothing while other readers wait for its room "
-        "is disconnected after 5 s, or after this if it is less",
+        description="a client that stops for so long in the middle of a request, of connecting, or (bulk lane) "
+        "of a message is disconnected. Too low: clients that pause, as in a long garbage collection, and slow "
+        "networks fail with UNAVAILABLE. Too high: a client that hangs keeps its memory, and one of few places "
+        "to send a request, for longer. The default is above usual pauses. A reader that takes nothing while "
+        "other readers wait for its room is disconnected after 5 s, or after this if it is less",
     )
     resume_seconds: float = Field(
         60.0,
         ge=0,
-        description="for datasets that are released when so many readers have read them (retention 'readers'): how long "
-        "a reader with a name whose connection broke keeps its turn. Too low: another reader takes the turn of one that "
-        "would have returned, which then gets an error. Too high: the frames of a reader that died stay for longer",
+        description="for datasets that are released when so many readers have read them (retention 'readers'): "
+        "how long a reader with a name whose connection broke keeps its turn. Too low: another reader takes the "
+        "turn of one that would have returned, which then gets an error. Too high: the frames of a reader that "
+        "died stay for longer",
     )
     put_idle_seconds: float = Field(
         900.0,
         ge=0,
-        description="a put whose client sends no message for so long fails. Too low: Spark tasks that compute between "
-        "two batches fail; so the default is 15 minutes. Too high: a put whose client hangs keeps its memory and its "
-        "partition; 0: never. Inside a message on the bulk lane --stall-seconds counts",
+        description="a put whose client sends no message for so long fails. Too low: Spark tasks that compute "
+        "between two batches fail; so the default is 15 minutes. Too high: a put whose client hangs keeps its "
+        "memory and its partition; 0: never. Inside a message on the bulk lane --stall-seconds counts",
     )
     hold_lag_seconds: float = Field(
         604_800.0,
         gt=0,
-        description="how long a hold or a stalled follower may keep old versions of a changelog from compaction. Too "
-        "low: a query that was stopped for longer gets Compacted, and must begin again. Too high: a forgotten hold "
-        "takes disk space. The default is a week, so that a query can be mended after holidays",
+        description="how long a hold or a stalled follower may keep old versions of a changelog from compaction. "
+        "Too low: a query that was stopped for longer gets Compacted, and must begin again. Too high: a "
+        "forgotten hold takes disk space. The default is a week, so that a query can be mended after holidays",
     )
     schema_seconds: float = Field(
         60.0,
         gt=0,
-        description="how long a reader waits for the first producer of a dataset that was created without a schema, "
-        "before it gets UNAVAILABLE. Raise it where producers start later than readers",
+        description="how long a reader waits for the first producer of a dataset that was created without a "
+        "schema, before it gets UNAVAILABLE. Raise it where producers start later than readers",
     )
     keepalive_seconds: float = Field(
         20.0,
         ge=1,
-        description="how often silent connections are probed; a client whose host is gone is noticed within twice this. "
-        "Too low: more packets on idle connections, and a short loss of the network ends them. Too high: a dead "
-        "client's put and reads keep their memory",
+        description="how often silent connections are probed; a client whose host is gone is noticed within "
+        "twice this. Too low: more packets on idle connections, and a short loss of the network ends them. Too "
+        "high: a dead client's put and reads keep their memory",
     )
     drain_grace_seconds: float = Field(
         20.0,
         ge=0,
-        description="how long running streams may go on after SIGTERM; then they get UNAVAILABLE. Allow the process "
-        "longer to stop than this: Kubernetes kills it after 30 s by default",
+        description="how long running streams may go on after SIGTERM; then they get UNAVAILABLE. Allow the "
+        "process longer to stop than this: Kubernetes kills it after 30 s by default",
     )
 
     source_roots: list[NamedPath] = Field(
         default_factory=list,
-        description="directory that datasets of kind 'source' may read; clients read nothing outside. May be given "
-        "several times",
+        description="directory that datasets of kind 'source' may read; clients read nothing outside. May be "
+        "given several times",
     )
     host_file_dirs: list[NamedPath] = Field(
         default_factory=lambda: list(default_bases()),
-        description="directory under which clients on this host keep copies of broadcasts; copies of the same user's "
-        "dead clients are removed there every minute. Give those that clients use, or dead copies stay; may be given "
-        "several times; default: /dev/shm and the directory for temporary files",
+        description="directory under which clients on this host keep copies of broadcasts; copies of the same "
+        "user's dead clients are removed there every minute. Give those that clients use, or dead copies stay; "
+        "may be given several times; default: /dev/shm and the directory for temporary files",
     )
     source_s3: bool = Field(
         False,
-        description="sources may read s3:// URLs, with the credentials of this process: every client then reads what "
-        "these allow",
+        description="sources may read s3:// URLs, with the credentials of this process: every client then reads "
+        "what these allow",
     )
     source_flight: list[AllowedLocation] = Field(
         default_factory=list,
-        description="Flight server that sources may pull from, such as grpc://host:8815; without scheme or port: any. "
-        "Others are refused, so that clients reach no further than this; may be given several times",
+        description="Flight server that sources may pull from, such as grpc://host:8815; without scheme or port: "
+        "any. Others are refused, so that clients reach no further than this; may be given several times",
     )
     source_failure_seconds: float = Field(
         5.0,
         ge=0,
-        description="after a source could not be read, its readers get that error for so long before one tries again. "
-        "Too low: many readers ask a dead store again and again. Too high: readers get the error after the store is "
-        "back",
+        description="after a source could not be read, its readers get that error for so long before one tries "
+        "again. Too low: many readers ask a dead store again and again. Too high: readers get the error after "
+        "the store is back",
     )
 
     token: Token | None = Field(
         None,
-        description="bearer token that every call must carry, or get UNAUTHENTICATED; better in FLIGHT_SERVER_TOKEN, "
-        "because other users of the machine see a command line",
+        description="bearer token that every call must carry, or get UNAUTHENTICATED; better in "
+        "FLIGHT_SERVER_TOKEN, because other users of the machine see a command line",
     )
     tls_cert: NamedPath | None = Field(
         None, description="PEM certificate chain, for encrypted connections on both lanes; with --tls-key"
