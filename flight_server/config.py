@@ -49,7 +49,7 @@ def _size(value: object) -> object:
     return int(Decimal(found["number"]) * (1024 if found["binary"] else 1000) ** power)
 
 
-def _named(value: object) -> object:
+def _not_empty(value: object) -> object:
     if value == "":
         raise ValueError("an empty text is no path")  # Path would take it as the working directory
     return value
@@ -74,7 +74,7 @@ def _location(value: object) -> object:
 
 
 Size = Annotated[ByteSize, BeforeValidator(_size)]
-NamedPath = Annotated[Path, BeforeValidator(_named)]
+NamedPath = Annotated[Path, BeforeValidator(_not_empty)]
 Token = Annotated[str, BeforeValidator(_token)]
 HostName = Annotated[str, BeforeValidator(_host_name)]
 AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_location)]

@@ -31,7 +31,7 @@ def codes(array: pa.Array) -> Codes:
     if is_plain(kind):
         return _plain_codes(array)
     if pa.types.is_struct(kind):
-        return _ranks(_packed([codes(field) for field in array.flatten()], array))
+        return _ranks(_pack([codes(field) for field in array.flatten()], array))
     if has_elements(kind):
         inner, bounds = elements(array)
         return _ranks(byte_lists(array, bounds, _big_endian(codes(inner))))
@@ -66,7 +66,7 @@ def _plain_codes(array: pa.Array) -> Codes:
     return found if null is None else np.where(null, NULL, found)
 
 
-def _packed(columns: list[Codes], array: pa.Array) -> pa.Array:
+def _pack(columns: list[Codes], array: pa.Array) -> pa.Array:
     """A fixed-size binary for each row that orders as its codes do."""
     rows = len(array)
     stacked = np.zeros((rows, max(1, len(columns))), ">u8")

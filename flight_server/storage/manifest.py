@@ -218,7 +218,7 @@ class Manifest:
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         """Raises Torn if the bytes are not a manifest, OtherFormat if another version wrote them."""
-        body = _checked(data)
+        body = _covered_bytes(data)
         start = len(MAGIC) + _LENGTH.size
         (length,) = _LENGTH.unpack_from(body, len(MAGIC))
         records = body[start + length :]
@@ -305,7 +305,7 @@ def _require(what: str, *, holds: bool) -> None:
         raise ValueError(f"{what} is not valid")
 
 
-def _checked(data: bytes) -> memoryview:
+def _covered_bytes(data: bytes) -> memoryview:
     """The bytes that the footer covers. Raises as :meth:`Manifest.decode`."""
     size_bytes = len(data) - _FOOTER.size
     if size_bytes < len(MAGIC) + _LENGTH.size:

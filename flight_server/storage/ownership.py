@@ -110,7 +110,7 @@ def make_dataset_directory(path: Path, marker: Marker | None) -> None:
             write_file(path / MARKER_NAME, marker.encode(), sync=False)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = _staged(path)
+    staged = _staging_path(path)
     staged.mkdir(parents=True, exist_ok=True)
     write_file(staged / MARKER_NAME, marker.encode(), sync=False)
     staged.rename(path)
@@ -122,7 +122,7 @@ def remove_unused_directory(path: Path) -> None:
     """
     entries = [entry.name for entry in path.iterdir()]
     if entries == [MARKER_NAME]:
-        staged = _staged(path)
+        staged = _staging_path(path)
         path.rename(staged)
         (staged / MARKER_NAME).unlink()
         staged.rmdir()
@@ -141,5 +141,5 @@ def sweep_staging(data_dir: Path) -> None:
                     directory.rmdir()
 
 
-def _staged(path: Path) -> Path:
+def _staging_path(path: Path) -> Path:
     return path.parent.parent / STAGING_NAME / path.name

@@ -52,8 +52,8 @@ def sort_key(given: Any, where: str, find: Callable[[str], str | None]) -> SortK
         name, *others = given
         words = tuple(others)
     else:
-        raise InvalidRequest(f"{where}: {_shown(given)} is no key to sort by; write {FORMS}")
-    descending, nulls_first = _meaning(words, f"{where}: {_shown(given)}")
+        raise InvalidRequest(f"{where}: {_text_of(given)} is no key to sort by; write {FORMS}")
+    descending, nulls_first = _meaning(words, f"{where}: {_text_of(given)}")
     return SortKey(find(name) or name, descending, nulls_first)
 
 
@@ -72,7 +72,7 @@ def _meaning(words: Any, what: str) -> tuple[bool, bool | None]:
     for word, known in zip(words, (_DIRECTIONS, _NULLS), strict=False):
         found = known.get(word.lower()) if isinstance(word, str) else None
         if found is None:
-            raise InvalidRequest(f"{what}: {_shown(word)} is none of {', '.join(map(repr, known))}")
+            raise InvalidRequest(f"{what}: {_text_of(word)} is none of {', '.join(map(repr, known))}")
         if known is _DIRECTIONS:
             descending = found
         else:
@@ -80,5 +80,5 @@ def _meaning(words: Any, what: str) -> tuple[bool, bool | None]:
     return descending, nulls_first
 
 
-def _shown(given: Any) -> str:
+def _text_of(given: Any) -> str:
     return repr(given) if isinstance(given, str | tuple | list) else type(given).__name__

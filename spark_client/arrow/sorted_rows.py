@@ -100,7 +100,7 @@ class SortedRows:
         bits = int(self._bits[partition])
         pieces = max(bits // (8 * target_bytes), -(-bits // max_bits), 1)
         if pieces == 1:
-            yield from _joined(list(self._slices(partition)))
+            yield from _join(list(self._slices(partition)))
             return
         run = _Run(
             [
@@ -110,7 +110,7 @@ class SortedRows:
             ]
         )
         for first, last in run.cuts(pieces, max_bits):
-            yield from _joined(run.slices(first, last))
+            yield from _join(run.slices(first, last))
 
     def rows_of(self, partitions: NDArray[np.bool_]) -> PartitionedRows:
         """A copy of the chosen partitions' rows. ArrowInvalid: as :meth:`PartitionedRows.sort`."""
@@ -173,7 +173,7 @@ class _Run:
         return self._rows[part] + int(np.searchsorted(inside, bits - self._bits[part], side="right")) - 1
 
 
-def _joined(slices: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _join(slices: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A copy of the rows in one batch, or in several if a common dictionary has too many values."""
     try:
         yield pa.concat_batches(slices)
@@ -181,5 +181,5 @@ def _joined(slices: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if len(slices) == 1:
             raise
         half = len(slices) // 2
-        yield from _joined(slices[:half])
-        yield from _joined(slices[half:])
+        yield from _join(slices[:half])
+        yield from _join(slices[half:])

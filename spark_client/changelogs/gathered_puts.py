@@ -116,7 +116,7 @@ class GatheringWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gathered-puts", daemon=True)
                 self._thread.start()
-            elif len(self._waiting) == 1 or self._waiting_bytes >= PUT_BYTES or self._mixed():
+            elif len(self._waiting) == 1 or self._waiting_bytes >= PUT_BYTES or self._is_mixed():
                 self._changed.notify_all()
         return added.version
 
@@ -136,7 +136,7 @@ class GatheringWriter:
 
     # Inside.
 
-    def _mixed(self) -> bool:
+    def _is_mixed(self) -> bool:
         """Whether the first adds that wait make a put that no later add can join."""
         return bool(self._waiting) and self._waiting[0].kind is not self._waiting[-1].kind
 
@@ -163,7 +163,7 @@ class GatheringWriter:
         with self._changed:
             self._changed.wait_for(self._has_work)
             until = time.monotonic() + self._linger_seconds
-            while not self._closed and self._waiting_bytes < PUT_BYTES and not self._mixed():
+            while not self._closed and self._waiting_bytes < PUT_BYTES and not self._is_mixed():
                 if (left_seconds := until - time.monotonic()) <= 0:
                     break
                 self._changed.wait(left_seconds)

@@ -243,7 +243,7 @@ class RemoteServer:
         self.patient = True
         return answer
 
-    def _asked(
+    def _ask(
         self,
         ask: Callable[[flight.FlightClient], T],
         timeout_seconds: float | None = None,
@@ -267,7 +267,7 @@ class RemoteServer:
     ) -> dict[str, Any]:
         """The JSON object in the action's last result; empty without one. ``once``: see *Restarts*."""
         data = body if isinstance(body, bytes) else dump_json(body)
-        results = self._asked(
+        results = self._ask(
             lambda client: list(client.do_action(flight.Action(name, data), self.options(timeout_seconds))),
             timeout_seconds,
             once=once,
@@ -276,7 +276,7 @@ class RemoteServer:
 
     def flight_info(self, dataset: str, timeout_seconds: float | None = None) -> flight.FlightInfo:
         descriptor = flight.FlightDescriptor.for_path(dataset)
-        return self._asked(
+        return self._ask(
             lambda client: client.get_flight_info(descriptor, self.options(timeout_seconds)),
             timeout_seconds,
             dataset=dataset,
@@ -285,7 +285,7 @@ class RemoteServer:
     def schema(self, dataset: str, timeout_seconds: float | None = None, *, once: bool = False) -> pa.Schema:
         """The dataset's schema; :class:`Unavailable` while the server does not know it."""
         descriptor = flight.FlightDescriptor.for_path(dataset)
-        return self._asked(
+        return self._ask(
             lambda client: client.get_schema(descriptor, self.options(timeout_seconds)).schema,
             timeout_seconds,
             dataset=dataset,
@@ -293,7 +293,7 @@ class RemoteServer:
         )
 
     def list_flights(self, prefix: str = "") -> list[flight.FlightInfo]:
-        return self._asked(lambda client: list(client.list_flights(prefix.encode(), self.options())))
+        return self._ask(lambda client: list(client.list_flights(prefix.encode(), self.options())))
 
     def open_put(
         self,

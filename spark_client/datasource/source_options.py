@@ -47,7 +47,7 @@ class SourceOptions:
         self._use = use
         options = options_of(BATCH_READ, STREAM_READ) if use == ANY_READ else options_of(use)
         for name, text in given.items():
-            known = _spelled(name)
+            known = _option_name(name)
             option = options.get(known)
             if option is None:
                 raise _unknown(name, use, options)
@@ -112,7 +112,7 @@ class SourceOptions:
         return server
 
 
-def _spelled(name: str) -> str:
+def _option_name(name: str) -> str:
     """The option's name, if there is such an option."""
     return _SPELLED.get(name.lower().replace("_", ""), name.lower())
 
@@ -123,7 +123,7 @@ def _unknown(name: str, use: str, options: Mapping[str, Option]) -> InvalidReque
             f'{use} takes one dataset, as in .load("countries"); read several and union them'
         )
     known = sorted(options.keys() - {option.name for option in OF_SPARK})
-    elsewhere = _OPTIONS.get(_spelled(name))
+    elsewhere = _OPTIONS.get(_option_name(name))
     near = difflib.get_close_matches(name.lower(), known, 1)
     if elsewhere is not None:
         hint = f", which is one of {' and '.join(sorted(elsewhere.uses - {SESSION}))}"

@@ -231,10 +231,10 @@ class Staging:
         except Conflict as ended:  # this write was dropped, by a call
             raise self._lost() from ended
         if not staged.get("repeated"):
-            moved = [self._moved(each, staged) for each in written]
+            moved = [self._message_for(each, staged) for each in written]
             self._seal(moved, transaction, str(staged["generation"]))
 
-    def _moved(self, written: StagedWrite, staged: dict[str, Any]) -> StagedWrite:
+    def _message_for(self, written: StagedWrite, staged: dict[str, Any]) -> StagedWrite:
         """The message of a task, for this staged dataset."""
         generation = str(staged["generation"])
         if written.generation == generation:

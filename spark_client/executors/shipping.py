@@ -155,11 +155,11 @@ def _sources() -> dict[str, bytes]:
         name = path.relative_to(root)
         if name.as_posix() not in found:
             found[name.as_posix()] = path.read_bytes()
-            waiting += _imported(root, name, path.read_bytes())
+            waiting += _imports_of(root, name, path.read_bytes())
     return found
 
 
-def _imported(root: Path, name: Path, source: bytes) -> Iterator[Path]:
+def _imports_of(root: Path, name: Path, source: bytes) -> Iterator[Path]:
     """The files of ``flight_server`` that the source of this name imports."""
     modules: set[tuple[str, ...]] = set()
     for node in ast.walk(ast.parse(source)):

@@ -44,7 +44,7 @@ class OpenFiles(Generic[T]):
         self._open: dict[str, _Open[T]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._after_fork)
 
     def get(self, key: str, user: object = None) -> T | None:
         """The thing of this key, used now and as long as ``user`` lives; None without one, or if its file was
@@ -52,7 +52,7 @@ class OpenFiles(Generic[T]):
         """
         with self._lock:
             known = self._open.get(key)
-            return self._used(known, user) if known is not None and known.file.is_current else None
+            return self._use(known, user) if known is not None and known.file.is_current else None
 
     def add(self, key: str, file: HostFile, thing: T, user: object = None) -> T:
         """The thing of this key: this one, or the one that another thread added before. ``file`` is closed when the
@@ -62,11 +62,11 @@ class OpenFiles(Generic[T]):
             known = self._open.get(key)
             if known is not None and known.file.is_current:
                 file.close()
-                return self._used(known, user)
+                return self._use(known, user)
             if known is not None:
                 known.file.close()
             known = self._open[key] = _Open(file, thing)
-            return self._used(known, user)
+            return self._use(known, user)
 
     def forget(self, key: str) -> None:
         """Close its file, if there is one."""
@@ -79,7 +79,7 @@ class OpenFiles(Generic[T]):
         for key in list(self._open):
             self.forget(key)
 
-    def _used(self, known: _Open[T], user: object) -> T:
+    def _use(self, known: _Open[T], user: object) -> T:
         known.used = time.monotonic()
         if user is not None:
             known.users.add(user)
@@ -111,6 +111,6 @@ class OpenFiles(Generic[T]):
             self._open.pop(key).file.close()
         return unused
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
         self._thread = None

@@ -146,7 +146,7 @@ class Shuffles:
             label = ", ".join(target.label for target in targets)
             name = ", ".join(target.name for target in targets if target.name is not None) or None
             with watch(self.server, [*generations], label, spark) as progress:
-                with _named(spark, name), _cancelled_by_ctrl_c(spark):
+                with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark):
                     reports = reduce(DataFrame.unionAll, parts).collect()
                 written = [
                     self._ended(
@@ -256,7 +256,7 @@ class Shuffles:
 
 
 @contextlib.contextmanager
-def _named(spark: Any, name: str | None) -> Iterator[None]:
+def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
     """The jobs that this thread starts in the block have the name; None leaves them as they are."""
     if name is None:
         yield

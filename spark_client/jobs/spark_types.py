@@ -74,7 +74,7 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
         InvalidRequest: no columns, or a name that appears twice.
         pyspark.errors.ParseException: the text is not DDL.
     """
-    struct = _parsed(spark, schema) if isinstance(schema, str) else schema
+    struct = _parse(spark, schema) if isinstance(schema, str) else schema
     counts = Counter(struct.names)
     if not counts:
         raise InvalidRequest(f"{stage}: the schema has no columns; declare at least one", stage=stage)
@@ -84,7 +84,7 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
     return struct
 
 
-def _parsed(spark: SparkSession, text: str) -> StructType:
+def _parse(spark: SparkSession, text: str) -> StructType:
     if "connect" not in type(spark).__module__:
         # A tenth of the time of ``createDataFrame``, which gives the same.
         kind = DataType.fromDDL(text)
@@ -122,7 +122,7 @@ def check_compared(struct: StructType, schema: pa.Schema, expression: Any, where
     Raises:
         InvalidRequest: it is of a column with a collation, at any depth, or of type CHAR(n), which Spark pads.
     """
-    odd = {field.name: how for field in struct if (how := _compared(field)) is not None}
+    odd = {field.name: how for field in struct if (how := _uncomparable_type(field)) is not None}
     for column in needed(expression.is_valid(), schema) if odd else ():
         if column in odd:
             raise InvalidRequest(
@@ -132,7 +132,7 @@ def check_compared(struct: StructType, schema: pa.Schema, expression: Any, where
             )
 
 
-def _compared(field: StructField) -> str | None:
+def _uncomparable_type(field: StructField) -> str | None:
     """The type, if Spark compares its values not by their bytes."""
     plain = all(getattr(part, "collation", _BYTES) == _BYTES for part in _parts(field.dataType))
     return char_type(field) if plain else field.dataType.simpleString()

@@ -33,7 +33,7 @@ class HeldRows:
             [pa.nulls(0, kind) for kind in schema.types], schema=schema
         )
         self._rows = NumberedRows([only(batch, schema) for batch in batches])
-        self.index = _indexed(keys, batches)
+        self.index = _index_of(keys, batches)
         self.sizes = row_sizes(self._rows.batches)
         self.widest_bytes = largest(self.sizes)
 
@@ -99,7 +99,7 @@ def sizes_of(sizes: Sizes, rows: Positions, valid: NDArray[np.bool_] | None = No
     return found
 
 
-def _indexed(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> KeyIndex:
+def _index_of(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> KeyIndex:
     """The index of the rows that can match."""
     parts = list(_parts(keys, batches))
     if not parts:

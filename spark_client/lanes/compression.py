@@ -62,7 +62,7 @@ def shrinks(batch: Any, most: float) -> bool:
     before = after = 0.0
     for buffer in (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None):
         before += buffer.size
-        ratio = _sampled(codec, memoryview(buffer)) if buffer.size >= LEAST_BYTES else 1.0
+        ratio = _sample_ratio(codec, memoryview(buffer)) if buffer.size >= LEAST_BYTES else 1.0
         after += buffer.size * min(1.0, ratio)
     return after <= most * before and before > 0
 
@@ -108,7 +108,7 @@ class BufferCompressor:
     def _shrunk(self, number: int, data: Sequence[Part]) -> memoryview | None:
         # A buffer of this size is one piece: see ``messages``.
         whole = memoryview(data[0] if len(data) == 1 else b"".join(data))
-        if number in self._shrinks or _sampled(self._codec, whole) <= self._most:
+        if number in self._shrinks or _sample_ratio(self._codec, whole) <= self._most:
             shrunk = self._codec.compress(whole)
             if shrunk.size <= self._most * len(whole):
                 self._shrinks.add(number)
@@ -149,7 +149,7 @@ class _Out:
         return self._parts
 
 
-def _sampled(codec: Any, data: memoryview) -> float:
+def _sample_ratio(codec: Any, data: memoryview) -> float:
     """To which part of its size the middle of the data shrinks."""
     start = max(0, len(data) - SAMPLE_BYTES) // 2
     sample = data[start : start + SAMPLE_BYTES]

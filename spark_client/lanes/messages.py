@@ -73,11 +73,11 @@ class MessageWriter:
         """Descriptor and schema as the first message. With ``checked`` all messages have checksums."""
         self._checked = checked
         start = wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header)
-        return [self._framed(start, self._header, descriptor=descriptor)]
+        return [self._frame(start, self._header, descriptor=descriptor)]
 
     def metadata_only(self, metadata: bytes) -> Part:
         """A message without a batch."""
-        return self._framed(wire.field(_METADATA, metadata), metadata=metadata)
+        return self._frame(wire.field(_METADATA, metadata), metadata=metadata)
 
     def end(self) -> Part:
         """The end of the put."""
@@ -128,10 +128,10 @@ class MessageWriter:
                 header, body = self.compressor.compressed(encoded, content) or (header, content)
         fields = wire.field(_HEADER, header) + (wire.field(_METADATA, metadata) if metadata else b"")
         head = wire.field_head(_BODY, sum(map(len, body)))
-        yield self._framed(fields + head, header, body, metadata=metadata)
+        yield self._frame(fields + head, header, body, metadata=metadata)
         yield from body
 
-    def _framed(
+    def _frame(
         self,
         start: bytes,
         header: Part = b"",

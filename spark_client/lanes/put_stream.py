@@ -194,28 +194,28 @@ async def put_async(
     else:
         reader = await asyncio.to_thread(as_reader, data)
         first, batches, schema = None, _in_threads(reader), reader.schema
-    stream = await _opened(server, command, schema, compression)
+    stream = await _open(server, command, schema, compression)
     try:
         if first is not None:
-            await _finished(stream.write, own_dictionaries(first), cancel=stream.cancel)
+            await _run_to_end(stream.write, own_dictionaries(first), cancel=stream.cancel)
         async for batch in batches:
-            await _finished(stream.write, own_dictionaries(batch), cancel=stream.cancel)
-        await _finished(stream.commit, cancel=stream.cancel)
+            await _run_to_end(stream.write, own_dictionaries(batch), cancel=stream.cancel)
+        await _run_to_end(stream.commit, cancel=stream.cancel)
     finally:
-        await _finished(stream.abandon)
+        await _run_to_end(stream.abandon)
     return int(stream.rows)
 
 
-async def _opened(
+async def _open(
     server: RemoteServer, command: PutCommand, schema: pa.Schema, compression: Compression
 ) -> PutStream:
     """An open stream, abandoned if this is cancelled meanwhile."""
     made: list[PutStream] = []
     try:
-        await _finished(lambda: made.append(PutStream(server, command, schema, compression=compression)))
+        await _run_to_end(lambda: made.append(PutStream(server, command, schema, compression=compression)))
     except asyncio.CancelledError:
         for stream in made:
-            await _finished(stream.abandon)
+            await _run_to_end(stream.abandon)
         raise
     return made[0]
 
@@ -225,7 +225,7 @@ async def _in_threads(reader: Any) -> AsyncIterator[Any]:
         yield batch
 
 
-async def _finished(
+async def _run_to_end(
     call: Callable[..., Any], *arguments: Any, cancel: Callable[[], None] = lambda: None
 ) -> Any:
     """The result of ``call``, run in a thread. A cancel of this calls ``cancel`` and waits for ``call``."""

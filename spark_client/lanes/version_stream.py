@@ -132,10 +132,10 @@ class VersionStream(PartitionStream):
             step = self._step
             if step is None:
                 if not self._may_begin(mark.version):
-                    raise self._misplaced(mark)
+                    raise self._misplaced_error(mark)
                 step = self._step = Step(mark.version)
             elif mark.version != step.version:
-                raise self._misplaced(mark)
+                raise self._misplaced_error(mark)
             if self._wanted.follow:
                 step.batches.append(batch)
             if mark.last:
@@ -201,7 +201,7 @@ class VersionStream(PartitionStream):
     def _position(self) -> str:
         return "its start" if self.version is None else f"version {self.version}"
 
-    def _misplaced(self, mark: Mark) -> PartitionFailed:
+    def _misplaced_error(self, mark: Mark) -> PartitionFailed:
         return PartitionFailed(
             f"{self.name} gave a batch of version {mark.version} after version "
             f"{self.version if self._step is None else self._step.version}, where it had no place: what was read "

@@ -79,14 +79,14 @@ class Index:
         """The index of rows with these hashes, numbered from ``first`` on."""
         entries = np.arange(first, first + len(hashes), dtype=np.uint64)
         entries |= hashes & _HASH
-        return cls(_sorted(entries))
+        return cls(_sort(entries))
 
     @classmethod
     def joined(cls, parts: Sequence[Index]) -> Index:
         """One index of several."""
         entries = np.concatenate([np.empty(0, np.uint64), *(part.entries for part in parts)])
         # Timsort finds the sorted runs, and only merges them.
-        return cls(_sorted(entries, "stable"))
+        return cls(_sort(entries, "stable"))
 
     @classmethod
     def in_order(cls, parts: Sequence[Index]) -> Sequence[Index]:
@@ -124,7 +124,7 @@ class Index:
         return hits, low, counts
 
 
-def _sorted(entries: NDArray[np.uint64], kind: Literal["stable"] | None = None) -> NDArray[np.uint64]:
+def _sort(entries: NDArray[np.uint64], kind: Literal["stable"] | None = None) -> NDArray[np.uint64]:
     """The entries, sorted in place. Those of a snapshot by the changelog's own key are so already."""
     if (entries[1:] < entries[:-1]).any():
         entries.sort(kind=kind)

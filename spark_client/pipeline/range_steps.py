@@ -146,12 +146,12 @@ def _held(samples: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
         found.append(batch)
         size_bytes += batch.nbytes
         while size_bytes > _HELD_BYTES and any(each.num_rows > 1 for each in found):
-            found = [_thinned(each) for each in found]
+            found = [_thin(each) for each in found]
             size_bytes = sum(each.nbytes for each in found)
     return found
 
 
-def _thinned(sample: pa.RecordBatch) -> pa.RecordBatch:
+def _thin(sample: pa.RecordBatch) -> pa.RecordBatch:
     """Every second row, with the weight of all."""
     kept = sample.take(pa.array(range(0, sample.num_rows, 2)))
     weights = values(kept.columns[-1], np.float64) * (sample.num_rows / kept.num_rows)

@@ -157,7 +157,7 @@ def _numeric(label: str, make: Maker) -> Function:
     return Function(label, make, "numbers", _is_number)
 
 
-def _ordered(label: str, make: Maker) -> Function:
+def _order_function(label: str, make: Maker) -> Function:
     return Function(label, make, "values that have an order", _has_order, compares=True, keeps_type=True)
 
 

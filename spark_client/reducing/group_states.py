@@ -187,15 +187,15 @@ def as_integers(floats: pa.Array) -> pa.Array:
 
     nan = pa.scalar(float("nan"), floats.type)
     kind = pa.int32() if floats.type.bit_width == 32 else pa.int64()
-    return _turned(pc.if_else(pc.is_nan(floats), nan, floats).view(kind))
+    return _turn(pc.if_else(pc.is_nan(floats), nan, floats).view(kind))
 
 
 def as_floats(integers: pa.Array, kind: pa.DataType) -> pa.Array:
     """The reverse of :func:`as_integers`."""
-    return _turned(integers).view(kind)
+    return _turn(integers).view(kind)
 
 
-def _turned(integers: pa.Array) -> pa.Array:
+def _turn(integers: pa.Array) -> pa.Array:
     """Negative numbers with all bits but the sign inverted: a float's bits grow with its magnitude."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 

@@ -73,10 +73,10 @@ def locate(texts: Iterable[str]) -> list[tuple[Any, str]]:
         InvalidRequest: an address has a password, cannot be reached, or neither pyarrow nor fsspec knows its kind.
     """
     buckets: dict[tuple[str, str, str], tuple[Any, str]] = {}
-    return [_located(text, buckets) for text in texts]
+    return [_locate(text, buckets) for text in texts]
 
 
-def _located(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) -> tuple[Any, str]:
+def _locate(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) -> tuple[Any, str]:
     from pyarrow import fs  # noqa: PLC0415 - only a scan needs it
 
     if not _ADDRESS.match(text):
@@ -91,7 +91,7 @@ def _located(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) ->
             "environment"
         )
     scheme, place, path, options = _parts(text)
-    pattern = _decoded(path)
+    pattern = _decode(path)
     if scheme == "file" and place in ("", "localhost"):
         return fs.LocalFileSystem(), str(Path(pattern))
     bucket = (scheme, place, options)
@@ -128,7 +128,7 @@ def _parts(text: str) -> tuple[str, str, str, str]:
     return scheme.lower(), place, path[:end], path[end:]
 
 
-def _decoded(path: str) -> str:
+def _decode(path: str) -> str:
     """The pattern that an address's path is of. Quoted characters are not special."""
     parts = _QUOTED.split(path)
     parts[1::2] = [escaped(unquote(part)) for part in parts[1::2]]
@@ -147,20 +147,20 @@ def portable(filesystem: Any) -> Any:
             return fs.PyFileSystem(type(handler)(_of_its_kind(handler.fs)))
         if type(handler).__module__.startswith("deltalake."):
             address, options, *others = handler._handler.__getnewargs__()
-            return fs.PyFileSystem(type(handler)(address, _needed(options or {}), *others))
+            return fs.PyFileSystem(type(handler)(address, _pick_needed(options or {}), *others))
         return filesystem
     make, arguments = filesystem.__reduce__()[:2]
-    return make(*(_needed(each) if isinstance(each, dict) else each for each in arguments))
+    return make(*(_pick_needed(each) if isinstance(each, dict) else each for each in arguments))
 
 
-def _needed(options: Mapping[str, Any]) -> dict[str, Any]:
+def _pick_needed(options: Mapping[str, Any]) -> dict[str, Any]:
     found, left = dict[str, Any](), list[str]()
     for name, value in options.items():
         known = str(name).lower()
         if known in _PLACES or (known == "token" and value in _WORDS):
             found[name] = value
         elif known in NEEDED or _PREFIXES.sub("", known) in NEEDED:
-            found[name] = _sent(value)
+            found[name] = _to_send(value)
         elif value:
             left.append(str(name))
     if isinstance(proxy := found.get("proxy_options"), dict):
@@ -175,17 +175,17 @@ def _needed(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _sent(value: Any) -> Any:
+def _to_send(value: Any) -> Any:
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     if isinstance(value, Mapping):
-        return _needed(value)
+        return _pick_needed(value)
     if isinstance(value, str):
         return shown(value)
     if type(value) in (list, tuple):
         if value and all(type(each) in (list, tuple) and len(each) == 2 for each in value):
-            return [*_needed(dict(value)).items()]  # headers, as pairs
-        return type(value)(map(_sent, value))
+            return [*_pick_needed(dict(value)).items()]  # headers, as pairs
+        return type(value)(map(_to_send, value))
     # A file system within another one, such as a cache's.
     if hasattr(value, "storage_options"):
         return _of_its_kind(value)
@@ -200,7 +200,7 @@ def _of_its_kind(given: Any) -> Any:
     except (TypeError, ValueError):
         named = {}
     named.pop("self", None)
-    return type(given)(**_needed({**named, **given.storage_options}))
+    return type(given)(**_pick_needed({**named, **given.storage_options}))
 
 
 @contextmanager

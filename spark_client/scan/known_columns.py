@@ -94,7 +94,7 @@ def known_columns(
             "infers is spark.read.json(path).schema"
         )
     if merge:
-        return _merged(dataset, kind, own_types=own_types)
+        return _merge(dataset, kind, own_types=own_types)
     return _of_first(dataset, first, kind, given=given, own_types=own_types)
 
 
@@ -139,7 +139,7 @@ def _as_given(spark: SparkSession, dataset: Any, schema: Any, kind: str) -> Know
     return KnownColumns(GIVEN, pa.schema([*arrow, *more]), struct, lenient=True, kind=kind)
 
 
-def _merged(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
+def _merge(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
     """The columns of all files, each with the type that all of them have which have it."""
     fragments = list(dataset.get_fragments())
     folders = _of_folders(dataset)

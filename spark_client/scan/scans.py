@@ -134,7 +134,7 @@ class Scan:
         fields = {field.name: field for field in struct}
         shown = StructType([fields[name] for name in names])
         return cls(
-            f"scan({_described(what)}, {_count(len(splits), 'task')})",
+            f"scan({_describe(what)}, {_count(len(splits), 'task')})",
             shown,
             Declared(where, pa.schema([declared.schema.field(name) for name in names])),
             splits,
@@ -186,7 +186,7 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _described(what: Any) -> str:
+def _describe(what: Any) -> str:
     if isinstance(what, list | tuple):
         return _count(len(what), "path")
     return repr(shown(str(what))) if isinstance(what, str | Path) else type(what).__name__

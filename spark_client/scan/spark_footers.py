@@ -40,11 +40,11 @@ def said_by_parquet(metadata: Any) -> StructType | None:
     the columns.
     """
     text = (metadata.metadata or {}).get(_SCHEMA)
-    return None if text is None else _parsed(text)
+    return None if text is None else _parse(text)
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: bytes) -> StructType | None:
+def _parse(text: bytes) -> StructType | None:
     try:
         found = StructType.fromJson(json.loads(text, object_hook=_plain))
     except Exception:  # noqa: BLE001 - any text may stand there, and PySpark's parser raises what it comes across
@@ -70,7 +70,7 @@ def _of_orc(field: pa.Field) -> DataType:
         return MapType(_of_orc(kind.key_field), _of_orc(kind.item_field))
     if types.is_list(kind):
         return ArrayType(_of_orc(kind.value_field))
-    said = _parsed(_one_column((field.metadata or {}).get(_TYPE, b"").decode()))
+    said = _parse(_one_column((field.metadata or {}).get(_TYPE, b"").decode()))
     if said is not None:
         return said["x"].dataType
     try:

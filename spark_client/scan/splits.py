@@ -45,7 +45,7 @@ class Splits:
         """
         try:
             pickle.dumps(reading)
-            return cls(tuple(map(_packed, _shared_out(pieces, sizes))), reading)
+            return cls(tuple(map(_pack, _shared_out(pieces, sizes))), reading)
         except Exception as error:
             raise InvalidRequest(
                 f"scan: what this dataset reads cannot be sent to tasks ({error}); write it to files, or make a "
@@ -75,7 +75,7 @@ class Splits:
 _KINDS = (File, Fragment)
 
 
-def _packed(pieces: Sequence[FilePiece]) -> bytes:
+def _pack(pieces: Sequence[FilePiece]) -> bytes:
     """The pieces as plain tuples: a path once for each file, and no names."""
     found = []
     for _, group in groupby(pieces, _occurrence):

@@ -49,7 +49,7 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
     arguments = {name: value for name, value in given.items() if value is not None}
     if "location" in arguments:
         arguments["location"] = location(str(arguments["location"]))
-    session = _parsed(_texts(spark))
+    session = _parse(_texts(spark))
     where = session.get("location")
     if "location" in arguments and where is not None and arguments["location"] != where:
         session = {name: value for name, value in session.items() if name not in _CREDENTIALS}
@@ -93,7 +93,7 @@ def _check_hidden(spark: SparkSession) -> None:
             )
 
 
-def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
+def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
     if "token" in texts and "tokenFile" in texts:
         raise InvalidRequest(f"set {PREFIX}token or {PREFIX}tokenFile, not both")
     values = {}

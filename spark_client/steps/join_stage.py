@@ -54,9 +54,9 @@ class JoinStage:
             InvalidRequest: a row's key belongs to another partition.
             OutOfBudget: rows beyond the budget cannot be written to a file.
         """
-        return gathered(self._joined(both, how))
+        return gathered(self._join(both, how))
 
-    def _joined(self, both: Both, how: Pass) -> Iterator[Any]:
+    def _join(self, both: Both, how: Pass) -> Iterator[Any]:
         budget_bytes = how.memory.budget_bytes
         sides = (
             _Side(checked(both.left, self.left_placed, how, self.declared.stage)),

@@ -87,10 +87,10 @@ class Stage(Protocol):
 def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
     """The batches of the last stage; the input's if there are no stages."""
     if isinstance(batches, Both):
-        batches = Both(*(_given(how.timed(READING, each)) for each in batches))
+        batches = Both(*(_give(how.timed(READING, each)) for each in batches))
     else:
         batches = how.timed(READING, iter(batches))
-        batches = _given(batches) if stages else batches
+        batches = _give(batches) if stages else batches
     for number, stage in enumerate(stages, 1):
         made = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
         batches = how.timed(stage.declared.stage, made)
@@ -106,7 +106,7 @@ def noted(stage: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         raise
 
 
-def _given(batches: Iterator[Any]) -> Iterator[Any]:
+def _give(batches: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from batches
     except Exception as error:

@@ -188,13 +188,13 @@ class Holds:
     def expire(self, now: float, upper: int) -> list[str]:
         """End the holds whose lease or lag has ended; their names, and "a follower" for each open stream."""
         before = {name: hold.version for name, hold in self._holds.items()}
-        ended = self._expired(self._holds, now, upper)
+        ended = self._end_due(self._holds, now, upper)
         self.lapsed |= {name: before[name] for name in ended}
         while len(self.lapsed) > MAX_LAPSED:
             del self.lapsed[next(iter(self.lapsed))]
-        return ended + [FOLLOWER for _ in self._expired(self._followers, now, upper)]
+        return ended + [FOLLOWER for _ in self._end_due(self._followers, now, upper)]
 
-    def _expired(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
+    def _end_due(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
         ended = []
         for name, hold in list(holds.items()):
             passed = None if hold.version >= upper else now if hold.passed is None else hold.passed

@@ -72,7 +72,7 @@ def pieces(
     wanted_bytes = piece_bytes
     while cursors := [cursor for cursor in cursors if cursor.left]:
         # Runs that have other rows than each other contribute one after the other, others together.
-        last = _marked(layout, [cursor.wanted(wanted_bytes) for cursor in cursors]).slice(0, 1)
+        last = _with_marks(layout, [cursor.wanted(wanted_bytes) for cursor in cursors]).slice(0, 1)
         if sum(cursor.look_to(last) for cursor in cursors) > 2 * piece_bytes and wanted_bytes > 1:
             wanted_bytes //= 2
             continue
@@ -212,7 +212,7 @@ class _Cursor:
         low, high = 0, len(part)
         while low < high:
             probed = np.unique(np.append(np.arange(low, high, -(-(high - low) // fan_out)), high - 1))
-            both = _marked(self._layout, [part.take(probed), last])
+            both = _with_marks(self._layout, [part.take(probed), last])
             below = int(np.argmax(both.versions))  # equal rows are in the order of their marks
             if below == len(probed):
                 return high
@@ -220,7 +220,7 @@ class _Cursor:
         return low
 
 
-def _marked(layout: Layout, parts: Sequence[Updates]) -> Updates:
+def _with_marks(layout: Layout, parts: Sequence[Updates]) -> Updates:
     """The parts' updates in order, each with its part's number as its version."""
     return Updates.joined(
         layout,

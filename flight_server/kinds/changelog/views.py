@@ -93,7 +93,7 @@ class View:
         if high is None:
             high, large = slice_end(runs, step, low, 2 * (slice_bytes or SLICE_BYTES))
         if large and low == high:
-            updates = self._folded(runs, low, version, version, allowed_bytes)
+            updates = self._fold(runs, low, version, version, allowed_bytes)
         else:
             updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
             if not len(updates) and any(run.rows for run in runs):
@@ -163,7 +163,7 @@ class View:
             if fitting < len(hashes):
                 hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
             if allowed_bytes is not None and sizes[fitting - 1] > limit_bytes:
-                return self._folded(runs, int(hashes[0]), after, upto, allowed_bytes), low
+                return self._fold(runs, int(hashes[0]), after, upto, allowed_bytes), low
         if allowed_bytes is None:
             return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
         return Updates.joined(self.layout, self._deciding(runs, hashes, after, upto)), low
@@ -182,7 +182,7 @@ class View:
 
         return [run.of_hashes(hashes, last if seen_whole(run) else None) for run in runs]
 
-    def _folded(self, runs: list[Run], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
+    def _fold(self, runs: list[Run], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
         return folded(
             self.layout,
             [run.parts_between(hash_, hash_) for run in runs],

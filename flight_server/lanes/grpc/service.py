@@ -225,7 +225,7 @@ class FlightService:
                 continue
 
     async def get_flight_info(self, request: bytes, context: Context) -> None:
-        await self._send_info(flight_info, *self._described(request), context)
+        await self._send_info(flight_info, *self._parse_info_request(request), context)
 
     async def poll_flight_info(self, request: bytes, context: Context) -> None:
         """The PollInfo of the dataset or partition that the descriptor names: at once, or, with the descriptor of an
@@ -233,7 +233,7 @@ class FlightService:
         ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
         named = parse_descriptor(request)
-        dataset, partition = self._found(named)
+        dataset, partition = self._find(named)
         remaining = context.time_remaining()
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
         if named.seen is not None and filling(dataset, partition) and dataset.failure is None:
@@ -262,14 +262,14 @@ class FlightService:
         )
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
-        dataset, _ = self._described(request)
+        dataset, _ = self._parse_info_request(request)
         schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
-    def _described(self, request: bytes) -> tuple[Dataset, int | None]:
-        return self._found(parse_descriptor(request))
+    def _parse_info_request(self, request: bytes) -> tuple[Dataset, int | None]:
+        return self._find(parse_descriptor(request))
 
-    def _found(self, named: PutCommand) -> tuple[Dataset, int | None]:
+    def _find(self, named: PutCommand) -> tuple[Dataset, int | None]:
         """The dataset that a descriptor names, of its generation if it names one, and the partition if it names one.
 
         Raises:

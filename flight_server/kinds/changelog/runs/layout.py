@@ -105,8 +105,8 @@ class Layout:
             or {name: stored_type(kind) for name, kind in given.items()} != wanted
         ):
             raise InvalidRequest(
-                f"dataset {dataset!r}: the put's columns are {_shown(given)}, and the changelog's "
-                f"{_shown(wanted)} (and {DIFF_COLUMN!r}, if the put retracts rows); cast or rename them",
+                f"dataset {dataset!r}: the put's columns are {_types_text(given)}, and the changelog's "
+                f"{_types_text(wanted)} (and {DIFF_COLUMN!r}, if the put retracts rows); cast or rename them",
                 dataset=dataset,
             )
 
@@ -128,8 +128,8 @@ class Layout:
         given = {field.name: stored_type(field.type) for field in schema}
         if len(given) != len(schema.names) or given != wanted:
             raise InvalidRequest(
-                f"dataset {dataset!r}: the columns of the delete are {_shown(given)}, and the changelog's key is "
-                f"{_shown(wanted)}; give these columns alone, or cast or rename them",
+                f"dataset {dataset!r}: the columns of the delete are {_types_text(given)}, and the changelog's key is "
+                f"{_types_text(wanted)}; give these columns alone, or cast or rename them",
                 dataset=dataset,
             )
 
@@ -146,7 +146,7 @@ class Layout:
         columns = []
         for field in schema:
             column = batch.column(places[field.name])
-            columns.append(column if column.type == field.type else _stored(column, field.type))
+            columns.append(column if column.type == field.type else _to_stored(column, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def check_nulls(self, rows: pa.RecordBatch, dataset: str) -> None:
@@ -161,7 +161,7 @@ class Layout:
                 )
 
 
-def _stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _to_stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
     while column.type != stored_type(column.type):
         if isinstance(column, pa.DictionaryArray):
             column = column.dictionary_decode()
@@ -202,6 +202,6 @@ def _parts(values: pa.Array) -> list[tuple[pa.Array, pa.Field]]:
     return [(values.flatten(), kind.value_field)]
 
 
-def _shown(types: dict[str, pa.DataType]) -> str:
+def _types_text(types: dict[str, pa.DataType]) -> str:
     names: Sequence[str] = [f"{name}: {kind}" for name, kind in types.items()]
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

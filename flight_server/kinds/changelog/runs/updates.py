@@ -54,14 +54,14 @@ class Updates:
     @classmethod
     def of(cls, layout: Layout, rows: pa.RecordBatch, versions: Numbers, diffs: Numbers) -> Updates:
         """Sorted updates of rows in any order."""
-        return cls(layout, rows, layout.hashes(rows), versions, diffs)._sorted()
+        return cls(layout, rows, layout.hashes(rows), versions, diffs)._sort()
 
     @classmethod
     def joined(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
         """All updates of sorted parts, sorted."""
         parts = [part for part in parts if len(part)]
         found = cls.in_order(layout, parts)
-        return found if len(parts) < 2 else found._sorted()
+        return found if len(parts) < 2 else found._sort()
 
     @classmethod
     def in_order(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
@@ -259,21 +259,21 @@ class Updates:
 
     # Sorting
 
-    def _sorted(self) -> Updates:
+    def _sort(self) -> Updates:
         # This sort finds the parts that are sorted already, and merges them.
         order = np.argsort(self.hashes, kind="stable")
         hashes = self.hashes[order]
         tie = hashes[1:] == hashes[:-1]
         if tie.any():
             ranks = [found[order] for found in self._order_codes()]
-            falls, equal = _compared(ranks, tie)
+            falls, equal = _compare_ranks(ranks, tie)
             if falls.any():
                 numbers, inside = _groups_with(falls, tie)
                 again = np.lexsort((*(found[inside] for found in reversed(ranks)), numbers[inside]))
                 order[inside] = order[inside][again]
                 for found in ranks:
                     found[inside] = found[inside][again]
-                _, equal = _compared(ranks, tie)
+                _, equal = _compare_ranks(ranks, tie)
             tie = equal
         return (self if np.array_equal(order, np.arange(len(order))) else self.take(order))._ties_sorted(tie)
 
@@ -313,7 +313,7 @@ class Updates:
         return self.take(order)
 
 
-def _compared(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:
+def _compare_ranks(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:
     """Of the rows that tie with the one before them: which ones rank below it, by the first ranks that differ, and
     which have the same ranks.
     """
