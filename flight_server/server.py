@@ -96,10 +96,8 @@ class Server:
         return self.node.locations.grpc
 
     async def start(self) -> None:
-        """Start every part; after an error no part runs.
-
-        Raises:
-            OSError: the address cannot be bound, or the data directory cannot be used.
+        """Start every part; after an error no part runs. Raises OSError: the address cannot be bound, or the data
+        directory cannot be used.
         """
         try:
             await self._start()

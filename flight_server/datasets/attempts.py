@@ -103,10 +103,8 @@ class Attempt:
         self.total_bytes += frame.size_bytes
 
     def commit(self, totals: Commit) -> None:
-        """The producer has sent all. Twice with the same totals is fine.
-
-        Raises:
-            InvalidRequest: the totals differ from what arrived; the attempt is discarded.
+        """The producer has sent all. Twice with the same totals is fine. Raises InvalidRequest: the totals differ from
+        what arrived; the attempt is discarded.
         """
         self._check_step("commit")
         if totals != Commit(self.rows, self.frame_count):
@@ -136,10 +134,7 @@ class Attempt:
 
     def hand_over(self, partition: Callable[[int], Partition]) -> Generator[None, None, None]:
         """Give each frame to its partition, in order, and release all, in steps. After each step a frame is in one of
-        both.
-
-        Raises:
-            Conflict: the attempt was discarded meanwhile.
+        both. Raises Conflict: the attempt was discarded meanwhile.
         """
         table = self._table
         for index, place in enumerate(self._partitions):

@@ -61,10 +61,8 @@ class HostCopies:
         return sum(len(hosts.copies) for hosts in self._contents.values())
 
     def keep(self, content: Content, host: str, file: str) -> list[str]:
-        """Note the host's file; its files that are to be removed. Twice is fine.
-
-        Raises:
-            OutOfBudget: the dataset has ``MAX_HOSTS``, or ``metadata`` has no room.
+        """Note the host's file; its files that are to be removed. Twice is fine. Raises OutOfBudget: the dataset has
+        ``MAX_HOSTS``, or ``metadata`` has no room.
         """
         self._forget()
         hosts = self._contents.get(content)

@@ -238,11 +238,8 @@ class Partition:
         )
 
     def subscribe(self, start: int = 0, stop: int | None = None) -> Subscription[Frame]:
-        """A subscription from frame ``start`` on, to before ``stop``; the caller closes it. Its first read raises
-        the cause, if any.
-
-        Raises:
-            Released: retention has released that frame.
+        """A subscription from frame ``start`` on, to before ``stop``; the caller closes it. Its first read raises the
+        cause, if any. Raises Released: retention has released that frame.
         """
         try:
             return self._queue.subscribe(start, stop)

@@ -41,11 +41,7 @@ class Encoder:
         self._writer = pa.ipc.new_stream(self._written, schema)
 
     def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Checked]:
-        """The messages of all batches. Blocks while ``batches`` blocks.
-
-        Raises:
-            InvalidRequest: see "Sizes".
-        """
+        """The messages of all batches. Blocks while ``batches`` blocks. Raises InvalidRequest: see "Sizes"."""
         for batch in self._coalesce(batches):
             for piece in self._cut(batch):
                 yield from self._messages(piece)

@@ -134,10 +134,8 @@ class DatasetKind:
         return []
 
     def recover(self) -> None:
-        """Bring back its files on disk, but those of sealed partitions. Blocks; before the server listens.
-
-        Raises:
-            OSError: the start must end.
+        """Bring back its files on disk, but those of sealed partitions. Blocks; before the server listens. Raises
+        OSError: the start must end.
         """
 
     async def start(self, background: Background, every_seconds: float) -> None:

@@ -156,11 +156,9 @@ class StreamSink(FrameSink):
             self._durability.catalogue.install(self.dataset)
 
     def _check_name(self) -> None:
-        """Check that an overwrite can take the name now.
-
-        Raises:
-            Conflict: the name leads to another generation than the put replaces, to a dataset that is not overwritten,
-                or to a durable one and this one is not; or this one was replaced meanwhile.
+        """Check that an overwrite can take the name now. Raises Conflict: the name leads to another generation than the
+        put replaces, to a dataset that is not overwritten, or to a durable one and this one is not; or this one was
+        replaced meanwhile.
         """
         current = self._durability.catalogue.get(self.dataset.name)
         if not self._overwrites or current is self.dataset:

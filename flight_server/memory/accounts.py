@@ -151,10 +151,7 @@ async def reserve(
     queued: Callable[[], None] | None = None,
 ) -> Reservation:
     """Wait for bytes of a pool (``pool``, "Waiting"). Cancelling frees what was granted. ``queued`` is called if the
-    request has to wait, after it was queued.
-
-    Raises:
-        OutOfBudget: not granted within ``deadline_seconds``.
+    request has to wait, after it was queued. Raises OutOfBudget: not granted within ``deadline_seconds``.
     """
     at_once = pool.try_reserve(size_bytes)
     if at_once is not None:

@@ -43,10 +43,8 @@ class Envelopes:
         return b"".join((head, _SUMS.pack(checksum, metadata_checksum, running), message))
 
     def open(self, data: memoryview) -> tuple[wire.FlightData, int]:
-        """The message in the next envelope's app_metadata, and its checksum.
-
-        Raises:
-            BadFrame: it is not the server's next envelope.
+        """The message in the next envelope's app_metadata, and its checksum. Raises BadFrame: it is not the server's
+        next envelope.
         """
         if len(data) < _SUMS.size:
             raise BadFrame("an envelope has no checksums")

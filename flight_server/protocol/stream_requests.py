@@ -130,10 +130,8 @@ class Versions(Body):
 
     @classmethod
     def find(cls, fields: Fields) -> Versions | None:
-        """The reader's wish out of a ticket's fields; None if it has none.
-
-        Raises:
-            InvalidRequest: ``follow`` without ``after``, or with ``as_of``; or they are out of order.
+        """The reader's wish out of a ticket's fields; None if it has none. Raises InvalidRequest: ``follow`` without
+        ``after``, or with ``as_of``; or they are out of order.
         """
         wish = cls.take(fields)
         wish.check(fields.what)

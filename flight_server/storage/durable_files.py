@@ -174,10 +174,7 @@ class DurableFiles:
 
     def forget(self) -> Quarantined | None:
         """Delete the manifest, or quarantine a damaged dataset that was not dropped and return its note. Blocks. Twice
-        is fine.
-
-        Raises:
-            DiskTrouble: the dataset would come back after a crash; call it again.
+        is fine. Raises DiskTrouble: the dataset would come back after a crash; call it again.
         """
         with self._lock:
             self._forgotten = True
@@ -203,9 +200,7 @@ class DurableFiles:
 
     def withdraw(self) -> None:
         """Delete an uncertain manifest. Blocks. Twice is fine, also after a later :meth:`commit`, whose manifest stays.
-
-        Raises:
-            DiskTrouble: the dataset may come back after a crash; call it again.
+        Raises DiskTrouble: the dataset may come back after a crash; call it again.
         """
         with self._lock:
             if self._manifest is _Manifest.UNCERTAIN:

@@ -23,10 +23,8 @@ class Admission:
         self._deadline_seconds = deadline_seconds
 
     async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
-        """A reservation in ``frames`` for an arrived message. Cancelling releases it.
-
-        Raises:
-            OutOfBudget: RAM and disk stayed full until the deadline.
+        """A reservation in ``frames`` for an arrived message. Cancelling releases it. Raises OutOfBudget: RAM and disk
+        stayed full until the deadline.
         """
         at_once = self._budget.frames.try_reserve(size_bytes)
         if at_once is not None:

@@ -114,10 +114,8 @@ class _Generation:
 
 
 def recover(catalogue: Catalogue) -> Recovered:
-    """Fill an empty catalogue.
-
-    Raises:
-        OSError: the start must end: an I/O error, an unreadable file, another format, or no room for the metadata.
+    """Fill an empty catalogue. Raises OSError: the start must end: an I/O error, an unreadable file, another format, or
+    no room for the metadata.
     """
     base, data_dir = catalogue.disk.datasets_dir, catalogue.disk.data_dir
     assert base is not None

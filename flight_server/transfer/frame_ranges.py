@@ -36,11 +36,7 @@ class FrameRange:
         self._rows = self._frames = self._crc32c = 0
 
     def check(self, partition: Partition) -> None:
-        """Compare the range with a sealed partition.
-
-        Raises:
-            InvalidRequest: it has fewer frames.
-        """
+        """Compare the range with a sealed partition. Raises InvalidRequest: it has fewer frames."""
         frames = partition.totals.frames
         if max(self.start, self.until or 0) > frames:
             wanted = f"read on from {self.start}" if self.start > frames else f"read up to {self.until}"

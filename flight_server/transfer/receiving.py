@@ -319,10 +319,8 @@ class _Put:
             self._unanswered = accepted.metadata
 
     async def echo(self) -> None:
-        """Answer the app_metadata of the message taken last, in a put without an attempt.
-
-        Raises:
-            OutOfBudget: a large one found no room until the deadline.
+        """Answer the app_metadata of the message taken last, in a put without an attempt. Raises OutOfBudget: a large
+        one found no room until the deadline.
         """
         metadata, self._unanswered = self._unanswered, b""
         if metadata:

@@ -63,21 +63,13 @@ class OneChunk:
             column.append(array, write)
 
     def finish(self, write: Write) -> None:
-        """Write the bytes behind the last batch.
-
-        Raises:
-            ValueError: the batches did not have these rows and counts.
-        """
+        """Write the bytes behind the last batch. Raises ValueError: the batches did not have these rows and counts."""
         for node in self._nodes:
             node.finish(write)
         write(self._end, np.array([self._rows, *(node.nulls for node in self._nodes)], np.int64))
 
     def read(self, data: pa.Buffer) -> pa.Table:
-        """The table over the bytes.
-
-        Raises:
-            ValueError: they are of another table, or not all there.
-        """
+        """The table over the bytes. Raises ValueError: they are of another table, or not all there."""
         if data.size != self.size_bytes:
             raise ValueError(f"has {data.size} bytes instead of {self.size_bytes}")
         rows, *found = np.frombuffer(data, np.int64, offset=self._end).tolist()

@@ -33,10 +33,8 @@ FORMS = "'time', 'time desc', 'time asc nulls last' or ('time', 'desc')"
 
 
 def sort_key(given: Any, where: str, find: Callable[[str], str | None]) -> SortKey:
-    """The key that ``given`` stands for; ``find`` gives the column that a name stands for, or None.
-
-    Raises:
-        InvalidRequest: ``given`` has none of the forms above. A name without a column is left as it is.
+    """The key that ``given`` stands for; ``find`` gives the column that a name stands for, or None. Raises
+    InvalidRequest: ``given`` has none of the forms above. A name without a column is left as it is.
     """
     if isinstance(given, SortKey):
         return replace(given, column=find(given.column) or given.column)

@@ -73,11 +73,8 @@ class BroadcastContent:
             columns.finish(part.write_at)
 
     def map(self, file: HostFile) -> pa.Table:
-        """The table in a file that ``fetch`` wrote, mapped without a copy.
-
-        Raises:
-            PartitionFailed: the file, now removed, has another number of rows or bytes, which only a crash of the
-                host can cause.
+        """The table in a file that ``fetch`` wrote, mapped without a copy. Raises PartitionFailed: the file, now
+        removed, has another number of rows or bytes, which only a crash of the host can cause.
         """
         try:
             if self.counts is not None:

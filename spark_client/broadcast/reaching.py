@@ -39,11 +39,7 @@ _UNKNOWN_CORES = 64
 
 
 def reach(content: BroadcastContent, spark: SparkSession, seconds: float) -> None:
-    """Run tasks until no host is left, or for so long.
-
-    Raises:
-        Exception: Spark's, if the job failed.
-    """
+    """Run tasks until no host is left, or for so long. Raises Exception: Spark's, if the job failed."""
     count = min(MAX_TASKS, max(cores(spark) or _UNKNOWN_CORES, len(left(content))))
     task = Portable(partial(_remove_in_task, content, time.time() + seconds, seconds))
     job = spark.range(0, count, 1, count).mapInArrow(task, "host string")

@@ -59,10 +59,8 @@ def declaration(
     order_by: Columns = None,
     delay_seconds: float | None = None,
 ) -> CreateRequest:
-    """The body of ``create``.
-
-    Raises:
-        InvalidRequest: the rule lacks an argument or has one that it cannot use, or a number is out of range.
+    """The body of ``create``. Raises InvalidRequest: the rule lacks an argument or has one that it cannot use, or a
+    number is out of range.
     """
     if keep is None:
         if key is not None or order_by is not None:

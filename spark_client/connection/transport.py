@@ -121,10 +121,8 @@ class RemoteServer:
 
     @property
     def token(self) -> str | None:
-        """The token; that of a file as the file is now.
-
-        Raises:
-            Unauthenticated: the file cannot be read, or is empty.
+        """The token; that of a file as the file is now. Raises Unauthenticated: the file cannot be read, or is
+        empty.
         """
         return read_token(self.given_token) if isinstance(self.given_token, Path) else self.given_token
 

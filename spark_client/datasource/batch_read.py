@@ -111,11 +111,8 @@ class FlightReader(DataSourceReader):
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightReader:
-        """Share the dataset out.
-
-        Raises:
-            InvalidRequest: a partition, a column or an option that the dataset does not have, or a type that cannot be
-                cast to ``struct``'s.
+        """Share the dataset out. Raises InvalidRequest: a partition, a column or an option that the dataset does not
+        have, or a type that cannot be cast to ``struct``'s.
         """
         options.refuse(OF_CHANGELOGS, "is no changelog")
         wanted = options.get("partitions")

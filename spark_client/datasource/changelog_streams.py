@@ -108,10 +108,8 @@ class ChangelogStreamReader(QueryReader):
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> ChangelogStreamReader:
-        """The reader of a changelog.
-
-        Raises:
-            InvalidRequest: an option, a column or a type as for ``FlightReader.plan``.
+        """The reader of a changelog. Raises InvalidRequest: an option, a column or a type as for
+        ``FlightReader.plan``.
         """
         options.refuse(OF_PARTITIONS, "is a changelog")
         most = options.get("max_versions_per_trigger")

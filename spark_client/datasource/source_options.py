@@ -35,10 +35,8 @@ _SPELLED = {name.replace("_", ""): name for name in _OPTIONS}
 
 
 class SourceOptions:
-    """The options of one use of the source, by :meth:`get`.
-
-    Raises:
-        InvalidRequest: an option that this use does not have, or a value that it cannot have; also of the methods.
+    """The options of one use of the source, by :meth:`get`. Raises InvalidRequest: an option that this use does not
+    have, or a value that it cannot have; also of the methods.
     """
 
     def __init__(self, given: Mapping[str, str], use: str, defaults: RemoteServer | None = None) -> None:

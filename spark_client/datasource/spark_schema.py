@@ -35,11 +35,8 @@ class _NoType(Exception):
 
 
 def spark_struct(schema: pa.Schema, dataset: str, columns: Sequence[str] | None = None) -> StructType:
-    """Spark's schema of a dataset, or of these columns in this order.
-
-    Raises:
-        InvalidRequest: a column that the dataset does not have, a name that appears twice, or a type that Spark
-            cannot hold.
+    """Spark's schema of a dataset, or of these columns in this order. Raises InvalidRequest: a column that the dataset
+    does not have, a name that appears twice, or a type that Spark cannot hold.
     """
     names = _checked_names(schema, dataset, columns)
     fields = []
@@ -65,10 +62,8 @@ class SparkSchema:
 
     @classmethod
     def of(cls, schema: pa.Schema, dataset: str, struct: StructType) -> SparkSchema:
-        """For a dataset that has ``schema`` and is read as ``struct``, which names its columns.
-
-        Raises:
-            InvalidRequest: the dataset does not have these columns, or not in types that can be cast to these.
+        """For a dataset that has ``schema`` and is read as ``struct``, which names its columns. Raises InvalidRequest:
+        the dataset does not have these columns, or not in types that can be cast to these.
         """
         _checked_names(schema, dataset, struct.names)
         found = cls(Declared(f"dataset {dataset!r}", utc_arrow_schema(struct)))
@@ -77,11 +72,7 @@ class SparkSchema:
         return found
 
     def cast(self, batch: Any) -> Any:
-        """The batch as Spark takes it.
-
-        Raises:
-            InvalidRequest: a value does not fit.
-        """
+        """The batch as Spark takes it. Raises InvalidRequest: a value does not fit."""
         return self.declared.cast(batch.select(self.declared.schema.names))
 
 

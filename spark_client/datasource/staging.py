@@ -140,10 +140,8 @@ class Staging:
 
     def stage(self, *, once: bool = False) -> dict[str, Any]:
         """Make the staged dataset, or find it; the server's answer. It is ``repeated`` if the dataset has the write's
-        transaction: then nothing is made.
-
-        Raises:
-            AlreadyExists, Conflict, InvalidRequest: the server refuses this write (``check_mode`` there).
+        transaction: then nothing is made. Raises AlreadyExists, Conflict, InvalidRequest: the server refuses this write
+        (``check_mode`` there).
         """
         return self.server.action("create", self.request.encode(), once=once)
 

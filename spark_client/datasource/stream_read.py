@@ -76,10 +76,8 @@ class FlightStreamReader(QueryReader):
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightStreamReader:
-        """The reader of a dataset.
-
-        Raises:
-            InvalidRequest: several limits, or an option, column or type as for ``FlightReader.plan``.
+        """The reader of a dataset. Raises InvalidRequest: several limits, or an option, column or type as for
+        ``FlightReader.plan``.
         """
         options.refuse(OF_CHANGELOGS, "is no changelog")
         schema = SparkSchema.of(found.schema, options.dataset, struct)

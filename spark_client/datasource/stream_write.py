@@ -36,10 +36,8 @@ class FlightStreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     def plan(cls, options: SourceOptions, struct: StructType, *, overwrite: bool) -> FlightStreamWriter:
-        """Raises as :meth:`Staging.of`.
-
-        Raises:
-            InvalidRequest: batches are to be appended to a dataset that is durable.
+        """Raises as :meth:`Staging.of`. Raises InvalidRequest: batches are to be appended to a dataset that is
+        durable.
         """
         if options.get("durable") and not overwrite:
             raise InvalidRequest(

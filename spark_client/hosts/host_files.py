@@ -223,10 +223,8 @@ class HostFiles:
         return directories.sweep(self.bases, self._copies.idle_seconds)
 
     def own(self, application: str) -> Callable[[], None]:
-        """Mark the application as alive, until the returned function is called or this process ends.
-
-        Raises:
-            PermissionError: as :meth:`open_or_make`.
+        """Mark the application as alive, until the returned function is called or this process ends. Raises
+        PermissionError: as :meth:`open_or_make`.
         """
         if not self._directories:
             return lambda: None
@@ -291,10 +289,7 @@ class HostFiles:
 
     def _make_room(self, directory: HostDirectory, key: str, size_bytes: int) -> int:
         """Remove files until the one of ``key`` can have this size; the bytes that are still free. The caller holds
-        ``names.lock``.
-
-        Raises:
-            OutOfBudget: processes hold the others.
+        ``names.lock``. Raises OutOfBudget: processes hold the others.
         """
         entries = [
             entry for entry in directory.entries() if entry.kind in ("arrows", "part") and entry.key != key

@@ -103,11 +103,8 @@ class Shuffles:
         self._lock = threading.Lock()
 
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]:
-        """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for
-        puts on the bulk lane.
-
-        Raises:
-            InvalidRequest: the client is closed.
+        """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for puts
+        on the bulk lane. Raises InvalidRequest: the client is closed.
         """
         if self._closed:
             raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")

@@ -35,11 +35,8 @@ _BYTES = "UTF8_BINARY"
 
 
 def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
-    """Check that ``mapInArrow`` can take ``df``'s rows.
-
-    Raises:
-        InvalidRequest: ``df`` is no DataFrame, is a stream without ``streams``, or has a dot or backtick in a column's
-            name.
+    """Check that ``mapInArrow`` can take ``df``'s rows. Raises InvalidRequest: ``df`` is no DataFrame, is a stream
+    without ``streams``, or has a dot or backtick in a column's name.
     """
     if not isinstance(df, DataFrame):
         raise InvalidRequest(
@@ -94,10 +91,8 @@ def _parse(spark: SparkSession, text: str) -> StructType:
 
 
 def check_key(field: StructField, where: str) -> None:
-    """Check that Spark compares the values of a key of this column by their bytes.
-
-    Raises:
-        InvalidRequest: the type has a collation or a variant, at any depth: Arrow's types show neither.
+    """Check that Spark compares the values of a key of this column by their bytes. Raises InvalidRequest: the type has
+    a collation or a variant, at any depth: Arrow's types show neither.
     """
     key, kind = field.name, field.dataType
     for part in _parts(kind):
@@ -117,10 +112,8 @@ def check_key(field: StructField, where: str) -> None:
 
 
 def check_compared(struct: StructType, schema: pa.Schema, expression: Any, where: str, remedy: str) -> None:
-    """Check that an expression of Arrow over these columns sees values as Spark's comparisons do.
-
-    Raises:
-        InvalidRequest: it is of a column with a collation, at any depth, or of type CHAR(n), which Spark pads.
+    """Check that an expression of Arrow over these columns sees values as Spark's comparisons do. Raises
+    InvalidRequest: it is of a column with a collation, at any depth, or of type CHAR(n), which Spark pads.
     """
     odd = {field.name: how for field in struct if (how := _uncomparable_type(field)) is not None}
     for column in needed(expression.is_valid(), schema) if odd else ():
@@ -167,10 +160,8 @@ def _parts(kind: DataType) -> Iterator[DataType]:
 
 
 def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Schema:
-    """Spark's own Arrow schema for ``struct``, with the session's time zone and string width.
-
-    Raises:
-        InvalidRequest: Spark has no Arrow type for a column.
+    """Spark's own Arrow schema for ``struct``, with the session's time zone and string width. Raises InvalidRequest:
+    Spark has no Arrow type for a column.
     """
     zone = spark.conf.get("spark.sql.session.timeZone")
     large = is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes")
@@ -209,10 +200,8 @@ _CASTS = {
 
 
 def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
-    """A nullable column of Spark's type for a column that Arrow computed.
-
-    Raises:
-        InvalidRequest: Spark cannot hold the type; the message names the cast.
+    """A nullable column of Spark's type for a column that Arrow computed. Raises InvalidRequest: Spark cannot hold the
+    type; the message names the cast.
     """
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     try:

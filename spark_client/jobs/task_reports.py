@@ -96,10 +96,8 @@ def _text(value: str) -> Any:
 
 
 def accepted(reports: Iterable[Any]) -> dict[int, str]:
-    """The accepted attempt of each producer, from the tasks' reports.
-
-    Raises:
-        FlightShuffleError: two attempts of one producer; Spark never accepts two.
+    """The accepted attempt of each producer, from the tasks' reports. Raises FlightShuffleError: two attempts of one
+    producer; Spark never accepts two.
     """
     attempts: dict[int, str] = {}
     for row in reports:

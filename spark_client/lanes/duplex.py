@@ -42,10 +42,8 @@ class AnswerReader:
         self._came_bytes = 0
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse received bytes.
-
-        Raises:
-            ConnectionError: they are no answer, or all answers together exceed ``MAX_ANSWER_BYTES``.
+        """Parse received bytes. Raises ConnectionError: they are no answer, or all answers together exceed
+        ``MAX_ANSWER_BYTES``.
         """
         self._came_bytes += len(data)
         if self._came_bytes > MAX_ANSWER_BYTES:

@@ -313,10 +313,8 @@ class Body:
         """Arrow's decoder calls this; the connection stays open for the next stream."""
 
     def finish(self) -> None:
-        """Check that the HTTP body ends here, after Arrow's end marker.
-
-        Raises:
-            ConnectionResetError: it does not, or it ended without the marker.
+        """Check that the HTTP body ends here, after Arrow's end marker. Raises ConnectionResetError: it does not, or it
+        ended without the marker.
         """
         if self._back:
             raise ConnectionResetError("the body goes on after Arrow's end marker")

@@ -88,11 +88,7 @@ class LaneReader(Protocol):
     """
 
     def open(self) -> pa.Schema:
-        """Wait for the schema.
-
-        Raises:
-            TimedOut: not within ``first_message_seconds``.
-        """
+        """Wait for the schema. Raises TimedOut: not within ``first_message_seconds``."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -103,10 +99,8 @@ class LaneReader(Protocol):
         """The server's totals, once ``read_burst`` has returned None."""
 
     def read_burst(self) -> BatchBurst | None:
-        """Wait for the next frame; its batch and those received with it. None at the confirmed end.
-
-        Raises:
-            BrokenStream: the connection ended.
+        """Wait for the next frame; its batch and those received with it. None at the confirmed end. Raises
+        BrokenStream: the connection ended.
         """
 
     def cancel(self) -> None:

@@ -84,10 +84,8 @@ class MessageWriter:
         return end_of_put(self.running_crc32c)
 
     def add(self, batch: Any, metadata: bytes = b"") -> None:
-        """Encode a batch, after the dictionaries that it needs.
-
-        Raises:
-            pa.ArrowException: the batch has another schema, or cannot be encoded.
+        """Encode a batch, after the dictionaries that it needs. Raises pa.ArrowException: the batch has another schema,
+        or cannot be encoded.
         """
         self._metadata.append(metadata)
         self._writer.write_batch(batch)
@@ -100,10 +98,8 @@ class MessageWriter:
         return int(self._file.tell()) - self._taken_bytes
 
     def take(self) -> list[Part]:
-        """The waiting messages, ready to be sent.
-
-        Raises:
-            InvalidRequest: a message is larger than ``MAX_MESSAGE_BYTES``, Arrow Flight's own limit.
+        """The waiting messages, ready to be sent. Raises InvalidRequest: a message is larger than
+        ``MAX_MESSAGE_BYTES``, Arrow Flight's own limit.
         """
         self._file.flush()
         self._taken_bytes = int(self._file.tell())

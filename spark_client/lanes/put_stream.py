@@ -80,10 +80,8 @@ class PutStream:
 
     def commit(self, *, last: bool = True) -> dict[str, Any]:
         """Commit the written rows, with their totals; the server's answer. Rows written after a commit that is not the
-        ``last`` one are a changelog's next version.
-
-        Raises:
-            FlightShuffleError: the server did not confirm the commit; the message says why.
+        ``last`` one are a changelog's next version. Raises FlightShuffleError: the server did not confirm the commit;
+        the message says why.
         """
         totals = Commit(self.rows, self.frames)
         answers = self._writing.finish(totals) if last else [self._writing.commit(totals)]
@@ -141,10 +139,8 @@ def _sent_bytes(batch: Any) -> int:
 
 def as_reader(data: Any) -> pa.RecordBatchReader:
     """A reader over a Table, RecordBatch, RecordBatchReader, iterable of RecordBatches, or object with
-    ``__arrow_c_stream__`` (Polars, DuckDB, pandas).
-
-    Raises:
-        InvalidRequest: ``data`` is none of these, or an empty iterable, which has no schema.
+    ``__arrow_c_stream__`` (Polars, DuckDB, pandas). Raises InvalidRequest: ``data`` is none of these, or an empty
+    iterable, which has no schema.
     """
     if isinstance(data, pa.RecordBatchReader):
         return data

@@ -91,10 +91,8 @@ def open_writing(
 
 
 def places_of(server: RemoteServer, *, once: bool = False) -> tuple[str, ...]:
-    """The server's places, from its last answer; empty if it has none.
-
-    Raises:
-        FlightShuffleError: the server could not be asked.
+    """The server's places, from its last answer; empty if it has none. Raises FlightShuffleError: the server could not
+    be asked.
     """
     known = _known(server)
     if not known.places and time.monotonic() >= known.until_seconds:

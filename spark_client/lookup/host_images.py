@@ -101,10 +101,8 @@ class HostImages:
 
     def advance(self) -> None:
         """Fetch the changes since the newest image of this host, unless there is none, or another process fetches.
-        Never a snapshot: that is for a version that is wanted.
-
-        Raises:
-            FlightShuffleError, OSError: the server, or the host, does not allow it.
+        Never a snapshot: that is for a version that is wanted. Raises FlightShuffleError, OSError: the server, or the
+        host, does not allow it.
         """
         version = self.content.source.upper()
         layers = stack(self._names(), version)

@@ -214,10 +214,8 @@ class Layer:
 
     @classmethod
     def over(cls, data: pa.Buffer, *, check: bool = True) -> Layer:
-        """The layer in these bytes; ``check`` the rows and the index, too, not only the footer.
-
-        Raises:
-            PartitionFailed: they differ from the written ones.
+        """The layer in these bytes; ``check`` the rows and the index, too, not only the footer. Raises PartitionFailed:
+        they differ from the written ones.
         """
         if data.size >= _END.size:
             length, checksum, magic = _END.unpack(data.slice(data.size - _END.size).to_pybytes())

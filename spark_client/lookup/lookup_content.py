@@ -91,10 +91,7 @@ class LookupContent:
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the changelog as rows of a layer, without those with a null key, which equal nothing; a column
-        ``_diff`` stays the last one.
-
-        Raises:
-            InvalidRequest: a value does not fit its type in Spark.
+        ``_diff`` stays the last one. Raises InvalidRequest: a value does not fit its type in Spark.
         """
         kept = present([batch.column(key) for key in self.keys])
         if kept is not None:

@@ -84,10 +84,8 @@ class ValueTask:
         self._image: Image | None = None
 
     def __call__(self, *columns: Any) -> Any:
-        """The value of each row.
-
-        Raises:
-            InvalidRequest: another number of columns than keys, or a key with several rows.
+        """The value of each row. Raises InvalidRequest: another number of columns than keys, or a key with several
+        rows.
         """
         content = self._content
         if len(columns) != len(content.keys):

@@ -12,11 +12,7 @@ from .nodes import Input, Leg, PlanPart
 
 
 def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
-    """The rows of a DataFrame.
-
-    Raises:
-        InvalidRequest: as :func:`check_frame` and :func:`arrow_schema`.
-    """
+    """The rows of a DataFrame. Raises InvalidRequest: as :func:`check_frame` and :func:`arrow_schema`."""
     check_frame(df, "the DataFrame")
     spark = df.sparkSession
     shuffles.sessions.used(spark)

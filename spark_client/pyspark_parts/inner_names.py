@@ -24,10 +24,8 @@ DIVIDED_KINDS = frozenset(
 
 
 def arrow_schema_of(struct: StructType, *, timezone: str | None, large: bool = False) -> pa.Schema:
-    """Spark's own Arrow schema for ``struct``; ``large`` gives text and bytes 64-bit offsets.
-
-    Raises:
-        PySparkTypeError, UnsupportedOperationException, ValueError: Spark has no Arrow type for a column.
+    """Spark's own Arrow schema for ``struct``; ``large`` gives text and bytes 64-bit offsets. Raises PySparkTypeError,
+    UnsupportedOperationException, ValueError: Spark has no Arrow type for a column.
     """
     options: dict[str, Any] = {
         "error_on_duplicated_field_names_in_struct": True,

@@ -205,10 +205,8 @@ def _of_its_kind(given: Any) -> Any:
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Raise errors so that no text of theirs shows more of an address than may be shown, their causes' neither.
-
-    Raises:
-        SourceUnavailable: for an error of another library that shows more.
+    """Raise errors so that no text of theirs shows more of an address than may be shown, their causes' neither. Raises
+    SourceUnavailable: for an error of another library that shows more.
     """
     try:
         yield

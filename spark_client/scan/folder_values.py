@@ -88,10 +88,8 @@ class FolderRules:
         return name if self.case_sensitive else name.lower()
 
     def values(self, column: str, texts: Iterable[str]) -> Mapping[str, Any]:
-        """The value of each text of a column, as pyarrow's scalar of the column's type.
-
-        Raises:
-            InvalidRequest: a date or time is not of the years 1 to 9999, which is all that Python has.
+        """The value of each text of a column, as pyarrow's scalar of the column's type. Raises InvalidRequest: a date
+        or time is not of the years 1 to 9999, which is all that Python has.
         """
         found = list(dict.fromkeys(texts))
         kind = reduce(_wider, map(self._kind, found), pa.null())

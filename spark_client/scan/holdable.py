@@ -42,9 +42,7 @@ def struct_of(
     said: StructType | None = None,
 ) -> StructType:
     """Spark's schema for a file's or a table's; ``said`` has the types in Spark's footer, ``remedy`` is for the error.
-
-    Raises:
-        InvalidRequest: Spark has no type for a column, or has another one for it than Arrow can give.
+    Raises InvalidRequest: Spark has no type for a column, or has another one for it than Arrow can give.
     """
     known = {field.name: field for field in said or ()}
     fields = []

@@ -100,10 +100,8 @@ def pieces_of(
     filter: Any = None,  # noqa: A002 - pyarrow's name
 ) -> tuple[tuple[FileHome, ...], list[FilePiece]]:
     """The homes, and the pieces in the dataset's order. The filter fits ``schema``, which may have other types than the
-    dataset's own: then only footers tell which rows it excludes.
-
-    Raises:
-        InvalidRequest: a file cannot be read, or has other columns than ``wanted``; the dataset has a filter already.
+    dataset's own: then only footers tell which rows it excludes. Raises InvalidRequest: a file cannot be read, or has
+    other columns than ``wanted``; the dataset has a filter already.
     """
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 

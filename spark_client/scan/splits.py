@@ -38,10 +38,8 @@ class Splits:
 
     @classmethod
     def of(cls, pieces: Sequence[FilePiece], sizes: SplitSizes, reading: FileReading) -> Splits:
-        """The pieces in their order, in splits.
-
-        Raises:
-            InvalidRequest: a file system or fragment cannot be sent to tasks.
+        """The pieces in their order, in splits. Raises InvalidRequest: a file system or fragment cannot be sent to
+        tasks.
         """
         try:
             pickle.dumps(reading)

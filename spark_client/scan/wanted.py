@@ -44,10 +44,8 @@ class WantedColumns:
         return replace(self.declared, stage=f"file {path}")
 
     def check(self, path: str, schema: pa.Schema, values: Collection[str]) -> None:
-        """Check that a file of this schema, with ``values`` of its partition, can be read.
-
-        Raises:
-            InvalidRequest: a column is missing, there twice or of another kind, or, with ``every``, there are more.
+        """Check that a file of this schema, with ``values`` of its partition, can be read. Raises InvalidRequest: a
+        column is missing, there twice or of another kind, or, with ``every``, there are more.
         """
         wanted, counts = self.declared.schema, Counter(schema.names)
         known = set(wanted.names)

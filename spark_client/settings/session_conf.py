@@ -40,11 +40,9 @@ _CREDENTIALS = ("token", "tls_root_certs")
 
 
 def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The client's arguments: those ``given`` that are not None, and the session's for the others.
-
-    Raises:
-        InvalidRequest: no location; an unknown setting, or a wrong value; a token that Spark Connect hides; or the
-            location ``embedded`` where Spark's master is not local.
+    """The client's arguments: those ``given`` that are not None, and the session's for the others. Raises
+    InvalidRequest: no location; an unknown setting, or a wrong value; a token that Spark Connect hides; or the location
+    ``embedded`` where Spark's master is not local.
     """
     arguments = {name: value for name, value in given.items() if value is not None}
     if "location" in arguments:

@@ -101,11 +101,7 @@ class HashFile:
         self.portion_bytes = memory.budget_bytes // _PORTIONS
 
     def write(self, rows: pa.RecordBatch, low: int, high: int) -> Extent:
-        """Write rows whose hashes are in this range.
-
-        Raises:
-            OutOfBudget: the file cannot be written.
-        """
+        """Write rows whose hashes are in this range. Raises OutOfBudget: the file cannot be written."""
         before_bytes = self._scratch.written_bytes
         try:
             head, parked = self._shared.park(rows)
@@ -134,9 +130,7 @@ class HashFile:
 
     def read(self, extents: Iterator[Extent]) -> Iterator[pa.RecordBatch]:
         """The extents' rows, in memory of their own; those of one head, one after the other, share its dictionaries.
-
-        Raises:
-            CorruptFrame: the file's bytes are not those that were written.
+        Raises CorruptFrame: the file's bytes are not those that were written.
         """
         for head, group in groupby(extents, key=lambda extent: extent.head):
             yield from self._scratch.read_after(head.parked, (extent.parked for extent in group))
@@ -155,11 +149,7 @@ class HashLists:
         self.lists: list[list[Extent]] = [[] for _ in range(1 << _BITS)]
 
     def add(self, batches: list[pa.RecordBatch]) -> None:
-        """Write the rows to the lists; empties ``batches``.
-
-        Raises:
-            OutOfBudget: the file cannot be written.
-        """
+        """Write the rows to the lists; empties ``batches``. Raises OutOfBudget: the file cannot be written."""
         batches = together(batches)
         batches.reverse()
         while batches:

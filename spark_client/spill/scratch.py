@@ -168,10 +168,8 @@ class Scratch:
         return Parked(segment, offset, size_bytes, batches)
 
     def read(self, parked: Parked) -> list[pa.RecordBatch]:
-        """The batches, in one new buffer. Takes no lock; twice is fine.
-
-        Raises:
-            CorruptFrame: the file's bytes are not those that were written.
+        """The batches, in one new buffer. Takes no lock; twice is fine. Raises CorruptFrame: the file's bytes are not
+        those that were written.
         """
         try:
             with pa.ipc.open_stream(_bytes_of(parked)) as reader:

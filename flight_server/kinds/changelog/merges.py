@@ -242,10 +242,8 @@ class Merge:
         return [run for run in self.changelog.runs if run not in self.runs]
 
     async def publish(self, threads: Executor, memory: MemoryPool) -> None:
-        """Put the output in the place of the runs, on disk and in memory. Cancelling is safe.
-
-        Raises:
-            DiskTrouble, Forgotten: nothing was changed; the merge is to be abandoned.
+        """Put the output in the place of the runs, on disk and in memory. Cancelling is safe. Raises DiskTrouble,
+        Forgotten: nothing was changed; the merge is to be abandoned.
         """
         changelog = self.changelog
         if self._to_file:

@@ -188,11 +188,7 @@ FORMATS: dict[str, Format] = {"parquet": Parquet(), "ipc": Ipc(), "csv": Csv()}
 
 
 def format_named(name: str) -> Format:
-    """The format of that name.
-
-    Raises:
-        InvalidRequest: there is none.
-    """
+    """The format of that name. Raises InvalidRequest: there is none."""
     found = FORMATS.get(name)
     if found is None:
         raise InvalidRequest(f"source: 'format' is one of {', '.join(FORMATS)}, not {name!r}")

@@ -105,10 +105,8 @@ class _Pull:
         return self.partition.epoch == self.epoch and self.partition.state is PartitionState.OPEN
 
     def check_step(self, verb: str) -> PullState:
-        """The state that the verb leads to. Changes nothing.
-
-        Raises:
-            _Over: the table has no such step, or the partition was reopened.
+        """The state that the verb leads to. Changes nothing. Raises _Over: the table has no such step, or the partition
+        was reopened.
         """
         after = _AFTER.get((self.state, verb))
         if after is None or (verb != "cancel" and self.partition.epoch != self.epoch):

@@ -34,10 +34,8 @@ class Repeated:
         self._place = 0
 
     def check(self, crc32c: int) -> None:
-        """Check the pull's next message.
-
-        Raises:
-            SourceChanged: another message was in its place, or the partition had ended before it.
+        """Check the pull's next message. Raises SourceChanged: another message was in its place, or the partition had
+        ended before it.
         """
         known, whole = self._repetition._known, self._repetition._whole
         if self._place == len(known) and not whole:
@@ -47,11 +45,7 @@ class Repeated:
         self._place += 1
 
     def end(self) -> None:
-        """The pull has ended.
-
-        Raises:
-            SourceChanged: earlier pulls had more messages.
-        """
+        """The pull has ended. Raises SourceChanged: earlier pulls had more messages."""
         known = self._repetition._known
         if self._place < len(known):
             raise SourceChanged(

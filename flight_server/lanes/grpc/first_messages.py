@@ -50,10 +50,8 @@ class FirstMessages:
         self._look_at: asyncio.TimerHandle | None = None
 
     async def read(self, context: Context) -> bytes | None:
-        """The request of a call that has one, or the next message of a handshake; None if the client has ended.
-
-        Raises:
-            Unavailable: it has not arrived whole in time, or others needed its place.
+        """The request of a call that has one, or the next message of a handshake; None if the client has ended. Raises
+        Unavailable: it has not arrived whole in time, or others needed its place.
         """
         async with self.unheard(self._deadline_seconds) as timeout, self._turn(timeout):
             request = await context.read()
@@ -61,10 +59,8 @@ class FirstMessages:
 
     @asynccontextmanager
     async def unheard(self, deadline_seconds: float | None = None) -> AsyncIterator[asyncio.Timeout]:
-        """The block waits for the first message of a call.
-
-        Raises:
-            Unavailable: it has lasted for ``deadline_seconds``, or too many other calls wait for theirs.
+        """The block waits for the first message of a call. Raises Unavailable: it has lasted for ``deadline_seconds``,
+        or too many other calls wait for theirs.
         """
         timeout = asyncio.timeout(deadline_seconds)
         begun = asyncio.get_running_loop().time()

@@ -30,10 +30,8 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
 async def take_put(puts: PutReceiver, first: FirstMessages, context: Context) -> None:
-    """Take the put of one call to its end.
-
-    Raises:
-        FlightShuffleError: see :meth:`PutReceiver.receive` and :meth:`FirstMessages.unheard`.
+    """Take the put of one call to its end. Raises FlightShuffleError: see :meth:`PutReceiver.receive` and
+    :meth:`FirstMessages.unheard`.
     """
     producer = puts.producer(context.peer())
     async with (

@@ -90,11 +90,7 @@ class ArrowStream(web.StreamResponse):
         return self._writer
 
     async def write(self, chunks: list[Part]) -> None:  # type: ignore[override] # several buffers at once
-        """Send whole chunks; returns when the kernel has taken them.
-
-        Raises:
-            ConnectionError: the client has left.
-        """
+        """Send whole chunks; returns when the kernel has taken them. Raises ConnectionError: the client has left."""
         assert self._transport is not None
         assert self._writer is not None
         if self._transport.is_closing():
@@ -103,11 +99,7 @@ class ArrowStream(web.StreamResponse):
         await self._writer.drain()
 
     async def finish(self, trailers: Mapping[str, str]) -> None:
-        """Send the end-of-stream marker, the terminator and the totals.
-
-        Raises:
-            ConnectionError: the client has left.
-        """
+        """Send the end-of-stream marker, the terminator and the totals. Raises ConnectionError: the client has left."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in trailers.items())
         await self.write([*chunk([ipc_framing.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
         self._whole = True

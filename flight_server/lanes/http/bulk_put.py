@@ -152,10 +152,8 @@ class Incoming:
             self._rest = bytes(self._scratch[: len(self._rest) + count])
 
     def take(self) -> bytes | None:
-        """The next message, or None at the end marker. Only when ``ready``.
-
-        Raises:
-            BadFrame: the announced message is longer than ``max_message_bytes``.
+        """The next message, or None at the end marker. Only when ``ready``. Raises BadFrame: the announced message is
+        longer than ``max_message_bytes``.
         """
         if self._large is not None:
             message, self._rest = self._large.take()
@@ -236,10 +234,8 @@ class Intake(asyncio.BufferedProtocol):
         self._transport.write(_CHECKED_HEAD if checked else _HEAD)
 
     async def receive(self) -> web.StreamResponse:
-        """Take the put, and accept it.
-
-        Raises:
-            FlightShuffleError: see :meth:`PutReceiver.receive`. Answer with ``refuse``.
+        """Take the put, and accept it. Raises FlightShuffleError: see :meth:`PutReceiver.receive`. Answer with
+        ``refuse``.
         """
         async with aclosing(self._messages()) as messages:
             await self._puts.receive(messages, self._producer, self)

@@ -14,11 +14,8 @@ MAX_BODY_BYTES = 4096
 
 
 async def answer_hold(request: web.Request, action: Action, stall_seconds: float) -> dict[str, object]:
-    """The answer of the action.
-
-    Raises:
-        InvalidRequest: the body has no length, is longer than ``MAX_BODY_BYTES``, or takes longer than
-            ``stall_seconds``; or as the action, like its other errors.
+    """The answer of the action. Raises InvalidRequest: the body has no length, is longer than ``MAX_BODY_BYTES``, or
+    takes longer than ``stall_seconds``; or as the action, like its other errors.
     """
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > MAX_BODY_BYTES:

@@ -113,11 +113,7 @@ class RunWriter:
         return writer
 
     def add(self, updates: Updates) -> None:
-        """Append updates that follow all before. Blocks.
-
-        Raises:
-            DiskTrouble: the disk or its limit leaves no room.
-        """
+        """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
         for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
             begun = bool(self.blocks) and self.blocks[-1].high == int(part.hashes[0])
@@ -146,9 +142,7 @@ class RunWriter:
 
     def finish(self) -> None:
         """Write the footer, and all to the medium; the file's name is there once its directory is synced. Blocks.
-
-        Raises:
-            DiskTrouble: the file is not whole.
+        Raises DiskTrouble: the file is not whole.
         """
         footer = json.dumps(
             {
