@@ -204,7 +204,6 @@ class ShuffleClient(DatasetCalls, LookupCalls):
     # Spark.
 
     def pipeline(self, df: DataFrame) -> Pipeline:
-        """A pipeline over ``df``, see ``pipeline``."""
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         return Pipeline.of_frame(self._owned(), df)

@@ -276,7 +276,6 @@ class Subscription(Generic[T]):
 
     @property
     def position(self) -> int:
-        """The index of the next item."""
         return self._position
 
     @property

@@ -216,7 +216,6 @@ class Attempts:
         return started
 
     def committed(self, attempt: Attempt) -> None:
-        """Note a commit."""
         self._first_commit.setdefault(attempt.producer, attempt.attempt)
 
     def chosen(self, wanted: dict[int, str] | None) -> list[Attempt] | None:
@@ -263,7 +262,6 @@ class Attempts:
         self._by_key.pop((attempt.producer, attempt.attempt), None)
 
     def discard(self, attempt: Attempt) -> None:
-        """Discard one attempt and its commit."""
         attempt.discard()
         if self._by_key.get((attempt.producer, attempt.attempt)) is attempt:
             del self._by_key[attempt.producer, attempt.attempt]

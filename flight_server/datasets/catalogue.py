@@ -267,7 +267,6 @@ class Catalogue:
         return dataset
 
     def register(self, dataset: Dataset) -> None:
-        """Add the dataset to :meth:`alive`."""
         self._made += 1
         self._alive[self._made] = dataset
 
@@ -329,7 +328,6 @@ class Catalogue:
     # Durable datasets
 
     def restore(self, dataset: Dataset, sequence: int) -> None:
-        """Install a dataset found on disk."""
         self.disk.recovered(sequence)
         self.register(dataset)
         self.install(dataset)

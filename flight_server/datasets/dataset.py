@@ -213,7 +213,6 @@ class Dataset(Lifetime):
         return self.state in (DatasetState.OPEN, DatasetState.SEALING) and not self.attached.pulled
 
     def want(self, index: int) -> None:
-        """See :meth:`Attachment.want`."""
         self.attached.want(self, index)
 
     def begin_stream(self, index: int) -> Partition:
@@ -291,7 +290,6 @@ class Dataset(Lifetime):
             self.changes.tell()  # no reader may have asked for a partition yet
 
     def closing(self) -> Generator[None, None, None]:
-        """Seal every open partition, in steps."""
         for partition in self.partitions():
             if partition.state is PartitionState.OPEN:
                 partition.seal()

@@ -117,7 +117,6 @@ class StagedWrites:
         dataset.touch()
 
     def has_ended(self, write: str) -> bool:
-        """Whether the write was sealed or dropped."""
         return write in self._ended
 
     def known(self, write: str, name: str) -> Dataset | None:

@@ -146,7 +146,6 @@ class Transactions:
             self._room.shrink(ID_BYTES - HASH_BYTES)
 
     def last(self, name: str) -> int | None:
-        """The last number of an id."""
         entry = self._ids.get(name)
         return None if entry is None else entry[-2]
 

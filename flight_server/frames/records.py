@@ -155,7 +155,6 @@ class Records:
         _SEGMENT.pack_into(block, at + _SEGMENT_AT, segment.number)
 
     def record(self, index: int) -> Record:
-        """The record of an unreleased frame."""
         block, at = self._find(index)
         offset, size_bytes, rows, crc32c, metadata_crc32c, number = _RECORD.unpack_from(block, at)
         if rows == _MANY and self._many_rows is not None:

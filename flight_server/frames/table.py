@@ -67,7 +67,6 @@ class FrameTable(Records):
             self.placed(index, frame.slice)
 
     def item(self, index: int) -> Frame:
-        """The unreleased frame of that number."""
         if self._resident is not None:
             frame = self._resident.get(index)
             if frame is not None:
@@ -125,7 +124,6 @@ class FrameTable(Records):
             self.place(index, slice_.segment, slice_.offset)
 
     def left(self, index: int, frame: Frame) -> None:
-        """It has left RAM."""
         if self._resident is not None and self._ranges is not None and index in self._resident:
             del self._resident[index]
             self._ranges.remove(index)

@@ -123,7 +123,6 @@ class SortCodes:
         ).astype(np.int64)
 
     def ascends(self) -> bool:
-        """Whether the rows are in their order already."""
         undecided = np.ones(max(0, self.rows - 1), np.bool_)
         for column, descending in zip(self.columns, self.descending, strict=True):
             less, greater = _neighbours(column)

@@ -156,5 +156,4 @@ class Kinds(dict[Kind, DatasetKind]):
 
     @property
     def actions(self) -> dict[str, Action]:
-        """Of all kinds."""
         return {name: action for kind in self.values() for name, action in kind.actions.items()}

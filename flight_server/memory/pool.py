@@ -181,7 +181,6 @@ class MemoryPool:
         return child
 
     def part(self, name: str, limit_bytes: int) -> MemoryPool:
-        """See "Parts"."""
         child = MemoryPool(limit_bytes, name, _parent=self, _within=True)
         self._accounts.append(child)
         self._whole._sharers.append(child)

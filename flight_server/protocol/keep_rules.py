@@ -160,7 +160,6 @@ class KeepRule:
 
     @property
     def columns(self) -> list[str]:
-        """Every column that the rule names."""
         named = [*self.key, *(each.column for each in self.order_by), *(name for name, _ in self.closed_by)]
         return [*named, *([] if self.kind is None else [self.kind])]
 

@@ -104,7 +104,6 @@ class _Ended:
 
 
 def _disk_bytes(dataset: Dataset) -> int:
-    """The bytes of the segments that its frames are in."""
     segments = {each for partition in dataset.partitions() for each in partition.table.segments()}
     return sum(each.size_bytes for each in segments)
 
@@ -239,7 +238,6 @@ async def _totals(dataset: Dataset) -> _Totals:
 
 
 async def _attempted(dataset: Dataset) -> _Totals:
-    """Of all attempts that are held, accepted or not."""
     sums = _Totals(0, 0, 0, 0, Counter())
     async for attempt in in_slices(list(dataset.attempts)):
         sums.states[attempt.state.value] += 1

@@ -70,7 +70,6 @@ class Disk:
             raise trouble_with(self.data_dir or Path(), error) from error
 
     def marker(self, name: str, generation: str) -> Marker:
-        """The marker of a dataset's directory."""
         return Marker("dataset", self.owner, name, generation, self._held)
 
     @property

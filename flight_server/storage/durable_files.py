@@ -115,7 +115,6 @@ class DurableFiles:
         self._manifest = _Manifest.PRESENT
 
     def mark_absent(self) -> None:
-        """That file is gone."""
         self._manifest = _Manifest.ABSENT
 
     def mark_forgotten(self) -> None:
@@ -194,7 +193,6 @@ class DurableFiles:
             return None
 
     def check_held(self) -> None:
-        """See :meth:`Marker.check_held`."""
         if self._marker is not None:
             self._marker.check_held()
 

@@ -65,7 +65,6 @@ class Spiller:
         self.trouble = str(trouble)
 
     def succeeded(self) -> None:
-        """Note that the disk took a write."""
         self.full_at = None
         if self.trouble is not None:
             _log.info("disk_recovered", trouble=self.trouble)

@@ -67,7 +67,6 @@ class Delivery:
                 self._first.discard(reader.peer)
 
     def datasets(self) -> list[Dataset]:
-        """Of each attached reader the generation that it reads."""
         return list(self._read.values())
 
     def dataset_of(self, reader: Reader) -> Dataset | None:

@@ -48,7 +48,6 @@ class FrameRange:
             )
 
     def sent(self, frame: Frame) -> None:
-        """Count a frame that the reader takes."""
         if self.until is not None:
             self._rows += frame.rows
             self._frames += 1

@@ -47,12 +47,10 @@ class Producer:
         return f"dataset {command.dataset!r} {part} (from {self.peer})"
 
     async def room(self) -> None:
-        """See :meth:`Admission.room_for_arrivals`."""
         await self._admission.room_for_arrivals(self.peer)
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """List the wait for its next message."""
         with self._admission.waits.enter(
             "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **self._facts()
         ):

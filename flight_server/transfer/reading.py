@@ -79,7 +79,6 @@ class FrameBurst(list[Outgoing]):
         self._told = told
 
     def park(self) -> None:
-        """Release all bytes and room."""
         for outgoing in self:
             outgoing.park()
         self._back.close()

@@ -210,7 +210,6 @@ class _Put:
         self._commit_seen = False
 
     async def _add(self, sink: BatchSink, batch: pa.RecordBatch, size_bytes: int) -> None:
-        """Give a batch to the sink."""
         assert self._command is not None
         await sink.add(batch, await self._admit(sink.dataset, size_bytes))
         self._receiver.counters.batch_in(batch.num_rows, size_bytes)

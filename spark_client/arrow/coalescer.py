@@ -271,7 +271,6 @@ class Coalescer:
         return True
 
     def _bare_rows(self) -> Frames:
-        """The frames of a schema without columns."""
         for partition in np.flatnonzero(self._rows).tolist():
             nothing = pa.StructArray.from_buffers(pa.struct([]), int(self._rows[partition]), [None])
             frame = pa.RecordBatch.from_struct_array(nothing)

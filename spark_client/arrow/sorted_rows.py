@@ -66,7 +66,6 @@ class PartitionedRows:
         return cls(pa.RecordBatch.from_arrays(together.columns, schema=schema), bounds)
 
     def ids(self, kind: np.dtype[Any]) -> NDArray[Any]:
-        """The partition of each row."""
         return np.repeat(np.arange(len(self.bounds) - 1, dtype=kind), np.diff(self.bounds))
 
     def bits_before(self, places: Sequence[int]) -> NDArray[np.int64]:
@@ -122,7 +121,6 @@ class SortedRows:
         return PartitionedRows(pa.concat_batches(slices), bounds)
 
     def _slices(self, partition: int) -> Iterator[pa.RecordBatch]:
-        """The partition's rows, not copied."""
         for block, bounds, _ in self._parts:
             start, end = bounds[partition], bounds[partition + 1]
             if start < end:

@@ -49,7 +49,6 @@ class BroadcastContent:
             raise self.gone(error) from error
 
     def gone(self, error: NotFound) -> NotFound:
-        """The error with the broadcast's name."""
         restarted = error.detail.get("restarted")
         why = "its server was restarted" if restarted else "it was destroyed, or its driver has ended"
         return NotFound(f"broadcast {self.name!r} is gone: {why} ({error.message})", **error.detail)

@@ -129,7 +129,6 @@ class VersionHold:
 
     @property
     def version(self) -> int:
-        """The first version that is held."""
         return self._version
 
     def advance(self, version: int) -> None:

@@ -92,7 +92,6 @@ class Call:
 
     @property
     def place(self) -> str:
-        """The server, and the dataset there."""
         return self.location if self.dataset is None else f"dataset {self.dataset!r} at {self.location}"
 
     @contextmanager

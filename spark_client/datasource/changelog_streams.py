@@ -258,7 +258,6 @@ class ChangelogStreamReader(QueryReader):
 
     @contextlib.contextmanager
     def _explained(self) -> Generator[None, None, None]:
-        """Explain an error of the server for this query."""
         name = self._ref.dataset
         try:
             yield

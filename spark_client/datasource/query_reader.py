@@ -73,7 +73,6 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Defined by the two readers.
 
     def _beginning(self) -> Offset:
-        """A new query's first offset."""
         raise NotImplementedError
 
     def _resumed(self, limit: Any) -> Offset:
@@ -81,7 +80,6 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise NotImplementedError
 
     def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
-        """The position up to which the batch after ``begin`` reads."""
         raise NotImplementedError
 
     # For them.
@@ -96,7 +94,6 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset[self.POSITION]
 
     def _bounds(self, start: Offset, end: Offset) -> tuple[Any, Any]:
-        """The positions between which a batch reads."""
         first, last = self._position(start), self._position(end)
         self._last = end
         return first if "start" in start else end.get("start", first), last

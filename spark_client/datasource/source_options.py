@@ -111,7 +111,6 @@ class SourceOptions:
 
 
 def _option_name(name: str) -> str:
-    """The option's name, if there is such an option."""
     return _SPELLED.get(name.lower().replace("_", ""), name.lower())
 
 

@@ -233,7 +233,6 @@ class Staging:
             self._seal(moved, transaction, str(staged["generation"]))
 
     def _message_for(self, written: StagedWrite, staged: dict[str, Any]) -> StagedWrite:
-        """The message of a task, for this staged dataset."""
         generation = str(staged["generation"])
         if written.generation == generation:
             return written

@@ -112,7 +112,6 @@ class FlightStreamReader(QueryReader):
     # In a task.
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """As :meth:`FlightReader.read`."""
         return FlightReader(self._ref, self._schema).read(partition)
 
     # Inside.

@@ -113,18 +113,15 @@ class PartFile:
         return self.file.path
 
     def reserve(self, size_bytes: int) -> None:
-        """Have room for a file of this size."""
         if size_bytes > self.expected_bytes:
             self._grow(self, size_bytes)
 
     def write(self, data: Any) -> int:
-        """Append all of a buffer."""
         view = memoryview(data).cast("B")
         self.write_at(self.written_bytes, view)
         return len(view)
 
     def write_at(self, at: int, data: Any) -> None:
-        """Write all of a buffer at a position."""
         view = memoryview(data).cast("B")
         self.reserve(at + len(view))
         done = 0

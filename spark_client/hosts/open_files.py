@@ -75,7 +75,6 @@ class OpenFiles(Generic[T]):
                 known.file.close()
 
     def close(self) -> None:
-        """Forget all."""
         for key in list(self._open):
             self.forget(key)
 

@@ -44,7 +44,6 @@ class SealedDataset:
 
     @property
     def size_bytes(self) -> int:
-        """The stored bytes of all partitions."""
         return sum(self.partition_bytes)
 
     def read(self) -> Generator[Any, None, None]:

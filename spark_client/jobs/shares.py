@@ -56,7 +56,6 @@ class Shares:
     cuts: tuple[Cut, ...] = ()
 
     def __len__(self) -> int:
-        """The number of tasks."""
         return len(self.bounds) - 1
 
     def __getitem__(self, task: int) -> list[PartitionSlice]:

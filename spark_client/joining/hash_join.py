@@ -43,7 +43,6 @@ class Probing:
         self._found: list[NDArray[np.uint8]] = []
 
     def hold(self, batches: Sequence[pa.RecordBatch]) -> HeldRows:
-        """The rows of the side that is held."""
         return HeldRows(joined(batches), self.held_side.keys, self.held_side.schema)
 
     def run(

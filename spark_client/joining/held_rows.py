@@ -100,7 +100,6 @@ def sizes_of(sizes: Sizes, rows: Positions, valid: NDArray[np.bool_] | None = No
 
 
 def _index_of(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> KeyIndex:
-    """The index of the rows that can match."""
     parts = list(_parts(keys, batches))
     if not parts:
         return KeyIndex(Keys((), np.empty(0, np.uint64), exact=True))

@@ -41,7 +41,6 @@ class JoinPlan:
     schema: pa.Schema
 
     def side(self, *, left: bool) -> Side:
-        """The keys and columns of one side."""
         keys, schema = (self.left, self.left_schema) if left else (self.right, self.right_schema)
         named = [column.left if left else column.right for column in self.columns]
         kept = {"left": left, "right": not left, "full": True}.get(self.how, False)

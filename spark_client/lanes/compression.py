@@ -130,7 +130,6 @@ class _Out:
         self._small: list[Part] = []
 
     def add(self, *data: Part) -> None:
-        """The next buffer."""
         size_bytes = sum(map(len, data))
         padding_bytes = -size_bytes % _ALIGNMENT_BYTES
         self.places.append((self.size_bytes, size_bytes))
@@ -186,7 +185,6 @@ _V5 = 4
 
 
 def _header(header: IpcHeader, batch: Table, places: Sequence[tuple[int, int]], body_bytes: int) -> bytes:
-    """The header of the same batch with compressed buffers."""
     nodes = _vector(header, batch, 1)
     buffers_at = _NODES_AT + 4 + len(nodes) + 4
     fixed = _FIXED.pack(

@@ -266,7 +266,6 @@ class Body:
 
     @property
     def between_chunks(self) -> bool:
-        """Whether a new chunk begins with the next byte."""
         return self._chunked and not self.ended and not self._left and not self._back
 
     def next_chunk_bytes(self) -> int:

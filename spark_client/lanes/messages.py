@@ -76,11 +76,9 @@ class MessageWriter:
         return [self._frame(start, self._header, descriptor=descriptor)]
 
     def metadata_only(self, metadata: bytes) -> Part:
-        """A message without a batch."""
         return self._frame(wire.field(_METADATA, metadata), metadata=metadata)
 
     def end(self) -> Part:
-        """The end of the put."""
         return end_of_put(self.running_crc32c)
 
     def add(self, batch: Any, metadata: bytes = b"") -> None:

@@ -104,7 +104,6 @@ class PartitionStream:
 
     @property
     def rows(self) -> int:
-        """Those received."""
         return self._received.rows
 
     @property
@@ -265,7 +264,6 @@ class PartitionStream:
         self._acknowledging.opened(reading.headers, generation)
 
     def _ticket(self) -> Ticket:
-        """The ticket of a new connection."""
         reader = self._acknowledging.reader
         received = self._received
         return Ticket(

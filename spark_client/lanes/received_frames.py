@@ -33,7 +33,6 @@ class ReceivedFrames:
 
     @property
     def count(self) -> int:
-        """How many frames have been received."""
         return self.next_frame - self.start
 
     def ask(self) -> None:
@@ -43,7 +42,6 @@ class ReceivedFrames:
             self._rows_before, self._crc32c = self.rows, 0
 
     def add(self, burst: BatchBurst) -> None:
-        """A burst has been received."""
         self.next_frame += len(burst.batches)
         self.rows += sum([batch.num_rows for batch in burst.batches])
         if len(burst.checksums) != len(burst.batches):

@@ -83,7 +83,6 @@ class Image:
         return Matches(positions[order], layers[order], rows[order])
 
     def take(self, matches: Matches, columns: slice) -> pa.RecordBatch:
-        """These columns of the rows, in order."""
         used = np.unique(matches.layers).tolist() or [0]
         if len(used) == 1:
             return self.layers[used[0]].take(matches.rows, columns)

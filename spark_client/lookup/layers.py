@@ -59,9 +59,7 @@ Positions = NDArray[np.int64]
 class LayerSink(Protocol):
     """The file that a layer is written to."""
 
-    def write(self, data: Any, /) -> int:
-        """Append all of the data."""
-        ...
+    def write(self, data: Any, /) -> int: ...
 
 
 _HASH = np.uint64(MAX_ROWS * (MAX_ROWS - 1))
@@ -83,7 +81,6 @@ class Index:
 
     @classmethod
     def joined(cls, parts: Sequence[Index]) -> Index:
-        """One index of several."""
         entries = np.concatenate([np.empty(0, np.uint64), *(part.entries for part in parts)])
         # Timsort finds the sorted runs, and only merges them.
         return cls(_sort(entries, "stable"))
@@ -101,7 +98,6 @@ class Index:
 
     @property
     def numbers(self) -> Positions:
-        """The number of each entry's row."""
         return (self.entries & _NUMBER).astype(np.int64)
 
     def filtered(self, kept: NDArray[np.bool_], first: int) -> Index:
@@ -246,7 +242,6 @@ class Layer:
         return positions[equal], rows[equal]
 
     def take(self, rows: Positions, columns: slice) -> pa.RecordBatch:
-        """These columns of these rows, in this order."""
         picked, order = [], list[Positions]()
         places = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(places).tolist():
@@ -268,7 +263,6 @@ class Layer:
             yield Keys.of(chunk.columns[: self.key_count])
 
     def filtered(self, kept: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
-        """The rows whose flags are set, in their order."""
         for chunk, start in zip(self.chunks, self._starts[:-1].tolist(), strict=True):
             window = kept[start : start + chunk.num_rows]
             if window.all():

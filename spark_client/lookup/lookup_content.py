@@ -23,9 +23,7 @@ class VersionSource(Protocol):
     """One generation of a changelog, at a server. Pickles."""
 
     @property
-    def name(self) -> str:
-        """The changelog's, for messages."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def identity(self) -> str:
@@ -80,7 +78,6 @@ class LookupContent:
 
     @cached_property
     def values(self) -> pa.Schema:
-        """The value columns."""
         return pa.schema(list(self.declared.schema)[len(self.keys) :])
 
     @cached_property

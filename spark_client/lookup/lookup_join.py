@@ -56,7 +56,6 @@ class Join:
     schema: pa.Schema
 
     def run(self, batch: pa.RecordBatch, image: Image) -> Iterator[pa.RecordBatch]:
-        """The batch's rows with their values."""
         matches = probe(image, self.forms, [batch.column(key) for key in self.keys])
         counts = np.bincount(matches.positions, minlength=batch.num_rows)
         before = np.concatenate([[0], np.cumsum(counts)])

@@ -64,7 +64,6 @@ class JoinTask:
     chosen: Chosen
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The task's batches, joined with one image."""
         image: Image | None = None
         for batch in batches:
             image = image or self.chosen.image(self.content)

@@ -216,7 +216,6 @@ def _keeps(stage: Stage, columns: set[str]) -> bool:
 
 
 def _free_names(count: int, taken: set[str]) -> list[str]:
-    """Names of states that no column has."""
     prefix = "state"
     while any(name.startswith(prefix) for name in taken):
         prefix = f"_{prefix}"

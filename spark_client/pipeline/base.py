@@ -40,7 +40,6 @@ class Steps:
 
     @property
     def schema(self) -> StructType:
-        """The schema of the rows after the last step."""
         return self.leg.struct
 
 

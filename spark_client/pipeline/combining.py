@@ -113,7 +113,6 @@ def count_rows(steps: Steps) -> int:
 
 
 def _align(leg: Leg, struct: StructType, declared: Declared) -> Leg:
-    """The leg's rows with these columns."""
     if leg.declared.schema.equals(declared.schema, check_metadata=True) and leg.struct == struct:
         return leg
     return leg.with_stage(AlignStage(declared), struct)

@@ -106,7 +106,6 @@ class Execution:
         return self._written[exchange]
 
     def statistics(self) -> tuple[RunStatistics, dict[Exchange, ExchangeStatistics]]:
-        """Of what has run so far."""
         found = {
             exchange: ExchangeStatistics.of(exchange, sealed, self._readers[exchange], is_reused=is_reused)
             for exchange, (sealed, is_reused) in self._ran.items()

@@ -48,7 +48,6 @@ class Result:
 
     @property
     def statistics(self) -> RunStatistics:
-        """Of the run that made it."""
         return self._statistics
 
     def release(self) -> None:
@@ -131,7 +130,6 @@ def explain(steps: Steps) -> None:
 
 
 def _run_to_frame(steps: Steps) -> tuple[DataFrame, Execution, object]:
-    """The DataFrame, its run, and its object in ``results``."""
     execution = Execution(steps.shuffles, steps.spark)
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)

@@ -52,7 +52,6 @@ class Input:
         shares: Shares,
         batch_rows: int | None = None,
     ) -> Input:
-        """One task for each share."""
         return cls(spark.range(0, len(shares), 1, len(shares)), label, source, shares, batch_rows)
 
     @property
@@ -156,7 +155,6 @@ class Leg:
         return {field.name: field for field in self.struct}
 
     def with_stage(self, stage: Stage, struct: StructType) -> Leg:
-        """The same rows after one more stage."""
         parts = tuple(replace(part, stages=(*part.stages, stage)) for part in self.parts)
         return Leg(parts, struct, stage.declared)
 

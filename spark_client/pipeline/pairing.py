@@ -79,7 +79,6 @@ class _Side:
 
     @property
     def exchange(self) -> Exchange | None:
-        """The exchange that has placed the rows so."""
         last = self.steps.leg.last
         if last is None or last.keys != self.keys:
             return None

@@ -34,7 +34,6 @@ class _Text:
         self._numbers: dict[Exchange, int] = {}
 
     def of_leg(self, leg: Leg, seconds: Mapping[str, float]) -> list[str]:
-        """``seconds`` are those of the leg's stages."""
         if leg.single is not None:
             return self._of_part(leg.single, seconds)
         return ["union", *_branches([self._of_part(part, seconds) for part in leg.parts])]

@@ -159,7 +159,6 @@ class LastRun:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of the leg's own stages, by their names."""
         if self.last is not None:
             return self.last.stage_seconds
         return {} if self.frame is None else self.frame.by_stage

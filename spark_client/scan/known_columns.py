@@ -169,7 +169,6 @@ def _merge(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
 
 
 def _of_folders(dataset: Any) -> dict[str, pa.Field]:
-    """The columns that are of folders' names."""
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
     names: set[str] = set()

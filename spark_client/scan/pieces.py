@@ -72,7 +72,6 @@ class Fragment:
 
     @property
     def path(self) -> str:
-        """Its name in errors."""
         return str(self.fragment)
 
 

@@ -85,7 +85,6 @@ class Scan:
         schema: Any = None,
         merge_schema: bool = False,
     ) -> Scan:
-        """See ``ShuffleClient.scan``."""
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
         if batch_rows is not None and not (_is_integer(batch_rows) and batch_rows >= 1):

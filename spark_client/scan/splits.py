@@ -54,7 +54,6 @@ class Splits:
         return len(self.packed)
 
     def pieces(self, number: int) -> list[FilePiece]:
-        """The pieces of one split."""
         found = []
         plan = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
         for kind, said, units in plan:

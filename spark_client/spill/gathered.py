@@ -30,7 +30,6 @@ class Gathered:
         self._allocations: set[int] = set()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append the batch."""
         dictionaries = held_dictionaries(batch)
         new = {
             address: size

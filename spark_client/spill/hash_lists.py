@@ -181,7 +181,6 @@ class HashLists:
             self._write()
 
     def _numbers(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """The list of each hash."""
         return ((hashes >> self._shift) & np.uint64((1 << _BITS) - 1)).astype(np.uint8)
 
     def _append(self, extent: Extent) -> None:

@@ -170,7 +170,6 @@ class _Spilled:
         self._sides = list(map(HashLists, self._files, hashes))
 
     def write(self, gathered: Sequence[Gathered]) -> None:
-        """Write all rows, and hold none."""
         for lists, side in zip(self._sides, gathered, strict=True):
             batches = side.batches
             side.clear()
@@ -178,7 +177,6 @@ class _Spilled:
         _give_back()
 
     def windows(self) -> Iterator[Window]:
-        """The windows, for one call."""
         sides, self._sides = self._sides, []
         yield from self._windows(sides)
 

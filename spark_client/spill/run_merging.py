@@ -162,7 +162,6 @@ class _Run:
 
     @property
     def last(self) -> tuple[Any, ...]:
-        """The place of the last row in memory."""
         return self.blocks[-1].last
 
     def leave(self, bound: tuple[Any, ...] | None, *, equal: bool) -> Iterator[_Block]:

@@ -260,7 +260,6 @@ class Changelog:
     # Files
 
     def next_run(self) -> Path:
-        """A name for another run file."""
         self._next_run += 1
         return self.directory / run_name(self._next_run - 1)
 
@@ -274,14 +273,12 @@ class Changelog:
         return self.merges[0] if self.merges else None
 
     def new_log(self, number: int) -> LogFile:
-        """A log that takes the next appends."""
         log = LogFile(self.directory / log_name(number), self.disk.empty())
         self.logs.append((self.upper, log))
         return log
 
     @property
     def log(self) -> LogFile:
-        """The log that takes appends."""
         return self.logs[-1][1]
 
     # Numbers
@@ -320,7 +317,6 @@ class Changelog:
         return self.runs[0].retractions if self.runs else 0
 
     def statistics(self) -> dict[str, Any]:
-        """For the action ``statistics``."""
         now = time.monotonic()
         horizon = self.horizon(now)
         held = self.holds.held_back(horizon, now)

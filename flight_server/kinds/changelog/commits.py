@@ -129,7 +129,6 @@ class Commits:
 
     @property
     def waiting(self) -> int:
-        """How many commits wait to be written."""
         return sum(map(len, self._queues.values()))
 
     async def _run(self, changelog: Changelog, queue: deque[_Waiting]) -> None:

@@ -214,7 +214,6 @@ class Compactor:
                 self._merge(changelog, Plan(group, to_file=True))
 
     def _plans(self, changelog: Changelog, *, slow: bool) -> list[Plan]:
-        """The merges that are due and not in progress."""
         since = changelog.advanced_since(time.monotonic())
         files_busy = any(merge.of_files for merge in changelog.merges)
         found: list[Plan | None] = []

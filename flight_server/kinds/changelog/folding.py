@@ -58,7 +58,6 @@ class Distinct:
         )
 
     def counts(self, version: int) -> Numbers:
-        """How often each row is there at a version."""
         diffs, versions = self.updates.diffs, self.updates.versions
         there = versions <= version
         if self.ends is not None:

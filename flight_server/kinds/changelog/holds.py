@@ -89,7 +89,6 @@ class Holds:
         return len(self._holds) + len(self._followers)
 
     def oldest(self) -> int | None:
-        """The oldest version that is held."""
         return min((hold.version for _, hold in self._all()), default=None)
 
     def held_back(self, wanted: int, now: float) -> HeldBack | None:
@@ -207,11 +206,9 @@ class Holds:
         return ended
 
     def named(self) -> dict[str, Hold]:
-        """The holds that have a name."""
         return dict(self._holds)
 
     def listed(self, now: float) -> list[dict[str, Any]]:
-        """For ``statistics``."""
         return [
             {
                 "hold": name,

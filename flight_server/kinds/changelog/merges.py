@@ -175,7 +175,6 @@ class Merge:
             yield len(piece)
 
     def _needed(self, hash_: int, others: Sequence[Run]) -> Generator[int, None, Updates | None]:
-        """See :func:`~flight_server.kinds.changelog.large_keys.needed`."""
         changelog = self.changelog
         return needed(
             changelog.layout,

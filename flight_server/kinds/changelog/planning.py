@@ -126,7 +126,6 @@ def memory_groups(runs: Sequence[Run]) -> list[Runs]:
 
 
 def _old_runs(runs: Sequence[Run], since: int, *, slow: bool) -> Runs:
-    """The runs that a whole merge takes."""
     enough = 0 if slow else 1 / 2
     old = [
         place

@@ -291,7 +291,6 @@ class Store:
         )
 
     def add(self, dataset: Dataset, changelog: Changelog, files: ChangelogFiles) -> None:
-        """Let a dataset have this changelog."""
         if changelog.room is None:
             self._count(changelog)
         dataset.files = files

@@ -29,7 +29,6 @@ class Timeline:
 
     @property
     def last(self) -> float:
-        """When the newest version was committed."""
         return self._times[-1][0]
 
     def add(self, version: int, committed: float) -> None:

@@ -124,7 +124,6 @@ class VersionAppends:
         staged.touch()
 
     async def _add(self, write: ChangelogWrite, staged: Dataset, attempt: Attempt) -> None:
-        """Give an attempt's rows to the write, in order."""
         assert staged.schema is not None
         decoder = FrameDecoder(max_message_bytes=self._max_message_bytes, full_validation=False)
         decoder.keeps_batches = True

@@ -47,7 +47,6 @@ class ViewPart:
 
     @property
     def left(self) -> bool:
-        """Whether more follows."""
         return self.low <= MAX_HASH
 
 

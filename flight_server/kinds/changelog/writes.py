@@ -136,7 +136,6 @@ class ChangelogWrite:
         return Committed(version, self.rows, self.size_bytes)
 
     def _is_small(self) -> bool:
-        """Whether its rows may be sorted in the event loop."""
         return (
             self._waiting_rows <= IN_LOOP_ROWS
             and self.size_bytes <= IN_LOOP_BYTES

@@ -174,7 +174,6 @@ class FileSource:
         return self._files[index].path
 
     async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
-        """See :class:`Source`."""
         async with self._background.slots:
             messages = self._messages(self._files[index])
             while (pulled := await self._background.in_thread(next, messages, None)) is not None:
@@ -182,7 +181,6 @@ class FileSource:
                 del pulled
 
     def _messages(self, file: _File) -> Iterator[Checked]:
-        """The messages of a file. Blocks."""
         try:
             opened = self._where.open(file.path)
         except FileNotFoundError:

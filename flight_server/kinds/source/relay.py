@@ -155,14 +155,12 @@ class RelaySource:
 
     @property
     def held_bytes(self) -> int:
-        """The tickets."""
         return sum(TICKET_BYTES + len(ticket) for ticket in self._tickets)
 
     def describe(self, index: int) -> str:
         return f"{self._spec} partition {index}"
 
     async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
-        """See :class:`Source`."""
         ticket = wire.field(1, self._tickets[index])
         decoder = FrameDecoder(
             max_message_bytes=self._max_message_bytes, full_validation=self._full_validation

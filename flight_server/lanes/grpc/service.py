@@ -104,7 +104,6 @@ class FlightService:
         self._max_schema_bytes = max_schema_bytes
 
     def handlers(self) -> Any:
-        """The generic handler for grpc.aio."""
         # On the wire a call with one request is one that streams its requests. gRPC would receive the one request
         # before it calls the handler, so before the token was checked.
         one = grpc.stream_unary_rpc_method_handler

@@ -108,7 +108,6 @@ class ArrowStream(web.StreamResponse):
         """Do nothing, when aiohttp calls this at the end: ``finish`` sends the terminator."""
 
     def cut_unless_whole(self) -> None:
-        """Cut the connection if the terminator was not sent."""
         if not self._whole and self._transport is not None:
             self.force_close()
             self._transport.abort()

@@ -116,7 +116,6 @@ class Incoming:
 
     @property
     def begun(self) -> bool:
-        """Whether a part of the next message has arrived."""
         return self._large is not None or len(self._rest) > self._at
 
     @property
@@ -352,7 +351,6 @@ class Intake(asyncio.BufferedProtocol):
                 self._arrived.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell aiohttp's protocol, which cancels the handler's task."""
         self._looking.cancel()
         self._rooms.clear()
         self._gone.set()

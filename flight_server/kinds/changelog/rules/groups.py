@@ -28,7 +28,6 @@ class Groups:
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
-        """Behind each key's last row."""
         ends = np.full(len(self.starts), self.rows.num_rows)
         ends[:-1] = self.starts[1:]
         return ends

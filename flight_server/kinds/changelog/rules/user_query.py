@@ -112,13 +112,11 @@ class UserQuery:
             ) from error
 
     def _copies(self, rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Each row as often as it is there."""
         if (counts == 1).all():
             return rows
         return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
 
     def _counted(self, rows: pa.RecordBatch) -> Kept:
-        """Equal rows as one row with a count."""
         names = [f"c{number}" for number in range(rows.num_columns)]
         positions = pa.array(np.arange(rows.num_rows))
         numbered = pa.RecordBatch.from_arrays([*rows.columns, positions], [*names, "position"])

@@ -26,7 +26,6 @@ class Ages:
         self._rows: Numbers = pairs[:, 1]
 
     def add(self, versions: Numbers) -> None:
-        """Count rows of these versions."""
         found, rows = np.unique(versions, return_counts=True)
         known, places = np.unique(np.concatenate([self._versions, found]), return_inverse=True)
         total = np.zeros(len(known), np.int64)

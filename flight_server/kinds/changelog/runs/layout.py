@@ -82,7 +82,6 @@ class Layout:
 
     @cached_property
     def delta_schema(self) -> pa.Schema:
-        """The schema of deltas."""
         return self.schema.append(pa.field(DIFF_COLUMN, pa.int64(), nullable=False))
 
     def hashes(self, rows: pa.RecordBatch) -> Hashes:

@@ -50,7 +50,6 @@ class LogEntry:
     body: bytes
 
     def encode(self) -> list[bytes]:
-        """Its bytes, in parts."""
         header = json.dumps(self.header, separators=(",", ":")).encode()
         checksum = crc32c(self.body, crc32c(header))
         return [_HEAD.pack(MAGIC, len(header), len(self.body), checksum), header, self.body]

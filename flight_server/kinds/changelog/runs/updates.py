@@ -81,7 +81,6 @@ class Updates:
 
     @cached_property
     def size_bytes(self) -> int:
-        """The size of the columns in RAM."""
         return int(self.rows.nbytes) + 24 * len(self)
 
     @cached_property
@@ -128,7 +127,6 @@ class Updates:
 
     @cached_property
     def distinct_hashes(self) -> int:
-        """How many different hashes there are."""
         return int(np.count_nonzero(self._new_hash))
 
     def slice(self, start: int, stop: int) -> Updates:
@@ -162,7 +160,6 @@ class Updates:
         )
 
     def where(self, wanted: Flags) -> Updates:
-        """The rows of these places."""
         return self if wanted.all() else self.take(np.flatnonzero(wanted))
 
     def between(self, low: int, high: int) -> Updates:
@@ -175,7 +172,6 @@ class Updates:
         return Updates(self.layout, self.rows, self.hashes, self.versions, -self.diffs)
 
     def counts_of(self, hashes: Hashes) -> Numbers:
-        """How many rows each of these hashes has."""
         starts, ends = self._ends_of(hashes)
         return ends - starts
 
@@ -211,7 +207,6 @@ class Updates:
 
     @cached_property
     def key_starts(self) -> Numbers:
-        """int64: where a key begins."""
         new = self._new_hash.copy()
         same = np.flatnonzero(~new)
         new[same] = self._differ(same, self.layout.key)
