@@ -51,10 +51,8 @@ DEFAULT_MAX_DATASETS = 100_000
 
 
 class Catalogue:
-    """The datasets by name, the staged writes, and the threads that drop them.
-
-    Args:
-        lease_seconds: of datasets created without a lease, unless they are ``lasting``; None keeps them until a drop.
+    """The datasets by name, the staged writes, and the threads that drop them. ``lease_seconds``: of datasets created
+    without a lease, unless they are ``lasting``; None keeps them until a drop.
     """
 
     def __init__(

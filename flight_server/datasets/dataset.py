@@ -358,9 +358,7 @@ class Dataset(Lifetime):
 
     def release_unread(self, *, spilled: bool) -> bool:
         """Release the sealed partitions, if they can be pulled again and have no readers; whether it did so.
-
-        Args:
-            spilled: also if that frees only disk.
+        ``spilled``: also if that frees only disk.
         """
         if not self.attached.pulled or any(
             partition.subscriptions() for partition in self._partitions.values()

@@ -175,10 +175,8 @@ class Partition:
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
 
     def restore(self, records: Iterable[Record], first: int, first_bytes: int, totals: Totals) -> None:
-        """Take the frames from ``first`` on, and seal the partition. Raises as :meth:`publish`.
-
-        Args:
-            first_bytes: the bytes of the frames before ``first``.
+        """Take the frames from ``first`` on, and seal the partition. Raises as :meth:`publish`. ``first_bytes``: the
+        bytes of the frames before ``first``.
         """
         self._queue.skip(first, first_bytes)
         for record in records:

@@ -157,10 +157,8 @@ class StagedWrites:
         return None if generation is None else self._appended.get((name, generation))
 
     def end(self, dataset: Dataset, appended: Sealed | None = None) -> None:
-        """Forget a staged dataset, which gets back its own lease. Twice is fine.
-
-        Args:
-            appended: the part of another dataset that it became, if it did.
+        """Forget a staged dataset, which gets back its own lease. Twice is fine. ``appended``: the part of another
+        dataset that it became, if it did.
         """
         staged = self._by_generation.pop(dataset.generation, None)
         if staged is None:

@@ -121,10 +121,8 @@ class Transactions:
         )
 
     def note(self, transaction: tuple[str, int] | None, version: int, used: float | None = None) -> None:
-        """A write with this id and number is in the dataset. Twice is fine.
-
-        Args:
-            used: when, in seconds since the epoch; now.
+        """A write with this id and number is in the dataset. Twice is fine. ``used``: when, in seconds since the epoch;
+        now.
         """
         if transaction is None:
             return

@@ -29,10 +29,8 @@ _MOST_TEXT_BYTES = (1 << 31) - 1
 
 
 def group_codes(columns: Sequence[Any]) -> pa.Array:
-    """Each row's int32 code: its group's number, from 0 by first appearance.
-
-    Args:
-        columns: arrays or chunked arrays of the same length, at least one.
+    """Each row's int32 code: its group's number, from 0 by first appearance. ``columns``: arrays or chunked arrays of
+    the same length, at least one.
     """
     rows = len(columns[0])
     chunked = (

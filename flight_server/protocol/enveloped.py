@@ -27,10 +27,8 @@ _METADATA_FIELD = 3
 
 
 class Envelopes:
-    """One end of one read: the server's, which seals, or the client's, which opens.
-
-    Args:
-        ticket: as this end knows it.
+    """One end of one read: the server's, which seals, or the client's, which opens. ``ticket``: as this end
+    knows it.
     """
 
     def __init__(self, ticket: bytes) -> None:

@@ -61,11 +61,8 @@ class Order:
 
 @dataclass(frozen=True)
 class KeepRule:
-    """One rule. Fields that it does not use have their defaults.
-
-    Args:
-        closed_by: the columns and values of a closing row.
-
+    """One rule. Fields that it does not use have their defaults. ``closed_by``: the columns and values of a closing
+    row.
     """
 
     rule: RuleName

@@ -37,7 +37,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Kind(StrEnum):
-    """Who writes a dataset and when it becomes readable."""
+    """The kind of a dataset, which decides its writers and when it becomes readable."""
 
     STREAM = "stream"
     SHUFFLE = "shuffle"
@@ -208,7 +208,7 @@ class HoldRequest(Request, what=HOLD):
             forward only.
         release: end it.
         releases: the name of another hold, which is released in the same step.
-        owner: who holds, for people: at most 300 printable characters. Without one it stays as it is.
+        owner: the holder, in words for people: at most 300 printable characters. Without one it stays as it is.
     """
 
     dataset: Name

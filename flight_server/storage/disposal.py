@@ -185,10 +185,8 @@ def _do_safely(work: Work) -> None:
 
 
 async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = None) -> T:
-    """The result of the work. A cancellation is raised only when the work has ended.
-
-    Args:
-        then: called when the work has ended without an error, before a cancellation is raised.
+    """The result of the work. A cancellation is raised only when the work has ended. ``then``: called when the work has
+    ended without an error, before a cancellation is raised.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():

@@ -7,9 +7,9 @@ whose partition has failed or was dropped ends at the next look.
 
 Newcomers
     A reader that has not taken even its first message is ended earlier, for readers that are the first of their
-    connection: after ``FIRST_SECONDS`` or, if the part ``unproven`` is large, after the time in which good readers on a
-    link of 1 Gbit/s, who share it, would have taken all of that part. So each connection of a crowd gets its chance
-    soon, and of 1,000 paused readers on 50 connections few are ended.
+    connection: after ``FIRST_SECONDS`` or, if the part ``unproven`` is large, after the time in which good readers that
+    share a link of 1 Gbit/s would have taken all of that part. So each connection of a crowd gets its chance soon, and
+    of 1,000 paused readers on 50 connections few are ended.
 
 Ended generations
     A generation without a name is kept for its readers alone, on disk, too. While the disk is full for others, each

@@ -21,10 +21,8 @@ from flight_server.tiering import Admission
 
 
 class Producer:
-    """The client of one put. The receiver sets ``command`` when the first message has come.
-
-    Args:
-        idle_seconds: the deadline between messages; None for no limit.
+    """The client of one put. The receiver sets ``command`` when the first message has come. ``idle_seconds``: the
+    deadline between messages; None for no limit.
     """
 
     def __init__(

@@ -68,11 +68,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """The versions that the task of a micro-batch reads.
-
-    Args:
-        hold: the query's, in the first batch of a run: the task, and not the driver's part of the source, knows the
-            query's name and run, which it says there.
+    """The versions that the task of a micro-batch reads. ``hold``: the query's, in the first batch of a run: the task,
+    and not the driver's part of the source, knows the query's name and run, which it says there.
     """
 
     versions: Versions

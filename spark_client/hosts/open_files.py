@@ -1,4 +1,4 @@
-"""Things that this process has made of files of its host: each once, for all who ask, and forgotten when not used.
+"""Things that this process has made of files of its host: each once for the whole process, and forgotten when not used.
 
 A Spark worker that is used again outlives its tasks, and a file that it holds cannot be removed for another one. So a
 thread forgets a thing ``KEEP_SECONDS`` after its last use: at the next task of a stage it is still there, in a worker

@@ -72,11 +72,7 @@ class AsOf:
 
 
 class TimedRows:
-    """The right side's rows, or a part of them, in memory.
-
-    Args:
-        schema: of the columns that results have.
-    """
+    """The right side's rows, or a part of them, in memory. ``schema``: of the columns that results have."""
 
     def __init__(
         self, batches: Sequence[pa.RecordBatch], keys: MatchKeys, schema: pa.Schema, as_of: AsOf

@@ -21,11 +21,7 @@ Sizes = int | Positions
 
 
 class HeldRows:
-    """Rows in memory, with the index of their keys. Immutable.
-
-    Args:
-        schema: of the columns that results have.
-    """
+    """Rows in memory, with the index of their keys. Immutable. ``schema``: of the columns that results have."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch], keys: MatchKeys, schema: pa.Schema) -> None:
         batches = [batch for batch in batches if batch.num_rows]

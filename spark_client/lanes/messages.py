@@ -46,10 +46,8 @@ Part = bytes | memoryview
 
 
 class MessageWriter:
-    """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable.
-
-    Args:
-        codec: pyarrow's, for all buffers.
+    """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable. ``codec``:
+    pyarrow's, for all buffers.
     """
 
     def __init__(self, schema: pa.Schema, codec: str | None = None) -> None:

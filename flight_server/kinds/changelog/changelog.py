@@ -1,4 +1,4 @@
-"""Changelog: a keyed collection of updates, version by version; its state, and who may change it.
+"""Changelog: a keyed collection of updates, version by version; its state, and its changes.
 
 The states, and the verbs that change them, stand in ``_AFTER``. *write*: versions are committed, or holds put. *merge*:
 runs are replaced by their sum. *damage*: bytes on disk differ from the written ones; the undamaged parts can still be

@@ -60,10 +60,8 @@ def living(updates: Updates) -> tuple[Updates, Numbers | None]:
 
 
 def settled(updates: Updates, since: int, *, oldest: bool) -> tuple[Updates, Updates]:
-    """The updates, without tombstones, that are not deleted at ``since``; and the tombstones that stay.
-
-    Args:
-        oldest: no update of these keys is older.
+    """The updates, without tombstones, that are not deleted at ``since``; and the tombstones that stay. ``oldest``: no
+    update of these keys is older.
     """
     rows, ends = living(updates)
     if ends is None:

@@ -105,10 +105,8 @@ def folded(
     piece_bytes: int,
     limit_bytes: int,
 ) -> Updates:
-    """The updates that stand for all of one hash at the versions from ``since`` to ``upto``. Raises TooLarge.
-
-    Args:
-        runs: all that have updates of this hash.
+    """The updates that stand for all of one hash at the versions from ``since`` to ``upto``. Raises TooLarge. ``runs``:
+    all that have updates of this hash.
     """
     rule = rule if rule.in_parts else EveryRow()
     held = Updates.empty(layout)
@@ -133,9 +131,7 @@ def needed(
 ) -> Generator[int, None, Updates | None]:
     """The updates that a merge leaves of one hash, those that the rule needs; or None if the updates are only to be
     added up, because the rule needs to know others, or leaves too many. Yields how many rows each piece has.
-
-    Args:
-        elsewhere: of each run that is not merged the parts with this hash.
+    ``elsewhere``: of each run that is not merged the parts with this hash.
     """
     pending = _pending(layout, elsewhere, rule, limit_bytes)
     if pending is None:

@@ -15,10 +15,8 @@ STEPS = 256
 
 
 class Timeline:
-    """The versions of about the last ``delay_seconds``.
-
-    Args:
-        version, committed: the newest version and when it was committed, in seconds of the monotonic clock.
+    """The versions of about the last ``delay_seconds``. ``version``, ``committed``: the newest version and when it was
+    committed, in seconds of the monotonic clock.
     """
 
     def __init__(self, delay_seconds: float, version: int, committed: float) -> None:

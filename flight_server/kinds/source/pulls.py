@@ -125,11 +125,7 @@ class _Pull:
 
 @dataclass(frozen=True)
 class Pulling:
-    """The parts that all pulls of a server share.
-
-    Args:
-        failure_seconds: how long a failed pull is remembered.
-    """
+    """The parts that all pulls of a server share. ``failure_seconds``: how long a failed pull is remembered."""
 
     admission: Admission
     background: Background

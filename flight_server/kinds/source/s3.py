@@ -40,10 +40,8 @@ class S3File:
 
 
 class S3Files:
-    """Every bucket that this process's credentials reach.
-
-    Args:
-        files: a ``pyarrow.fs.FileSystem``; None for the one of each URL's bucket, in its own region.
+    """Every bucket that this process's credentials reach. ``files``: a ``pyarrow.fs.FileSystem``; None for the one of
+    each URL's bucket, in its own region.
     """
 
     def __init__(self, files: Any = None) -> None:

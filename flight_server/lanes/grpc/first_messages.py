@@ -34,10 +34,8 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
 class FirstMessages:
-    """The calls of one server whose first message has not come.
-
-    Args:
-        deadline_seconds: for a single request to arrive whole.
+    """The calls of one server whose first message has not come. ``deadline_seconds``: for a single request to arrive
+    whole.
     """
 
     def __init__(self, deadline_seconds: float) -> None:

@@ -107,11 +107,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class HttpOptions:
-    """How the HTTP lane listens.
-
-    Args:
-        names: of this server, beside its addresses.
-    """
+    """How the HTTP lane listens. ``names``: of this server, beside its addresses."""
 
     names: Sequence[str]
     token: str | None

@@ -47,9 +47,7 @@ class UserQuery:
 
     def check_rows(self, rows: pa.RecordBatch, counts: Counts, seconds: float) -> None:
         """Raise InvalidRequest if it fails on these rows, and name the first one on which it fails by itself.
-
-        Args:
-            seconds: the time to look for that row.
+        ``seconds``: the time to look for that row.
         """
         try:
             self._run(self._copies(rows, counts))

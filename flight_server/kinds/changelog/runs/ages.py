@@ -14,10 +14,8 @@ Numbers = NDArray[np.int64]
 
 
 class Ages:
-    """Rows by version; never says that a row is older than it is.
-
-    Args:
-        steps: pairs of a version and the rows that have it, or an older one than that but newer than the pair before.
+    """Rows by version; never says that a row is older than it is. ``steps``: pairs of a version and the rows that have
+    it, or an older one than that but newer than the pair before.
     """
 
     def __init__(self, steps: Sequence[Sequence[int]] = ()) -> None:

@@ -56,11 +56,7 @@ class LogEntry:
 
 
 class LogFile:
-    """The log that takes appends.
-
-    Args:
-        room: of the disk pool; grows before each append.
-    """
+    """The log that takes appends. ``room``: of the disk pool; grows before each append."""
 
     def __init__(self, path: Path, room: Reservation, size_bytes: int = 0) -> None:
         self.path = path

@@ -280,10 +280,8 @@ class Updates:
         ]
 
     def _ties_sorted(self, tie: Flags) -> Updates:
-        """These, which are sorted but for ties; see "Sorting".
-
-        Args:
-            tie: for each row but the first whether it has the hash and the order columns of the one before it.
+        """These, which are sorted but for ties; see "Sorting". ``tie``: for each row but the first whether it has the
+        hash and the order columns of the one before it.
         """
         same_hash = ~self._new_hash[1:]
         if not same_hash.any():
