@@ -3,8 +3,8 @@
 The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capitals, the TOML key its name, the flag
 its name with dashes. No other module reads the environment.
 
-A size is bytes, or a number and a unit: ``64MiB``, ``1.5 GB``. What pydantic also takes (text after the unit, bits,
-true and false) is refused, because a misunderstood limit is noticed too late. Times are seconds.
+A size is bytes, or a number and a unit: ``64MiB``, ``1.5 GB``. Other forms that pydantic takes (text after the
+unit, bits, true and false) are refused, because a misunderstood limit is noticed too late. Times are seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _size(value: object) -> object:
     return int(Decimal(found["number"]) * (1024 if found["binary"] else 1000) ** power)
 
 
-def _named(value: object) -> object:
+def _not_empty(value: object) -> object:
     if value == "":
         raise ValueError("an empty text is no path")  # Path would take it as the working directory
     return value
@@ -74,7 +74,7 @@ def _location(value: object) -> object:
 
 
 Size = Annotated[ByteSize, BeforeValidator(_size)]
-NamedPath = Annotated[Path, BeforeValidator(_named)]
+NamedPath = Annotated[Path, BeforeValidator(_not_empty)]
 Token = Annotated[str, BeforeValidator(_token)]
 HostName = Annotated[str, BeforeValidator(_host_name)]
 AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_location)]
@@ -87,39 +87,53 @@ class Settings(BaseSettings):
         env_prefix="FLIGHT_SERVER_", extra="forbid", frozen=True, allow_inf_nan=False
     )
 
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
-    port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="gRPC port; 0 takes any free one")
+    host: str = Field(
+        "127.0.0.1",
+        description="address to listen on: 0.0.0.0 for all. By default no other machine reaches the server, "
+        "because without a token every client may read and drop all data",
+    )
+    port: int = Field(
+        DEFAULT_PORT,
+        ge=0,
+        le=65535,
+        description="gRPC port; 0 takes any free one. A port that is taken ends the start",
+    )
     http_port: int = Field(
         DEFAULT_HTTP_PORT,
         ge=-1,
         le=65535,
-        description="HTTP port of the bulk lane, the metrics and the dashboard; 0 takes any free one, -1 turns "
-        "HTTP off",
+        description="HTTP port of the bulk lane, the metrics and the dashboard; 0 takes any free one. -1 turns "
+        "HTTP off: then all data takes gRPC, which costs more CPU time",
     )
     advertise_host: str | None = Field(
         None,
         description="the host name by which clients reach this server, where it is not the one that they ask "
-        "for, as behind a load balancer; default: as asked",
+        "for, as behind a load balancer. With a wrong name clients cannot connect to the addresses of a "
+        "FlightInfo; default: as asked",
     )
 
     allowed_hosts: list[HostName] = Field(
         default_factory=list,
         description="name by which HTTP clients may ask for a server that has no token, beside its addresses, "
-        "localhost and its host name; .example.org for all names below it; may be given several times",
+        "localhost and its host name; .example.org for all names below it. Other names are refused with 403, "
+        "because a web page may have sent the request; may be given several times",
     )
 
     memory_limit: Size = Field(
         default_factory=lambda: ByteSize(int(machine.memory_bytes() * DEFAULT_MEMORY_SHARE)),
         ge=MIN_MEMORY_LIMIT_BYTES,
-        description="bytes of data in memory, such as 8GiB; what is beyond them goes to disk. Leave a "
-        "container 512 MiB more, for the process itself; default: half of the container's or machine's memory",
+        description="bytes of data in memory, such as 8GiB; data beyond them goes to disk. Too low: producers "
+        "wait for the disk, and large messages are refused. Too high: the kernel ends the process. Leave a "
+        "container 512 MiB more, for the process itself; default: half of the container's or machine's memory, "
+        "because the process and the page cache need the rest",
     )
     disk_limit: Size | None = Field(
         None,
         ge=1,
-        description="bytes of data on disk; when they are used up, producers wait, and then fail. Set it below "
-        "the size of the volume; default: 4/5 of what is free in the data directory's file system at the "
-        "start, and the recovered datasets",
+        description="bytes of data on disk; when they are used up, producers wait for --budget-deadline-seconds, "
+        "and then fail. Above the size of the volume the disk itself refuses writes, and other programs on it, "
+        "too; default: 4/5 of the free bytes in the data directory's file system at the start, and the recovered "
+        "datasets",
     )
     data_dir: NamedPath | None = Field(
         None,
@@ -129,117 +143,147 @@ class Settings(BaseSettings):
     segment_size: Size = Field(
         ByteSize(32 << 20),
         ge=1 << 16,
-        description="size of the files with spilled data; the disk gets its space back one file at a time",
+        description="size of the files with spilled data. The disk gets its space back one file at a time: "
+        "larger files keep released data for longer, smaller ones are more open files and syncs",
     )
     max_message: Size | None = Field(
         None,
         ge=1,
         description="largest message, and so largest batch, that a producer may send: raise it, and the memory "
-        "limit, where puts are refused for it; default: 256MiB, or 1/8 of the memory limit if that is less",
+        "limit, where puts are refused for it. The server may hold one such message for each producer beyond its "
+        "limit; default: 256MiB, or 1/8 of the memory limit if that is less, because a message must fit the room "
+        "for readers twice",
     )
     max_schema: Size | None = Field(
         None,
         ge=1,
         description="largest schema with its metadata: raise it where puts are refused for it; default: 16MiB, "
-        "or 1/16 of the memory limit if that is less",
+        "or 1/16 of the memory limit if that is less, so that a schema has room while it is put and kept",
     )
     full_validation: bool = Field(
         True,
-        description="check every offset and text of a batch that arrives, not its shape alone; turn it off to "
-        "save CPU time where all producers are trusted",
+        description="check every offset and text of a batch that arrives, not its shape alone, because a "
+        "malformed batch can crash readers; turn it off to save CPU time where all producers are trusted",
     )
 
-    max_datasets: int = Field(100_000, ge=1, description="how many datasets there may be; more are refused")
+    max_datasets: int = Field(
+        100_000,
+        ge=1,
+        description="how many datasets there may be; creates and puts of more are refused. Lower it to notice a "
+        "program that forgets to drop its datasets",
+    )
 
     lease_seconds: float = Field(
         86_400.0,
         gt=0,
         description="a dataset that was created without a lease of its own is dropped when no client has read, "
-        "written or renewed it for so long",
+        "written or renewed it for so long. Too low: readers that come later get NOT_FOUND. Too high: forgotten "
+        "datasets fill memory and disk. The default is a day, so that a nightly job finds its data",
     )
     budget_deadline_seconds: float = Field(
         60.0,
         gt=0,
         description="how long a producer waits while memory and disk are full before its put fails with "
-        "UNAVAILABLE",
+        "UNAVAILABLE. Too low: puts fail, and are sent again, in a peak that would have passed. Too high: a full "
+        "server shows as slow jobs for longer",
     )
     stall_seconds: float = Field(
         30.0,
         gt=0,
-        description="a client that stops in the middle of a request or message for so long is disconnected: "
-        "raise it where clients or the network pause longer. A reader that takes nothing is disconnected after "
-        "5 s, or after this if it is less, while other readers get nothing because of it",
+        description="a client that stops for so long in the middle of a request, of connecting, or (bulk lane) "
+        "of a message is disconnected. Too low: clients that pause, as in a long garbage collection, and slow "
+        "networks fail with UNAVAILABLE. Too high: a client that hangs keeps its memory, and one of few places "
+        "to send a request, for longer. The default is above usual pauses. A reader that takes nothing while "
+        "other readers wait for its room is disconnected after 5 s, or after this if it is less",
     )
     resume_seconds: float = Field(
         60.0,
         ge=0,
         description="for datasets that are released when so many readers have read them (retention 'readers'): "
-        "how long a reader with a name whose connection broke keeps its turn before another reader may take it",
+        "how long a reader with a name whose connection broke keeps its turn. Too low: another reader takes the "
+        "turn of one that would have returned, which then gets an error. Too high: the frames of a reader that "
+        "died stay for longer",
     )
     put_idle_seconds: float = Field(
         900.0,
         ge=0,
-        description="a put whose client sends no message for so long fails: raise it for producers that pause "
-        "longer; 0: never. Inside a message on the bulk lane --stall-seconds counts",
+        description="a put whose client sends no message for so long fails. Too low: Spark tasks that compute "
+        "between two batches fail; so the default is 15 minutes. Too high: a put whose client hangs keeps its "
+        "memory and its partition; 0: never. Inside a message on the bulk lane --stall-seconds counts",
     )
     hold_lag_seconds: float = Field(
         604_800.0,
         gt=0,
-        description="how long a hold or a stalled follower may keep old versions of a changelog from "
-        "compaction: lower it to bound the disk space that a forgotten hold takes",
+        description="how long a hold or a stalled follower may keep old versions of a changelog from compaction. "
+        "Too low: a query that was stopped for longer gets Compacted, and must begin again. Too high: a "
+        "forgotten hold takes disk space. The default is a week, so that a query can be mended after holidays",
     )
     schema_seconds: float = Field(
         60.0,
         gt=0,
         description="how long a reader waits for the first producer of a dataset that was created without a "
-        "schema",
+        "schema, before it gets UNAVAILABLE. Raise it where producers start later than readers",
     )
     keepalive_seconds: float = Field(
         20.0,
         ge=1,
         description="how often silent connections are probed; a client whose host is gone is noticed within "
-        "twice this",
+        "twice this. Too low: more packets on idle connections, and a short loss of the network ends them. Too "
+        "high: a dead client's put and reads keep their memory",
     )
     drain_grace_seconds: float = Field(
         20.0,
         ge=0,
-        description="how long running streams may go on after SIGTERM; allow the process longer to stop than "
-        "this",
+        description="how long running streams may go on after SIGTERM; then they get UNAVAILABLE. Allow the "
+        "process longer to stop than this: Kubernetes kills it after 30 s by default",
     )
 
     source_roots: list[NamedPath] = Field(
         default_factory=list,
-        description="directory that datasets of kind 'source' may read; may be given several times",
+        description="directory that datasets of kind 'source' may read; clients read nothing outside. May be "
+        "given several times",
     )
     host_file_dirs: list[NamedPath] = Field(
         default_factory=lambda: list(default_bases()),
-        description="directory under which clients on this host keep copies of broadcasts; what dead ones of "
-        "the same user left there is removed every minute; may be given several times; default: /dev/shm and "
-        "the directory for temporary files",
+        description="directory under which clients on this host keep copies of broadcasts; copies of the same "
+        "user's dead clients are removed there every minute. Give those that clients use, or dead copies stay; "
+        "may be given several times; default: /dev/shm and the directory for temporary files",
     )
-    source_s3: bool = Field(False, description="sources may read s3:// URLs")
+    source_s3: bool = Field(
+        False,
+        description="sources may read s3:// URLs, with the credentials of this process: every client then reads "
+        "what these allow",
+    )
     source_flight: list[AllowedLocation] = Field(
         default_factory=list,
-        description="Flight server that sources may pull from, such as grpc://host:8815; without scheme or "
-        "port: any; may be given several times",
+        description="Flight server that sources may pull from, such as grpc://host:8815; without scheme or port: "
+        "any. Others are refused, so that clients reach no further than this; may be given several times",
     )
     source_failure_seconds: float = Field(
         5.0,
         ge=0,
         description="after a source could not be read, its readers get that error for so long before one tries "
-        "again",
+        "again. Too low: many readers ask a dead store again and again. Too high: readers get the error after "
+        "the store is back",
     )
 
     token: Token | None = Field(
         None,
-        description="bearer token that every call must carry; better in FLIGHT_SERVER_TOKEN",
+        description="bearer token that every call must carry, or get UNAUTHENTICATED; better in "
+        "FLIGHT_SERVER_TOKEN, because other users of the machine see a command line",
     )
-    tls_cert: NamedPath | None = Field(None, description="PEM certificate chain; with --tls-key")
-    tls_key: NamedPath | None = Field(None, description="PEM private key; with --tls-cert")
+    tls_cert: NamedPath | None = Field(
+        None, description="PEM certificate chain, for encrypted connections on both lanes; with --tls-key"
+    )
+    tls_key: NamedPath | None = Field(
+        None, description="PEM private key, without a password; with --tls-cert"
+    )
 
-    log_format: Literal["text", "json"] = Field("text", description="text or json")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="text for people, json for collectors of logs"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="debug, info, warning or error"
+        "info", description="debug, info, warning or error: events below are not logged"
     )
     exit_with_parent: bool = Field(
         False, description="end when standard input ends, for a server that another program starts"

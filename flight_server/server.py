@@ -67,10 +67,8 @@ _log = structlog.get_logger("flight_server.server")
 
 
 class Server:
-    """One server. ``await start()``, then ``await run()`` until it has drained; or ``async with``.
-
-    Args:
-        tuned: the process runs only this server, with ``allocator.tune``.
+    """One server. ``await start()``, then ``await run()`` until it has drained; or ``async with``. ``tuned``: the
+    process runs only this server, with ``allocator.tune``.
     """
 
     def __init__(self, settings: config.Settings, *, tuned: bool = False) -> None:
@@ -96,10 +94,8 @@ class Server:
         return self.node.locations.grpc
 
     async def start(self) -> None:
-        """Start every part; after an error no part runs.
-
-        Raises:
-            OSError: the address cannot be bound, or the data directory cannot be used.
+        """Start every part; after an error no part runs. Raises OSError: the address cannot be bound, or the data
+        directory cannot be used.
         """
         try:
             await self._start()

@@ -2,7 +2,7 @@
 
 Guarantees and errors of its calls: ``dataset_calls``, ``pipeline``, ``broadcast.broadcasts``, ``lookup.lookups``.
 
-What a client owns
+Owned by a client
     The results of its pipelines and its broadcasts. A thread renews their leases until :meth:`ShuffleClient.close`;
     after that every call raises. A dataset of ``put``, and a changelog, stays until it is dropped or the server's
     default lease ends.
@@ -10,8 +10,8 @@ What a client owns
 ``get`` is two things: ``ShuffleClient.get(spark)`` gives the client of a session's ``spark.flight.shuffle.*``, and
 ``client.get(name)`` a dataset's rows.
 
-The constructor removes files that killed clients left on this host (``host.directories``). The first call that needs
-a connection or a thread starts it. Only what takes or makes a session or DataFrame needs PySpark. Functions in Spark's
+The constructor removes files that killed clients left on this host (``host.directories``). The first call that needs a
+connection or a thread starts it. Only calls that take or make a session or DataFrame need PySpark. Functions in Spark's
 tasks can use broadcasts, but not the client: it cannot be pickled.
 """
 
@@ -75,7 +75,7 @@ def _of_session(
     The source ``flight`` is registered in the session with the client's settings, see :meth:`register`.
 
     Raises:
-        InvalidRequest: no location, or an unknown or wrong setting; the message says what to set.
+        InvalidRequest: no location, or an unknown or wrong setting; the message names the setting.
     """
     from spark_client.settings import EMBEDDED, client_arguments, open_client  # noqa: PLC0415 - only here
 
@@ -188,7 +188,6 @@ class ShuffleClient(DatasetCalls, LookupCalls):
 
     @property
     def location(self) -> str:
-        """The server's address."""
         return self._server.location
 
     def __repr__(self) -> str:
@@ -205,7 +204,6 @@ class ShuffleClient(DatasetCalls, LookupCalls):
     # Spark.
 
     def pipeline(self, df: DataFrame) -> Pipeline:
-        """A pipeline over ``df``, see ``pipeline``."""
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         return Pipeline.of_frame(self._owned(), df)
@@ -228,8 +226,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         The driver lists the files and plans the tasks now, from their metadata; see ``scan.scans``.
 
         Args:
-            what: a path, an address (``s3://``, ``gs://``, what else pyarrow and fsspec know), a directory, which may
-                have hive partitions, a pattern such as ``day=*/*.parquet``, a list of these, or a
+            what: a path, an address (``s3://``, ``gs://``, any other that pyarrow and fsspec know), a directory, which
+                may have hive partitions, a pattern such as ``day=*/*.parquet``, a list of these, or a
                 ``pyarrow.dataset.Dataset``. In an address ``%20`` is a blank, and ``%25`` a percent sign. A file that
                 is listed twice is read twice. Every executor must reach it, with credentials of its own environment:
                 the driver's are not sent. A signed address is, and is shown without its signature.
@@ -275,9 +273,10 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are.
 
         One Spark job writes them to the server, or none where they are there: a pipeline that ends with an exchange, or
-        what ``toDF`` returned for one. The driver reads them within the budget of ``Reading``, not bound by
-        ``spark.driver.maxResultSize`` and its heap. What no DataFrame reads, the server drops with the last batch, an
-        error, the collection of the reader, the end of a :meth:`scope`, or the client's close, not ``reader.close()``.
+        the DataFrame that ``toDF`` returned for one. The driver reads them within the budget of ``Reading``, not bound
+        by ``spark.driver.maxResultSize`` and its heap. Unless a DataFrame reads them, the server drops the rows with
+        the last batch, an error, the collection of the reader, the end of a :meth:`scope`, or the client's close, not
+        with ``reader.close()``.
 
         Raises:
             InvalidRequest: ``data`` is neither; otherwise as ``Pipeline.toDF``. The reader raises if it cannot give
@@ -288,8 +287,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
 
     def broadcast(self, data: Any, name: str | None = None) -> Broadcast:
-        """A table that tasks on every host share, of a DataFrame of Spark or pandas, a pyarrow Table, or what else
-        :meth:`put` takes, see ``broadcast.broadcasts``.
+        """A table that tasks on every host share, of a DataFrame of Spark or pandas, a pyarrow Table, or other data as
+        for :meth:`put`, see ``broadcast.broadcasts``.
         """
         from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
 
@@ -312,7 +311,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         """
         from spark_client.datasource import registered  # noqa: PLC0415 - as above
 
-        # Spark keeps with a source what had been shipped when it was registered.
+        # Spark keeps with a source the files that had been shipped when it was registered.
         spark.dataSource.register(registered(self._open()))
         _registered[spark] = self
         self._owned().sessions.used(spark)
@@ -340,7 +339,6 @@ class ShuffleClient(DatasetCalls, LookupCalls):
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
         return self._closed
 
     def close(self) -> None:

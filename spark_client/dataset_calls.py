@@ -1,4 +1,4 @@
-"""What any Python program does with a server's datasets: put, get, list, drop, ask about them, and open changelogs.
+"""Calls of any Python program about a server's datasets: put, get, list, drop, ask about them, and open changelogs.
 
 Guarantee: ``get`` gives the whole dataset or an error; when ``put`` returns, its dataset is complete on the server.
 Errors are those of ``flight_server.protocol.errors``, with the server's own sentence.
@@ -54,7 +54,7 @@ class DatasetCalls:
             mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while readers of the old
                 dataset finish.
             compression: of the batches' buffers, as Arrow's IPC format has it: ``"lz4"``, ``"zstd"``, or ``"auto"``,
-                LZ4 for what shrinks (``Writing``). None by default: some Arrow readers have no codec.
+                LZ4 for buffers that shrink (``Writing``). None by default: some Arrow readers have no codec.
 
         Raises:
             AlreadyExists: the name exists; its dataset is unchanged.
@@ -163,7 +163,7 @@ class DatasetCalls:
         return self._open().action("statistics", DatasetRequest(name).encode())
 
     def why(self, name: str | None = None) -> list[dict[str, Any]]:
-        """What each waiting stream of the server, or of one dataset, waits for, how long, and its peer."""
+        """Each waiting stream of the server, or of one dataset: the reason, how long it has waited, and its peer."""
         return list(self._open().action("why", DatasetRequest(name).encode()).get("waits", []))
 
     def _merge(self, how: Callable[..., _Merged], name: str, *, ordered: bool) -> _Merged:

@@ -20,7 +20,7 @@ class LookupCalls:
 
     @abstractmethod
     def _owned(self) -> Shuffles:
-        """What the client owns; raises InvalidRequest if it is closed."""
+        """The client's own objects; raises InvalidRequest if it is closed."""
 
     def lookup(
         self,
@@ -57,7 +57,7 @@ class LookupCalls:
         several; null without a row. A key with several rows fails the task.
 
         Versions are as for :meth:`lookup`; outside of a micro-batch it is the newest at the function's first use. In
-        real-time mode, where Spark 4.3 lists no Python function among what it allows, it runs with
+        real-time mode, where Spark 4.3 allows no Python function by name, it runs with
         ``spark.sql.streaming.realTimeMode.allowlistCheck`` set to ``false``.
 
         Raises:

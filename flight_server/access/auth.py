@@ -19,7 +19,7 @@ def authorize(token: str | None, header: str | None, legacy: bytes | None = None
         return
     if header:
         # aiohttp keeps bytes that are not UTF-8 as surrogates.
-        check(token, [_given(header).encode("utf-8", "surrogateescape")], "in the header 'authorization'")
+        check(token, [_token_in(header).encode("utf-8", "surrogateescape")], "in the header 'authorization'")
     elif legacy:
         check(token, [legacy], "in the header 'auth-token-bin'")
     else:
@@ -32,13 +32,13 @@ def check(token: str, given: list[bytes], where: str) -> None:
         raise Unauthenticated(f"the token {where} is not this server's")
 
 
-def _given(header: str) -> str:
+def _token_in(header: str) -> str:
     scheme, _, value = header.partition(" ")
     value = value.strip()
     if scheme.lower() == "bearer":
         return value
     if scheme.lower() == "basic":
-        # What pyarrow's authenticate_basic_token sends.
+        # pyarrow's authenticate_basic_token sends this.
         try:
             return base64.b64decode(value).decode().partition(":")[2]
         except ValueError:

@@ -4,9 +4,9 @@ Guarantee: a request that a browser sends for another site's page is refused bef
 excepted, and no answer carries a CORS header.
 
 Host
-    A page whose name its author points at this server (DNS rebinding) has the server's origin for the browser, but
-    the request carries that name. So ``Host`` must be an IP address or a name of this server: ``localhost``, what it
-    listens on and advertises, the machine's host name with and without its domain, and ``allowed_hosts``. With a
+    A page whose name its author points at this server (DNS rebinding) has the server's origin for the browser, but the
+    request carries that name. So ``Host`` must be an IP address or a name of this server: ``localhost``, the names that
+    it listens on and advertises, the machine's host name with and without its domain, and ``allowed_hosts``. With a
     token, which the author does not have, any name is accepted.
 
 Origin
@@ -36,7 +36,7 @@ _ELSEWHERE = frozenset({"cross-site", "same-site"})
 
 
 class Doorkeeper:
-    """See the module's text.
+    """Refuses requests that another site's page may have sent.
 
     Args:
         names: of this server, beside ``localhost`` and the machine's; ``.domain`` stands for ``domain`` and all names
@@ -52,11 +52,8 @@ class Doorkeeper:
         self._knows_domain = False
 
     async def check(self, request: web.Request) -> None:
-        """Check a request.
-
-        Raises:
-            Forbidden: another site's page may have sent it.
-            InvalidRequest: it has no ``Host`` (HTTP/1.1), several, or a malformed one.
+        """Raise Forbidden if another site's page may have sent the request, InvalidRequest if it has no ``Host``
+        (HTTP/1.1), several, or a malformed one.
         """
         given = request.headers.getall("Host", [])
         if not given and request.version < (1, 1):

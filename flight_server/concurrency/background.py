@@ -34,11 +34,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """See the module's text.
-
-    Args:
-        log_error: called with an event's name and facts.
-    """
+    """Owns the server's tasks, duties and threads. ``log_error`` is called with an event's name and facts."""
 
     def __init__(self, log_error: Callable[..., object]) -> None:
         self._log_error = log_error

@@ -74,7 +74,7 @@ class QueueStatistics:
 
 
 class BroadcastQueue(Generic[T]):
-    """See the module's text.
+    """The writer's side: counts the items and ends the queue.
 
     Args:
         retain_readers: see "Retention"; None keeps all.
@@ -120,7 +120,6 @@ class BroadcastQueue(Generic[T]):
 
     @property
     def ended(self) -> bool:
-        """True after ``close`` and after ``fail``."""
         return self._ended
 
     @property
@@ -277,7 +276,6 @@ class Subscription(Generic[T]):
 
     @property
     def position(self) -> int:
-        """The index of the next item."""
         return self._position
 
     @property

@@ -1,11 +1,4 @@
-"""Changes: wakes the tasks that wait for the next change of something. One event loop.
-
-Guarantee: :meth:`Changes.next` returns at the first :meth:`Changes.tell` after its call, in any number of tasks. A
-woken task looks what has changed. A task that looks and calls ``next`` without an await between misses no change,
-because ``next`` enters it before it first awaits.
-
-``tell`` runs no waiting task, so it may stand in the middle of a change. It costs one branch while no task waits.
-"""
+"""Changes: wakes the tasks that wait for the next change of something. One event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +6,12 @@ import asyncio
 
 
 class Changes:
-    """See the module's text."""
+    """Wakes, in any number of tasks, each :meth:`next` at the first :meth:`tell` after its call.
+
+    A woken task looks for the change itself. A task that looks and calls ``next`` without an await between misses none,
+    because ``next`` enters the task before it first awaits. ``tell`` runs no waiting task, so it may stand in the
+    middle of a change. It costs one branch while no task waits.
+    """
 
     __slots__ = ("_waiting", "told")
 

@@ -1,4 +1,4 @@
-"""Items: what holds the items that a BroadcastQueue counts."""
+"""Items: the storage behind a BroadcastQueue, which itself only counts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""OneByOne: an executor that runs its work in the threads of another one, one piece after the other.
-
-Guarantee: it never has more than one of those threads; each piece of work goes behind what others have given these
-threads meanwhile. So of several such executors none waits for more than the present pieces of the others.
-"""
+"""OneByOne: an executor that runs its work in the threads of another one, one piece after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +13,11 @@ T = TypeVar("T")
 
 
 class OneByOne(Executor):
-    """See the module's text. What is left when the threads end is not run: they are ended when none waits for it."""
+    """Uses at most one of those threads. Each piece of work queues behind the work that others have given the threads
+    meanwhile, so of several such executors each waits only for the present pieces of the others.
+
+    Work that is left when the threads end is not run: no task waits for it by then.
+    """
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads

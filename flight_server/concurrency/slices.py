@@ -97,7 +97,7 @@ def emptied(things: MutableMapping[Any, Any]) -> Iterator[None]:
 
 
 async def run_later() -> None:
-    """Do all steps that wait. What was left at a cancellation is done at the next call."""
+    """Do all steps that wait. After a cancellation the next call does the rest."""
     present = Slice()
     while True:
         try:

@@ -10,11 +10,8 @@ State = TypeVar("State", bound=Enum)
 
 
 def transitions(states: type[State], table: str) -> dict[tuple[State, str], State]:
-    """The state that a verb leads to, for each pair that has one.
-
-    Args:
-        table: a line for each state and a column for each verb, columns two spaces apart at least. A cell in small
-            letters names no state: that step is an error.
+    """The state that a verb leads to, for each pair that has one. ``table``: a line for each state and a column for
+    each verb, columns two spaces apart at least. A cell in small letters names no state: that step is an error.
     """
     (_, *verbs), *rows = (re.split(" {2,}", line.strip()) for line in table.strip().splitlines())
     return {

@@ -14,7 +14,7 @@ Who takes turns
     in one pass. Its frames take none: without turns the slowest of 400 readers in one Python process took 1.9 times the
     median, with turns all took a fifth longer.
 
-What counts
+Size of a message
     The bytes of a frame, but at least ``MESSAGE_COST_BYTES``: about what handling a message costs, in bytes copied.
     ``waits`` lists no turn, because it ends by itself.
 """

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# What, since when, dataset, partition, producer, peer and deadline.
+# Kind, beginning, dataset, partition, producer, peer and deadline.
 _Wait = tuple[str, float, str | None, int | None, int | None, str | None, float | None]
 _ALL = slice(None)
 

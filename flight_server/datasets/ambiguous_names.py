@@ -1,4 +1,4 @@
-"""What a text means that can be a dataset's name, or name a partition of another dataset.
+"""Ambiguous names: texts that can be a dataset's name, or name a partition of another dataset.
 
     text                        where                     as a name              as a partition
     ==========================  ========================  =====================  =======================

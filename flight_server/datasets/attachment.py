@@ -1,8 +1,4 @@
-"""Attachment: what a dataset does in the way of its kind. A stream and a shuffle have theirs from the start; a kind
-that has more than the frames of partitions attaches its own when it creates or recovers a dataset.
-
-The dataset holds its attachment; an attachment holds no reference to the dataset, which each call gives it.
-"""
+"""Attachment: the behaviour that a dataset has by its kind."""
 
 from __future__ import annotations
 
@@ -20,7 +16,12 @@ Append = Callable[[Any, Any, SealRequest, WriteMode], Awaitable[Any]]
 
 
 class Attachment:
-    """See the module's text. As it stands it is a stream's: frames in partitions, each of which its producer ends."""
+    """As it stands a stream's: frames in partitions, each of which its producer ends.
+
+    A stream and a shuffle have theirs from the start; a kind that has more than the frames of partitions attaches its
+    own when it creates or recovers a dataset. The dataset holds its attachment; an attachment holds no reference to the
+    dataset, which each call gives it.
+    """
 
     by_name = False
     """Writers and seals find the dataset by its name: while it is open it cannot go on without that, and a seal that
@@ -40,7 +41,7 @@ class Attachment:
         """Stop: the dataset was dropped. Twice is fine."""
 
     def declared(self, request: CreateRequest) -> CreateRequest:
-        """The request with what the kind was asked for."""
+        """The request that created the dataset, with the values that its kind asks for."""
         return request
 
     def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
@@ -62,20 +63,20 @@ class Attachment:
         )
 
     def transactions(self, dataset: Any) -> Transactions:
-        """Which writes it has."""
+        """The transactions that the dataset has committed."""
         written: Transactions = dataset.transactions
         return written
 
     def look(self, dataset: Any) -> tuple[int, Changes]:
-        """What there is to see, as a number that is another one after each change; and who tells the next change."""
+        """A number that differs after each change that a reader can see, and the object that tells the next change."""
         return dataset.changes.told, dataset.changes
 
     def facts(self) -> dict[str, Any]:
-        """What FlightInfo says beside the facts of all kinds."""
+        """The kind's own facts in FlightInfo."""
         return {}
 
     def statistics(self) -> dict[str, Any]:
-        """The same for ``statistics``."""
+        """The kind's own facts in ``statistics``."""
         return {}
 
     def stored(self) -> tuple[int, int, int]:

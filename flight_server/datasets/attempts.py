@@ -1,10 +1,10 @@
-"""Attempts: what the producers of a shuffle have written before the seal.
+"""Attempts: the writes of a shuffle's producers before the seal.
 
 Guarantee: a sealed shuffle holds exactly the rows of the accepted attempts, each attempt whole.
 
-The states, and the verbs that change them, stand in ``_AFTER``.
-An error is a ``Conflict``, raised by the verb's method; a producer whose attempt was discarded gets it at its next
-frame. The seal hands the frames of the accepted attempts over to their partitions and discards the other attempts.
+The states, and the verbs that change them, stand in ``_AFTER``. An error is a ``Conflict``, raised by the verb's
+method; a producer whose attempt was discarded gets it at its next frame. The seal hands the frames of the accepted
+attempts over to their partitions and discards the other attempts.
 """
 
 from __future__ import annotations
@@ -103,10 +103,8 @@ class Attempt:
         self.total_bytes += frame.size_bytes
 
     def commit(self, totals: Commit) -> None:
-        """The producer has sent all. Twice with the same totals is fine.
-
-        Raises:
-            InvalidRequest: the totals differ from what arrived; the attempt is discarded.
+        """The producer has sent all. Twice with the same totals is fine. Raises InvalidRequest: the totals differ from
+        what arrived; the attempt is discarded.
         """
         self._check_step("commit")
         if totals != Commit(self.rows, self.frame_count):
@@ -136,10 +134,7 @@ class Attempt:
 
     def hand_over(self, partition: Callable[[int], Partition]) -> Generator[None, None, None]:
         """Give each frame to its partition, in order, and release all, in steps. After each step a frame is in one of
-        both.
-
-        Raises:
-            Conflict: the attempt was discarded meanwhile.
+        both. Raises Conflict: the attempt was discarded meanwhile.
         """
         table = self._table
         for index, place in enumerate(self._partitions):
@@ -221,7 +216,6 @@ class Attempts:
         return started
 
     def committed(self, attempt: Attempt) -> None:
-        """Note a commit."""
         self._first_commit.setdefault(attempt.producer, attempt.attempt)
 
     def chosen(self, wanted: dict[int, str] | None) -> list[Attempt] | None:
@@ -268,7 +262,6 @@ class Attempts:
         self._by_key.pop((attempt.producer, attempt.attempt), None)
 
     def discard(self, attempt: Attempt) -> None:
-        """Discard one attempt and its commit."""
         attempt.discard()
         if self._by_key.get((attempt.producer, attempt.attempt)) is attempt:
             del self._by_key[attempt.producer, attempt.attempt]

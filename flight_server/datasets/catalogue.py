@@ -51,10 +51,8 @@ DEFAULT_MAX_DATASETS = 100_000
 
 
 class Catalogue:
-    """See the module's text.
-
-    Args:
-        lease_seconds: of datasets created without a lease, unless they are ``lasting``; None keeps them until a drop.
+    """The datasets by name, the staged writes, and the threads that drop them. ``lease_seconds``: of datasets created
+    without a lease, unless they are ``lasting``; None keeps them until a drop.
     """
 
     def __init__(
@@ -88,11 +86,9 @@ class Catalogue:
         return len(self._datasets)
 
     def has(self, name: str) -> bool:
-        """Whether the name leads to a dataset."""
         return name in self._datasets
 
     def leads_to(self, name: str, generation: str) -> bool:
-        """Whether the name leads to that generation."""
         found = self._datasets.get(name)
         return found is not None and found.generation == generation
 
@@ -140,7 +136,7 @@ class Catalogue:
         return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
 
     def transactions_of(self, dataset: Dataset) -> Transactions:
-        """What it remembers once it has its name; see ``transactions``."""
+        """The transactions that the dataset remembers once it has its name; see ``transactions``."""
         before = self._datasets.get(dataset.name)
         return dataset.transactions.replacing(None if before is None else before.transactions)
 
@@ -269,7 +265,6 @@ class Catalogue:
         return dataset
 
     def register(self, dataset: Dataset) -> None:
-        """Add the dataset to :meth:`alive`."""
         self._made += 1
         self._alive[self._made] = dataset
 
@@ -331,7 +326,6 @@ class Catalogue:
     # Durable datasets
 
     def restore(self, dataset: Dataset, sequence: int) -> None:
-        """Install a dataset found on disk."""
         self.disk.recovered(sequence)
         self.register(dataset)
         self.install(dataset)

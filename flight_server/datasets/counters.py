@@ -1,4 +1,4 @@
-"""Counters of one server since its start. They only grow."""
+"""Counters of one server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flight_server.frames import Frame
 
 @dataclass
 class Counters:
-    """See the module's text."""
+    """Counted since the start; they only grow."""
 
     puts: int = 0
     gets: int = 0

@@ -40,11 +40,11 @@ from .transactions import Transactions
 
 
 class Dataset(Lifetime):
-    """See the module's text.
+    """One generation of a dataset.
 
     Args:
         writer: None if nothing can be spilled.
-        metadata: counts what it keeps in RAM beside the frames' bytes; OutOfBudget if it has no room.
+        metadata: counts its RAM beside the frames' bytes; OutOfBudget if there is no room.
         files: None if it is not durable.
     """
 
@@ -213,7 +213,6 @@ class Dataset(Lifetime):
         return self.state in (DatasetState.OPEN, DatasetState.SEALING) and not self.attached.pulled
 
     def want(self, index: int) -> None:
-        """See :meth:`Attachment.want`."""
         self.attached.want(self, index)
 
     def begin_stream(self, index: int) -> Partition:
@@ -291,7 +290,6 @@ class Dataset(Lifetime):
             self.changes.tell()  # no reader may have asked for a partition yet
 
     def closing(self) -> Generator[None, None, None]:
-        """Seal every open partition, in steps."""
         for partition in self.partitions():
             if partition.state is PartitionState.OPEN:
                 partition.seal()
@@ -360,9 +358,7 @@ class Dataset(Lifetime):
 
     def release_unread(self, *, spilled: bool) -> bool:
         """Release the sealed partitions, if they can be pulled again and have no readers; whether it did so.
-
-        Args:
-            spilled: also if that frees only disk.
+        ``spilled``: also if that frees only disk.
         """
         if not self.attached.pulled or any(
             partition.subscriptions() for partition in self._partitions.values()

@@ -45,11 +45,7 @@ class _Hosts:
 
 
 class HostCopies:
-    """See the module.
-
-    Args:
-        lives: whether a dataset of that name and generation is there.
-    """
+    """The table of hosts, of one server. ``lives``: whether a dataset of that name and generation is there."""
 
     def __init__(
         self, metadata: Metadata, lives: Callable[[str, str], bool], clock: Callable[[], float]
@@ -65,10 +61,8 @@ class HostCopies:
         return sum(len(hosts.copies) for hosts in self._contents.values())
 
     def keep(self, content: Content, host: str, file: str) -> list[str]:
-        """Note the host's file; its files that are to be removed. Twice is fine.
-
-        Raises:
-            OutOfBudget: the dataset has ``MAX_HOSTS``, or ``metadata`` has no room.
+        """Note the host's file; its files that are to be removed. Twice is fine. Raises OutOfBudget: the dataset has
+        ``MAX_HOSTS``, or ``metadata`` has no room.
         """
         self._forget()
         hosts = self._contents.get(content)

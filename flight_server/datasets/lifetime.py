@@ -45,7 +45,7 @@ _AFTER = transitions(
 
 
 class Lifetime:
-    """See the module's text. ``clock`` gives monotonic seconds."""
+    """The state and the times of one dataset. ``clock`` gives monotonic seconds."""
 
     def __init__(
         self, name: str, retention: Retention, lease_seconds: float | None, clock: Callable[[], float]

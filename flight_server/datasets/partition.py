@@ -72,7 +72,7 @@ class Totals:
 
 
 class Partition:
-    """See the module's text.
+    """One partition of one generation.
 
     Args:
         retain_readers: see :class:`~flight_server.concurrency.BroadcastQueue`.
@@ -148,7 +148,6 @@ class Partition:
 
     @property
     def resident_frames(self) -> int:
-        """How many unreleased frames are in RAM."""
         return self._table.resident_frames
 
     @property
@@ -176,10 +175,8 @@ class Partition:
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
 
     def restore(self, records: Iterable[Record], first: int, first_bytes: int, totals: Totals) -> None:
-        """Take the frames from ``first`` on, and seal the partition. Raises as :meth:`publish`.
-
-        Args:
-            first_bytes: the bytes of the frames before ``first``.
+        """Take the frames from ``first`` on, and seal the partition. Raises as :meth:`publish`. ``first_bytes``: the
+        bytes of the frames before ``first``.
         """
         self._queue.skip(first, first_bytes)
         for record in records:
@@ -239,11 +236,8 @@ class Partition:
         )
 
     def subscribe(self, start: int = 0, stop: int | None = None) -> Subscription[Frame]:
-        """A subscription from frame ``start`` on, to before ``stop``; the caller closes it. Its first read raises
-        the cause, if any.
-
-        Raises:
-            Released: retention has released that frame.
+        """A subscription from frame ``start`` on, to before ``stop``; the caller closes it. Its first read raises the
+        cause, if any. Raises Released: retention has released that frame.
         """
         try:
             return self._queue.subscribe(start, stop)
@@ -252,7 +246,6 @@ class Partition:
 
     @property
     def places(self) -> Places:
-        """The places of the readers that have a name."""
         if self._places is None:
             self._places = Places(self._queue, self._metadata, self.dataset)
         return self._places

@@ -17,8 +17,8 @@ frame, also if it repeats, and in any order of ranges, for as long as the partit
 
 Resuming
     A connection with the name, the end (``until``) and a start within the range of the one before is a resume, if the
-    frames before its start are there. Every other one begins another range; what the reader has acknowledged of the
-    one before stays passed.
+    frames before its start are there. Every other connection begins another range; acknowledged frames of the earlier
+    range stay passed.
 
 Taking over
     When a second connection uses a name, the place goes on there, and the first connection gets an error.
@@ -26,8 +26,8 @@ Taking over
 Giving back
     A named reader that does not return within ``resume_seconds`` loses its place: unreleased frames of the range that
     it has not completed no longer count as passed by it, so another reader can take its turn. Without one the frames
-    stay until the lease ends. Due places are given back only when a named reader begins or acknowledges, or another
-    one ends. What it has passed of completed ranges stays known.
+    stay until the lease ends. Due places are given back only when a named reader begins or acknowledges, or another one
+    ends. The frames of ranges that it has completed stay passed.
 
 Memory
     A name takes ``PLACE_BYTES`` of ``metadata``, and each range that it has passed and that is not released yet
@@ -120,7 +120,7 @@ class Places:
 
         Raises:
             NotFound: it has no place.
-            InvalidRequest: its range ends before; so what it says is of another one, and comes too late.
+            InvalidRequest: its range ends before ``frames``: the reader speaks of an earlier range, and comes too late.
         """
         self.expire(now)
         place = self._by_reader.get(reader)

@@ -1,8 +1,8 @@
 """Sealing: how the accepted attempts of a shuffle become partitions, of this dataset or of one that exists.
 
-Guarantee: what is decided is decided in one step; what is moved is moved in steps, while the dataset is SEALING, so
-that no reader takes a part for the whole. After each step each frame is in an attempt or in a partition, where the
-spiller and a drop find it.
+Guarantee: the choice of attempts is one step; their frames move in several, while the dataset is SEALING, so that no
+reader takes a part for the whole. After each step each frame is in an attempt or in a partition, where the spiller and
+a drop find it.
 
 Giving up
     A caller that leaves the steps undone leaves the dataset ``moving`` no more, and its accepted attempts as they are:

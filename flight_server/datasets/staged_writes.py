@@ -5,12 +5,12 @@ Guarantee: readers of the name see nothing of a staged write before its seal. It
 
 Who holds what
     The registry holds a staged dataset until its seal, its drop, or the end of its lease, because a driver that has
-    died drops nothing: the lease of the dataset that it is to be, at most ``WRITE_LEASE_SECONDS``, after its last frame
-    or ``renew``. It remembers the last
-    ``MAX_ENDED`` writes that were sealed or dropped, and refuses to begin them again: a task may still run when its
-    job has ended. It remembers as many appends, so that a seal whose answer was lost can be repeated.
+    died drops nothing. This lease is the dataset's own, at most ``WRITE_LEASE_SECONDS``, from the last frame or
+    ``renew`` on. The registry remembers the last ``MAX_ENDED`` writes that were sealed or dropped, and refuses to begin
+    them again: a task may still run when its job has ended. The registry remembers as many appends, so that a seal
+    whose answer was lost can be repeated.
 
-What the seal does
+At the seal
     ==========  ====================================================================================
     mode        at the seal
     ==========  ====================================================================================
@@ -51,9 +51,9 @@ MAX_ENDED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a seal has made readable, and the generation that it is in. ``partition_bytes``: of those with frames.
-    ``version``: that it became, of
-    a dataset that has versions.
+    """The partitions that a seal has made readable, and their generation.
+
+    ``partition_bytes``: of those with frames. ``version``: that the write became, of a dataset that has versions.
     """
 
     generation: str
@@ -95,11 +95,11 @@ class _Staged:
     dataset: Dataset
     mode: WriteMode
     lease_seconds: float | None
-    """What the dataset gets with the name."""
+    """The dataset's own lease, which counts from the seal on."""
 
 
 class StagedWrites:
-    """See the module's text."""
+    """The registry of one catalogue."""
 
     def __init__(self) -> None:
         self._writes: dict[str, _Staged] = {}
@@ -117,7 +117,6 @@ class StagedWrites:
         dataset.touch()
 
     def has_ended(self, write: str) -> bool:
-        """Whether the write was sealed or dropped."""
         return write in self._ended
 
     def known(self, write: str, name: str) -> Dataset | None:
@@ -154,14 +153,12 @@ class StagedWrites:
         return dataset.lease_seconds if staged is None else staged.lease_seconds
 
     def appended(self, name: str, generation: str | None) -> Sealed | None:
-        """What the seal of this staged generation appended; None if it did not, or too long ago."""
+        """The sealed append of this staged generation; None if there is none, or it was too long ago."""
         return None if generation is None else self._appended.get((name, generation))
 
     def end(self, dataset: Dataset, appended: Sealed | None = None) -> None:
-        """Forget a staged dataset, which gets back its own lease. Twice is fine.
-
-        Args:
-            appended: what it became, if that is a part of another dataset.
+        """Forget a staged dataset, which gets back its own lease. Twice is fine. ``appended``: the part of another
+        dataset that it became, if it did.
         """
         staged = self._by_generation.pop(dataset.generation, None)
         if staged is None:
@@ -199,7 +196,7 @@ def is_repeated(request: CreateRequest, old: Dataset) -> bool:
 
 
 def as_it_was(request: CreateRequest, old: Dataset) -> CreateRequest:
-    """What the request for a staged write leaves open is as the dataset of the name has it."""
+    """The request of a staged write, completed by the values of the dataset that has the name."""
     mine = old.request()
     return replace(
         request,

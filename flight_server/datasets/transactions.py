@@ -4,15 +4,15 @@ Guarantee: a write whose number was committed is not committed again. It is answ
 was forgotten, refused with Conflict. A number that was never committed is never answered as if it was. Numbers of an
 id rise: below the last one nothing is taken.
 
-What is remembered
+Remembered
     The last ``NUMBERS`` numbers of each id, each with the version that it made; the ``IDS`` ids that were used last,
     and each one for ``DAYS`` after its last use. If there are so many that were all used since, a new id is refused.
     Of each id that was forgotten a hash stays, and the id is refused for good; so is every new one once there are
     ``HASHES``. The bytes are reserved in the account ``metadata``.
 
 Following
-    A write with ``after`` is refused unless ``after`` is the last number of its id: what came before is lost, or
-    another writer uses the id.
+    A write with ``after`` is refused unless ``after`` is the last number of its id: otherwise the write before it is
+    lost, or another writer uses the id.
 
 Lifetime
     They live as long as the name leads to the dataset: an overwrite takes them over, a drop or the end of a lease
@@ -121,10 +121,8 @@ class Transactions:
         )
 
     def note(self, transaction: tuple[str, int] | None, version: int, used: float | None = None) -> None:
-        """A write with this id and number is in the dataset. Twice is fine.
-
-        Args:
-            used: when, in seconds since the epoch; now.
+        """A write with this id and number is in the dataset. Twice is fine. ``used``: when, in seconds since the epoch;
+        now.
         """
         if transaction is None:
             return
@@ -146,7 +144,6 @@ class Transactions:
             self._room.shrink(ID_BYTES - HASH_BYTES)
 
     def last(self, name: str) -> int | None:
-        """The last number of an id."""
         entry = self._ids.get(name)
         return None if entry is None else entry[-2]
 
@@ -161,7 +158,7 @@ class Transactions:
         self.note(None if transaction is None else (transaction.id, transaction.version), 1)
 
     def replacing(self, before: Transactions | None) -> Transactions:
-        """What the dataset remembers once it replaces one that has ``before``."""
+        """The transactions of the dataset once it replaces one that has ``before``."""
         if before is None or before is self:
             return self
         known = {name: (*entry[:-1], 0) for name, entry in before._ids.items()}

@@ -2,7 +2,7 @@
 
 Guarantee: a frame refers to exactly the dictionary messages that its producer sent before it and did not replace.
 
-The builder holds what its producer's decoder uses: the payloads of the dictionaries in force and of those not yet
+The builder holds the memory of its producer's decoder: the payloads of the dictionaries in force and of those not yet
 decoded, also when the messages have left RAM, and the reservations of the decoder's own copies.
 """
 
@@ -35,7 +35,7 @@ class Checked(NamedTuple):
 
 
 class FrameBuilder:
-    """See the module's text. ``dataset`` and ``partition`` (None for several) are for errors."""
+    """The dictionaries in force of one producer. ``dataset`` and ``partition`` (None for several) are for errors."""
 
     def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
         self._metadata = metadata

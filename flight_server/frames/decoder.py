@@ -126,10 +126,8 @@ class FrameDecoder:
         self._dictionaries: dict[int, tuple[int, int]] = {}  # decoded and copied bytes of each in force
 
     def feed(self, message: bytes) -> Accepted:
-        """Check one FlightData message: both steps.
-
-        Raises:
-            BadFrame: it is not valid at this place. The decoder must not be used again.
+        """Check one FlightData message: both steps. Raises BadFrame: it is not valid at this place. The decoder must
+        not be used again.
         """
         return self.decode(self.inspect(message))
 

@@ -41,16 +41,12 @@ class Encoder:
         self._writer = pa.ipc.new_stream(self._written, schema)
 
     def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Checked]:
-        """The messages of all batches. Blocks while ``batches`` blocks.
-
-        Raises:
-            InvalidRequest: see "Sizes".
-        """
-        for batch in self._gathered(batches):
+        """The messages of all batches. Blocks while ``batches`` blocks. Raises InvalidRequest: see "Sizes"."""
+        for batch in self._coalesce(batches):
             for piece in self._cut(batch):
                 yield from self._messages(piece)
 
-    def _gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _coalesce(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches; neighbours that together stay within the target are joined."""
         waiting: list[pa.RecordBatch] = []
         size_bytes = rows = 0
@@ -62,14 +58,14 @@ class Encoder:
                 size_bytes + more_bytes > self._target_bytes
                 or (self._max_rows is not None and rows + batch.num_rows > self._max_rows)
             ):
-                yield _joined(waiting)
+                yield _concat(waiting)
                 waiting, size_bytes, rows = [], 0, 0
             waiting.append(batch)
             size_bytes += more_bytes
             rows += batch.num_rows
             del batch
         if waiting:
-            yield _joined(waiting)
+            yield _concat(waiting)
 
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         size_bytes, rows = _size_bytes(batch), batch.num_rows
@@ -126,5 +122,5 @@ def _size_bytes(batch: pa.RecordBatch) -> int:
     return int(pa.ipc.get_record_batch_size(batch))
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -213,7 +213,6 @@ class DictionaryState:
                 self._last[number] = link
 
     def __len__(self) -> int:
-        """The number of dictionaries."""
         return len(self._last)
 
     @property

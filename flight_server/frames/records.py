@@ -53,7 +53,7 @@ class _Held:
 
 
 class Records:
-    """See the module's text."""
+    """The records of one partition or attempt, numbered from 0."""
 
     __slots__ = (
         "_base",
@@ -155,7 +155,6 @@ class Records:
         _SEGMENT.pack_into(block, at + _SEGMENT_AT, segment.number)
 
     def record(self, index: int) -> Record:
-        """The record of an unreleased frame."""
         block, at = self._find(index)
         offset, size_bytes, rows, crc32c, metadata_crc32c, number = _RECORD.unpack_from(block, at)
         if rows == _MANY and self._many_rows is not None:

@@ -1,9 +1,4 @@
-"""Schemas: the schemas of all datasets, each held once and counted in ``metadata``.
-
-Guarantee: a schema of more than ``UNCOUNTED_BYTES`` has a reservation while a dataset has it; a new dataset whose
-schema does not fit is refused. Datasets hold the ``SchemaMessage``, and it its reservation; this table refers to it
-weakly.
-"""
+"""Schemas: the schemas of all datasets, each held once and counted in ``metadata``."""
 
 from __future__ import annotations
 
@@ -19,7 +14,11 @@ UNCOUNTED_BYTES = 1 << 10
 
 
 class Schemas:
-    """See the module's text."""
+    """The table of one server. It holds its entries weakly.
+
+    A schema of more than ``UNCOUNTED_BYTES`` has a reservation while a dataset has it; a new dataset whose schema does
+    not fit is refused. Datasets hold the ``SchemaMessage``, and this its reservation.
+    """
 
     def __init__(self, budget: Budget) -> None:
         self.max_bytes = budget.max_schema_bytes

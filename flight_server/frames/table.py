@@ -89,7 +89,7 @@ class NumberRanges:
 
 
 class FrameTable(Records):
-    """See the module's text. The ``items`` of a partition's queue."""
+    """The frames of one partition or attempt; the ``items`` of a partition's queue."""
 
     __slots__ = ("__weakref__", "_loaned", "_ranges", "_resident", "resident_bytes")
 
@@ -103,7 +103,6 @@ class FrameTable(Records):
 
     @property
     def resident_frames(self) -> int:
-        """How many frames are in RAM."""
         return 0 if self._resident is None else len(self._resident)
 
     def append(self, frame: Frame, size_bytes: int) -> None:
@@ -123,7 +122,6 @@ class FrameTable(Records):
             self.placed(index, frame.slice)
 
     def item(self, index: int) -> Frame:
-        """The unreleased frame of that number."""
         if self._resident is not None:
             frame = self._resident.get(index)
             if frame is not None:
@@ -173,7 +171,7 @@ class FrameTable(Records):
             return map(self._resident.__getitem__, self._ranges.downwards(start, stop))
         return iter(())
 
-    # What frames tell their table
+    # Calls by the frames
 
     def placed(self, index: int, slice_: SegmentSlice) -> None:
         """Its bytes are there on disk, too."""
@@ -181,7 +179,6 @@ class FrameTable(Records):
             self.place(index, slice_.segment, slice_.offset)
 
     def left(self, index: int, frame: Frame) -> None:
-        """It has left RAM."""
         if self._resident is not None and self._ranges is not None and index in self._resident:
             del self._resident[index]
             self._ranges.remove(index)

@@ -1,4 +1,4 @@
-"""The directories in which a host's processes share files, and what a sweep removes from them.
+"""The directories in which a host's processes share files, and the sweep that cleans them.
 
 Guarantee: a sweep removes only files of this format and this user that no living process needs. Each client sweeps
 when it begins and before it makes a file; a server sweeps every minute.
@@ -57,7 +57,7 @@ _POLL_SECONDS = 0.02
 
 
 class Owner(Enum):
-    """What a host knows of an application's driver."""
+    """The state of an application's driver, as its host knows it."""
 
     LIVES = "lives"
     ENDED = "ended"
@@ -83,10 +83,8 @@ class HostDirectory:
         self.path = base / f"flight-shuffle-{os.getuid()}-2"
 
     def prepare(self) -> None:
-        """Make it if it is missing.
-
-        Raises:
-            PermissionError: it is a link, another user's, open to others, or has other files and no format file.
+        """Make it if it is missing. Raises PermissionError: it is a link, another user's, open to others, or has other
+        files and no format file.
         """
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=0o700, parents=True)
@@ -241,10 +239,8 @@ def leads_to(path: Path, descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, deadline_seconds: float, doing: str) -> Iterator[int]:
-    """Hold a lock file, made if it is missing; its descriptor.
-
-    Raises:
-        Unavailable: another process, named in the error, held it until the deadline.
+    """Hold a lock file, made if it is missing; its descriptor. Raises Unavailable: another process, named in the error,
+    held it until the deadline.
     """
     deadline = time.monotonic() + deadline_seconds
     while True:

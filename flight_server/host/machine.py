@@ -1,8 +1,4 @@
-"""The memory that this process may use: the machine's, or less if one of its cgroups has a lower limit.
-
-A container sees its limit at the root of the cgroup file system, a service in its own group or one above. So the
-limits are read from the process's group up to the root, in both versions of cgroups.
-"""
+"""The memory that this process may use."""
 
 from __future__ import annotations
 
@@ -14,7 +10,11 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def memory_bytes(cgroups: Path = _CGROUPS, own_groups: Path = _OWN_GROUPS) -> int:
-    """See the module's text."""
+    """The machine's memory, or less if one of the process's cgroups has a lower limit.
+
+    A container sees its limit at the root of the cgroup file system, a service in its own group or one above. So the
+    limits are read from the process's group up to the root, in both versions of cgroups.
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         lines = own_groups.read_text().splitlines()

@@ -25,14 +25,12 @@ from .buffers import array_over, values
 from .normal import byte_lists, canonical, elements, has_elements
 
 _MOST_TEXT_BYTES = (1 << 31) - 1
-"""What 32-bit offsets can count."""
+"""32-bit offsets count so far."""
 
 
 def group_codes(columns: Sequence[Any]) -> pa.Array:
-    """Each row's int32 code: its group's number, from 0 by first appearance.
-
-    Args:
-        columns: arrays or chunked arrays of the same length, at least one.
+    """Each row's int32 code: its group's number, from 0 by first appearance. ``columns``: arrays or chunked arrays of
+    the same length, at least one.
     """
     rows = len(columns[0])
     chunked = (

@@ -59,7 +59,7 @@ def unique(*parts: Hashes) -> Hashes:
 def _of(columns: Sequence[pa.Array], rows: int, texts: _Texts) -> Hashes:
     hashes = np.zeros(rows, np.uint64)
     for column in columns:
-        hashes = _mixed((hashes + _GOLDEN) ^ _column(column, texts))
+        hashes = _mix((hashes + _GOLDEN) ^ _column(column, texts))
     return hashes
 
 
@@ -71,7 +71,7 @@ def _column(array: pa.Array, texts: _Texts) -> Hashes:
     if rows == 0 or pa.types.is_null(kind):
         return np.full(rows, _NULL)
     if is_plain(kind):
-        hashes = _mixed(numbers(array).view(np.uint64))
+        hashes = _mix(numbers(array).view(np.uint64))
     elif pa.types.is_struct(kind):
         hashes = _of(array.flatten(), rows, texts)
     elif has_elements(kind):
@@ -103,8 +103,8 @@ def _lists(found: Hashes, bounds: NDArray[np.int64]) -> Hashes:
     lengths = np.diff(bounds)
     places = np.arange(len(found)) - np.repeat(bounds[:-1], lengths)
     totals = np.zeros(len(found) + 1, np.uint64)
-    np.cumsum(_mixed(found ^ places.view(np.uint64)), out=totals[1:])
-    return _mixed((totals[bounds[1:]] - totals[bounds[:-1]]) ^ lengths.view(np.uint64))
+    np.cumsum(_mix(found ^ places.view(np.uint64)), out=totals[1:])
+    return _mix((totals[bounds[1:]] - totals[bounds[:-1]]) ^ lengths.view(np.uint64))
 
 
 def _ends(data: pa.Buffer | None, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
@@ -125,8 +125,8 @@ def _whole(data: pa.Buffer | None, starts: NDArray[np.int64], lengths: NDArray[n
         places = each - (ends - counts)[rows]
         word = words[starts[long][rows] + head + 8 * places] ^ (places.view(np.uint64) * _GOLDEN)
         begins = np.flatnonzero(np.diff(rows, prepend=-1))
-        sums[rows[begins]] += np.add.reduceat(_mixed(word), begins)
-    hashes[long] = _mixed((hashes[long] + _GOLDEN) ^ sums)
+        sums[rows[begins]] += np.add.reduceat(_mix(word), begins)
+    hashes[long] = _mix((hashes[long] + _GOLDEN) ^ sums)
     return hashes
 
 
@@ -141,21 +141,21 @@ def _words(data: pa.Buffer | None, starts: NDArray[np.int64], lengths: NDArray[n
 
 
 def _texts(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
-    hashes = _mixed(lengths.astype(np.uint64) + _GOLDEN)
+    hashes = _mix(lengths.astype(np.uint64) + _GOLDEN)
     longest = int(lengths.max(initial=0))
     for number in range(min(HEAD_WORDS, -(-longest // 8))):
         more = np.flatnonzero(lengths > 8 * number)
         left = np.minimum(lengths[more] - 8 * number, 8)
         word = words[starts[more] + 8 * number] & (~np.uint64(0) >> (64 - 8 * left).astype(np.uint64))
-        hashes[more] = _mixed((hashes[more] + _GOLDEN) ^ word)
+        hashes[more] = _mix((hashes[more] + _GOLDEN) ^ word)
     for number in range(TAIL_WORDS if longest > 8 * HEAD_WORDS else 0):
         more = np.flatnonzero(lengths > 8 * HEAD_WORDS)
         word = words[starts[more] + lengths[more] - 8 * (number + 1)]
-        hashes[more] = _mixed((hashes[more] + _GOLDEN) ^ word)
+        hashes[more] = _mix((hashes[more] + _GOLDEN) ^ word)
     return hashes
 
 
-def _mixed(given: Hashes) -> Hashes:
+def _mix(given: Hashes) -> Hashes:
     found = np.empty(len(given), np.uint64)
     for start in range(0, len(given), _SLICE):
         part = found[start : start + _SLICE]

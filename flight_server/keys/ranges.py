@@ -41,12 +41,12 @@ def _places(column: Any, boundaries: Any, *, descending: bool) -> tuple[NDArray[
     known = pa.array(sorted(set(boundaries.to_pylist())), wide)
     found = []
     for data in (column.cast(wide), boundaries.cast(wide)):
-        low, high = (_searched(known, data, side) for side in ("left", "right"))
+        low, high = (_search(known, data, side) for side in ("left", "right"))
         found.append(2 * len(known) - low - high if descending else low + high)
     return found[0], found[1]
 
 
-def _searched(known: Any, data: Any, side: Any) -> NDArray[np.int64]:
+def _search(known: Any, data: Any, side: Any) -> NDArray[np.int64]:
     if hasattr(compute(), "search_sorted"):
         return values(compute().search_sorted(known, data, side=side), np.uint64).astype(np.int64)
     # pyarrow 22 has no such function. Bytes of Python have the same order.

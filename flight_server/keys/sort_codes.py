@@ -10,7 +10,7 @@ How
     null has a code of its own, or a column of its own before it where all 64 bits are taken. Text and binary stay as
     they are. A list of values of a fixed width becomes binary: its elements' codes, most significant byte first.
 
-What is refused
+Refused
     Maps, which Spark cannot sort, lists of text, binary or lists, and types that Spark cannot hold.
 """
 
@@ -123,7 +123,6 @@ class SortCodes:
         ).astype(np.int64)
 
     def ascends(self) -> bool:
-        """Whether the rows are in their order already."""
         undecided = np.ones(max(0, self.rows - 1), np.bool_)
         for column, descending in zip(self.columns, self.descending, strict=True):
             less, greater = _neighbours(column)
@@ -257,8 +256,8 @@ def _numbers(array: pa.Array, name: str) -> tuple[list[NDArray[np.uint64]], int]
         halves = view(wide.buffers()[1], np.int64).reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
         low, high = halves[:, 0], halves[:, 1]
         if kind.precision <= 18:
-            return [_signed(low, 64)], 64
-        return [_signed(high, 64), np.ascontiguousarray(low).view(np.uint64)], 128
+            return [_order_signed(low, 64)], 64
+        return [_order_signed(high, 64), np.ascontiguousarray(low).view(np.uint64)], 128
     if (
         types.is_signed_integer(kind)
         or types.is_date32(kind)
@@ -267,7 +266,7 @@ def _numbers(array: pa.Array, name: str) -> tuple[list[NDArray[np.uint64]], int]
         or types.is_time(kind)
     ):
         bits = int(kind.bit_width)
-        return [_signed(values(array, np.dtype(f"i{bits // 8}")), bits)], bits
+        return [_order_signed(values(array, np.dtype(f"i{bits // 8}")), bits)], bits
     helps = (
         "Spark sorts by no map, either; sort by a column made from it, for example a value of one key"
         if types.is_map(kind)
@@ -276,7 +275,7 @@ def _numbers(array: pa.Array, name: str) -> tuple[list[NDArray[np.uint64]], int]
     raise TypeError(f"the column {name!r} contains {kind}: {helps}")
 
 
-def _signed(numbers: NDArray[Any], bits: int) -> NDArray[np.uint64]:
+def _order_signed(numbers: NDArray[Any], bits: int) -> NDArray[np.uint64]:
     lowest = np.uint64(1 << (bits - 1))
     if bits == 64:
         return np.ascontiguousarray(numbers).view(np.uint64) ^ lowest

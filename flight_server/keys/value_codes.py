@@ -1,11 +1,4 @@
-"""Codes: any Arrow array as integers that order and equal like its values.
-
-Guarantee: of two rows of one array, the codes compare as the values do. A null is below every value and equal to
-another null; a NaN is above every number and equal to another NaN; -0.0 equals 0.0. Codes of two arrays do not compare:
-many are dense ranks within their array.
-
-Lists order by their elements, then by length; structs by their fields; maps as lists of entries.
-"""
+"""Codes: any Arrow array as integers that order and equal like its values."""
 
 from __future__ import annotations
 
@@ -24,7 +17,13 @@ _TOP = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def codes(array: pa.Array) -> Codes:
-    """int64, one for each row, not to be changed; see the module's text."""
+    """int64, one for each row, not to be changed.
+
+    Of two rows of one array, the codes compare as the values do. A null is below every value and equal to another null;
+    a NaN is above every number and equal to another NaN; -0.0 equals 0.0. Codes of two arrays do not compare: many are
+    dense ranks within their array. Lists order by their elements, then by length; structs by their fields; maps as
+    lists of entries.
+    """
     array = plain(array)
     kind = array.type
     if len(array) == 0 or pa.types.is_null(kind):
@@ -32,7 +31,7 @@ def codes(array: pa.Array) -> Codes:
     if is_plain(kind):
         return _plain_codes(array)
     if pa.types.is_struct(kind):
-        return _ranks(_packed([codes(field) for field in array.flatten()], array))
+        return _ranks(_pack([codes(field) for field in array.flatten()], array))
     if has_elements(kind):
         inner, bounds = elements(array)
         return _ranks(byte_lists(array, bounds, _big_endian(codes(inner))))
@@ -67,7 +66,7 @@ def _plain_codes(array: pa.Array) -> Codes:
     return found if null is None else np.where(null, NULL, found)
 
 
-def _packed(columns: list[Codes], array: pa.Array) -> pa.Array:
+def _pack(columns: list[Codes], array: pa.Array) -> pa.Array:
     """A fixed-size binary for each row that orders as its codes do."""
     rows = len(array)
     stacked = np.zeros((rows, max(1, len(columns))), ">u8")

@@ -1,5 +1,5 @@
-"""What a dataset does by its kind: the contract of a kind, and streams and shuffles, whose data are frames. The other
-kinds are rooms of their own.
+"""Kinds of datasets: the contract of a kind, and streams and shuffles, whose data are frames. The other kinds are rooms
+of their own.
 """
 
 from .kind import Action, DatasetKind, Kinds, VersionBurst, VersionedMessage, VersionRead

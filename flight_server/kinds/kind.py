@@ -9,13 +9,13 @@
     recover   brings its datasets back when the server starts; ``start``, ``drain`` and the rest follow the server
 
 Who holds what
-    A dataset holds what it has beside its partitions, as its attachment. A kind holds what its datasets share: threads,
-    pools, a place on disk. The node holds the kinds.
+    A dataset holds the data beside its partitions, as its attachment. A kind holds the parts that its datasets share:
+    threads, pools, a place on disk. The node holds the kinds.
 
 Awaits
     While ``create`` awaits a disk, another call may take the name: AlreadyExists. While a sink's ``commit`` or ``end``
     awaits one, the dataset may be dropped or replaced: DatasetDropped, Conflict. Either disk may refuse: Unavailable.
-    While ``bursts`` awaits its reader, what is read may be compacted: Compacted. Each can be cancelled there. The name
+    While ``bursts`` awaits its reader, the version may be compacted: Compacted. Each can be cancelled there. The name
     then leads to a whole dataset or where it led before, a commit is there whole or not at all, and a read releases its
     room.
 """
@@ -77,19 +77,19 @@ class VersionRead(Protocol):
     """One read of a dataset with versions."""
 
     def check(self) -> None:
-        """Raise what ``bursts`` would raise at once."""
+        """Raise the errors that ``bursts`` would raise at once."""
 
     def schema_header(self) -> bytes:
         """The header of the schema message."""
 
     def bursts(self, reader: Reader) -> AsyncGenerator[VersionBurst, None]:
-        """What the reader gets. Close the generator to leave; cancelling it is safe. The reader keeps nothing of a
-        burst when it asks for the next one.
+        """The messages for the reader. Close the generator to leave; cancelling it is safe. The reader keeps nothing of
+        a burst when it asks for the next one.
         """
 
 
 class DatasetKind:
-    """See the module's text. As it stands its readers get frames, and it has nothing of its own on disk."""
+    """As it stands its readers get frames, and it has nothing of its own on disk."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -128,7 +128,7 @@ class DatasetKind:
         )
 
     def read(self, dataset: Dataset, versions: Versions | None, until: int | None) -> VersionRead | None:
-        """What a reader gets; None for the frames of partitions.
+        """The read of a reader; None for the frames of partitions.
 
         Args:
             versions, until: that the reader asks for.
@@ -149,20 +149,18 @@ class DatasetKind:
         return []
 
     def recover(self) -> None:
-        """Bring back what it has on disk beside the files of sealed partitions. Blocks; before the server listens.
-
-        Raises:
-            OSError: the start must end.
+        """Bring back its files on disk, but those of sealed partitions. Blocks; before the server listens. Raises
+        OSError: the start must end.
         """
 
     async def start(self, background: Background, every_seconds: float) -> None:
         """Begin its lasting work when the server listens; its duties come every so many seconds."""
 
     def drain(self) -> None:
-        """End its streams that have no end, once they have what there is. Twice is fine."""
+        """End its streams that have no end, once they have all versions. Twice is fine."""
 
     def end_work(self) -> None:
-        """End what calls still wait for when the time to drain is over. Blocks. Twice is fine."""
+        """End the work that calls still wait for when the time to drain is over. Blocks. Twice is fine."""
 
     def close(self) -> None:
         """End its threads. Blocks. Twice is fine."""
@@ -173,5 +171,4 @@ class Kinds(dict[Kind, DatasetKind]):
 
     @property
     def actions(self) -> dict[str, Action]:
-        """Of all kinds."""
         return {name: action for kind in self.values() for name, action in kind.actions.items()}

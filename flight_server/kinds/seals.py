@@ -1,4 +1,4 @@
-"""Seals: what makes a shuffle's accepted attempts readable, under its name or, staged, under the name that it takes.
+"""Seals: makes a shuffle's accepted attempts readable, under its name or, staged, under the name that it takes.
 
 Guarantee: the whole of a seal is one step for readers of the name. A seal that is repeated with the same attempts is
 harmless; ``StagedWrites.appended`` has the answers of appends, whose staged dataset is gone. The same rows in another
@@ -87,7 +87,7 @@ async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest
 
 
 async def _whole(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work to its end, also when the call is cancelled: what is moved in steps is not left half moved."""
+    """Do the work to its end, also when the call is cancelled: its steps leave no half of the frames behind."""
     await to_its_end(asyncio.ensure_future(work))
 
 
@@ -124,7 +124,7 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
             new.extend(extend(target, staged))
             if request.transaction is not None:
                 target.transactions.note((request.transaction.id, request.transaction.version), 1)
-        # What a repeat of this call is told; it names no partitions.
+        # The answer to a repeat of this call; it names no partitions.
         catalogue.unstage(staged, at_once(Sealed.of(target, new)))
 
     check()

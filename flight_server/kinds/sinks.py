@@ -32,7 +32,7 @@ class Sink:
         raise NotImplementedError
 
     async def end(self) -> dict[str, Any] | None:
-        """Take the clean end of the producer's stream; returns what the client is still to be told."""
+        """Take the clean end of the producer's stream; returns the last answer to the client."""
         raise NotImplementedError
 
     def abort(self, cause: FlightShuffleError) -> None:

@@ -5,9 +5,9 @@ library may cleanly end a stream that its user never finished. A put into a part
 refused, unless it is the dataset's only one and has failed: then it makes a new generation.
 
 Overwrite
-    The new generation takes the name when it is sealed; the last seal wins. Where there is no old one, or that has
-    failed and is not on disk, it takes it at once. One that says which ``generation`` it replaces is refused if the
-    name leads to another one by then.
+    An overwrite takes the name at its seal; the last seal wins. If the name is free, or its dataset has failed and is
+    not on disk, the overwrite takes it at once. An overwrite that names the ``generation`` that it replaces is refused
+    if the name leads to another one by then.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class StreamSink(FrameSink):
             old = catalogue.get(command.dataset)
             if old is not None:
                 old.attached.check_overwrite(old)
-                # It keeps what the old one was created with, except that one put writes one partition.
+                # It has the old dataset's settings, except that one put writes one partition.
                 request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
             dataset = catalogue.prepare(request, schema)
             if old is None or (old.failure is not None and not (old.files and old.files.committed)):
@@ -156,11 +156,9 @@ class StreamSink(FrameSink):
             self._durability.catalogue.install(self.dataset)
 
     def _check_name(self) -> None:
-        """Check that an overwrite can take the name now.
-
-        Raises:
-            Conflict: the name leads to another generation than the put replaces, to a dataset that is not overwritten,
-                or to a durable one and this one is not; or this one was replaced meanwhile.
+        """Check that an overwrite can take the name now. Raises Conflict: the name leads to another generation than the
+        put replaces, to a dataset that is not overwritten, or to a durable one and this one is not; or this one was
+        replaced meanwhile.
         """
         current = self._durability.catalogue.get(self.dataset.name)
         if not self._overwrites or current is self.dataset:

@@ -27,20 +27,18 @@ shows it over permuted schedules):
                       them at their deadlines.
 
 Readers that take nothing
-    gRPC and TLS do not give bytes back, so such a reader keeps the room of one message. A reader is *unproven* until
-    it has taken ``PROOF_BYTES``, and again after each write that has lasted for ``STALL_SECONDS`` (:class:`Pace`).
-    ``PROOF_BYTES`` is more than the buffers between the server and the peer hold, unless gRPC's client lets its
-    window grow with bandwidth and delay.
-    Unproven readers together hold at most half of ``sends``, whose last eighth is left for new ones (``pool``,
-    "Waiting"). One that takes what it is sent keeps its room from message to message. Proven readers wait for the
-    rest of ``sends``, first come, first served.
-    Readers that come within ``pool.FRESH_SECONDS`` may fill that eighth, too. If they take nothing, ``eviction`` ends
-    them, once they have stalled for ``delivery.READER_STALL_SECONDS``, until those that wait have room: outside of the
-    eighth, if they have waited for ``FRESH_SECONDS``.
-    In a crowd of readers that take nothing, a good one looks like the others until it has got a message. So a
-    connection's first unproven reader waits for none of its further ones, and each gets its chance soon: for it
-    ``eviction`` ends readers that have not even taken their first message, much earlier.
-    On the bulk lane without TLS such a reader holds no room, so all readers there are proven.
+    gRPC and TLS do not give bytes back, so such a reader keeps the room of one message. A reader is *unproven* until it
+    has taken ``PROOF_BYTES``, and again after each write that has lasted for ``STALL_SECONDS`` (:class:`Pace`).
+    ``PROOF_BYTES`` is more than the buffers between the server and the peer hold, unless gRPC's client lets its window
+    grow with bandwidth and delay. Unproven readers together hold at most half of ``sends``, whose last eighth is left
+    for new ones (``pool``, "Waiting"). One that takes its bytes keeps its room from message to message. Proven readers
+    wait for the rest of ``sends``, first come, first served. Readers that come within ``pool.FRESH_SECONDS`` may fill
+    that eighth, too. If they take nothing, ``eviction`` ends them, once they have stalled for
+    ``delivery.READER_STALL_SECONDS``, until those that wait have room: outside of the eighth, if they have waited for
+    ``FRESH_SECONDS``. In a crowd of readers that take nothing, a good one looks like the others until it has got a
+    message. So a connection's first unproven reader waits for none of its further ones, and each gets its chance soon:
+    for it ``eviction`` ends readers that have not even taken their first message, much earlier. On the bulk lane
+    without TLS such a reader holds no room, so all readers there are proven.
 
 The true peak
     ``sends`` passes its limit by one FlightInfo or echo at most (``transfer.answer_room``). ``frames`` can, by the
@@ -52,8 +50,9 @@ The true peak
 
     and the second term is 0 while the messages that can come at once fit the account.
 
-Beside the limit lies ``decoding``: what files of sources are decoded into. Not counted is what deploy/README.md names,
-and messages that are not whole yet: at most one for each producing stream, or ``bulk_put.READ_BYTES`` of small ones.
+Beside the limit lies ``decoding``, for the decoded batches of sources' files. Not counted are the items that
+deploy/README.md names, and messages that are not whole yet: at most one for each producing stream, or
+``bulk_put.READ_BYTES`` of small ones.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ MAX_SCHEMA_BYTES = 16 << 20
 
 
 class Budget:
-    """See the module's text. Without ``disk_limit_bytes`` segments take what the file system has."""
+    """The pools of one server. Without ``disk_limit_bytes`` segments take all the room of the file system."""
 
     def __init__(self, memory_limit_bytes: int, disk_limit_bytes: int | None) -> None:
         self.memory = MemoryPool(memory_limit_bytes, "memory")
@@ -92,7 +91,7 @@ class Budget:
         self.disk = MemoryPool(disk_limit_bytes, "disk")
 
     def sends_for(self, pace: Pace) -> MemoryPool:
-        """Of which pool a reader of that pace gets its room."""
+        """The pool that gives a reader of that pace its room."""
         if pace.proven:
             return self.sends
         return self.unproven if pace.first else self.further
@@ -113,9 +112,7 @@ class Budget:
 
 
 class Pace:
-    """Whether one reader takes what it is sent; see "Readers that take nothing". With ``proven`` it is proven for
-    good.
-    """
+    """Whether one reader takes its bytes; see "Readers that take nothing". With ``proven`` it is proven for good."""
 
     def __init__(self, *, proven: bool = False) -> None:
         self._always = proven
@@ -154,10 +151,7 @@ async def reserve(
     queued: Callable[[], None] | None = None,
 ) -> Reservation:
     """Wait for bytes of a pool (``pool``, "Waiting"). Cancelling frees what was granted. ``queued`` is called if the
-    request has to wait, after it was queued.
-
-    Raises:
-        OutOfBudget: not granted within ``deadline_seconds``.
+    request has to wait, after it was queued. Raises OutOfBudget: not granted within ``deadline_seconds``.
     """
     at_once = pool.try_reserve(size_bytes)
     if at_once is not None:

@@ -6,7 +6,7 @@ pages again. Measured with messages of 4 MiB to 8 readers: 0.6 CPU seconds per g
 
 Freed memory stays with the process, because fresh pages cost more than the copy into them: with 16 producers 0.95 CPU
 seconds per gigabyte, 0.45 with used pages. :func:`give_back` returns it to the system, also from holes in the heap;
-``heap`` calls it when the resident size is far above what the pool counts. :func:`populate` is the reverse.
+``heap`` calls it when the resident size is far above the pool's count. :func:`populate` is the reverse.
 
 A process of the client's that gathers rows round after round takes and frees the same tens of megabytes each time:
 :func:`keep_freed` has glibc keep them. A worker's second task of 268 MB: 49,000 page faults before, about 6,000 after.
@@ -66,14 +66,14 @@ def populate(size_bytes: int, *, huge: bool) -> bool:
     do it: Linux before 5.14.
     """
     libc, quick = ctypes.CDLL(None, use_errno=True), ctypes.PyDLL(None)
-    # What takes microseconds keeps the GIL: beside a busy loop it would be 5 ms before it came back.
+    # A call of microseconds keeps the GIL: beside a busy loop it would get it back only after 5 ms.
     quick.malloc.restype = ctypes.c_void_p
     quick.malloc.argtypes = (ctypes.c_size_t,)
     quick.free.argtypes = (ctypes.c_void_p,)
     quick.madvise.argtypes = libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     count = -(-size_bytes // _MAX_BLOCK_BYTES)
     blocks = [quick.malloc(size_bytes // count) for _ in range(count)]
-    # Freed before: they are what the allocator hands out next, and populating changes no byte of what is in use.
+    # Freed before: the allocator hands them out next, and populating changes no byte that is in use.
     for block in blocks:
         quick.free(block)
     for block in filter(None, blocks):

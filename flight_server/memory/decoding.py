@@ -1,9 +1,4 @@
-"""Decoding: room for the batches that files of sources are decoded into, beside the memory limit.
-
-Guarantee: all pulls together hold at most ``limit_bytes`` of them. A pull's thread waits for room up to
-``DEADLINE_SECONDS``. It is an account of its own, because a pull that holds a batch waits for ``frames`` and
-``arrivals``, and would wait for itself there.
-"""
+"""Decoding: room for the batches that files of sources are decoded into, beside the memory limit."""
 
 from __future__ import annotations
 
@@ -18,11 +13,14 @@ from .pool import MemoryPool, Reservation
 MIN_LIMIT_BYTES = 64 << 20
 DEADLINE_SECONDS = 30.0
 COPIES = 2
-"""A batch, and what it is cast to or the next one."""
+"""A batch, and its cast or the next batch."""
 
 
 class Decoding:
-    """See the module's text."""
+    """All pulls together hold at most ``limit_bytes`` of decoded batches; a pull's thread waits for room up to
+    ``DEADLINE_SECONDS``. It is an account of its own, because a pull that holds a batch waits for ``frames`` and
+    ``arrivals``, and would wait for itself there.
+    """
 
     def __init__(self, memory_limit_bytes: int, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self.limit_bytes = max(MIN_LIMIT_BYTES, memory_limit_bytes // 8)

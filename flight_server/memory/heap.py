@@ -5,7 +5,7 @@ whose host must provide it first. On the event loop that was 0.5 s/GB and more, 
 a thread does it ahead of the pool, without the GIL. It moves the cost to another core; only huge pages make it less.
 
 Ahead
-    When the pool has grown to within half of ``lead_bytes`` of what was populated, the thread populates the memory of
+    When the pool has grown to within half of ``lead_bytes`` of the populated size, the thread populates the memory of
     the next ``lead_bytes`` of allocations (``allocator.populate``). So it does nothing for a pool that does not grow,
     or that grows into memory that was used before. Neither the pool nor the process, beyond its size at the start, is
     populated above 3/4 of the memory limit: holes in the heap are resident, too. With a limit below 128 MiB nothing is.
@@ -47,7 +47,7 @@ class Heap:
 
     Args:
         memory: the server's pool, with a limit.
-        tuned: what ``allocator.tune`` returned; if False nothing is populated.
+        tuned: the result of ``allocator.tune``; if False nothing is populated.
     """
 
     def __init__(self, memory: MemoryPool, *, tuned: bool) -> None:
@@ -59,7 +59,7 @@ class Heap:
         self.lead_bytes = lead_bytes if tuned and lead_bytes >= _MIN_LEAD_BYTES else 0
         self.populated_bytes = 0
         """Up to this size the pool grows into memory that was populated or used before."""
-        self._wanted_bytes = 0  # what was populated for since the last look
+        self._wanted_bytes = 0  # the most that was populated for since the last look
         self._huge = True
         self._settled_bytes = allocator.resident_bytes()
         self._lately_bytes: deque[int] = deque(maxlen=int(KEEP_FREED_SECONDS / LOOK_SECONDS))
@@ -133,7 +133,7 @@ class Heap:
                 _log.exception("the heap could not be extended or given back")
 
     def _watch(self) -> None:
-        """Be told when the pool comes near what is populated; in any case not before it has grown a little."""
+        """Be told when the pool comes near the populated size; in any case not before it has grown a little."""
         if self.lead_bytes:
             near_bytes = self.populated_bytes - self.lead_bytes // 2
             grown_bytes = self._memory.used_bytes + self.lead_bytes // 8

@@ -32,7 +32,7 @@ ATTEMPT_BYTES = 1280
 
 
 class Metadata:
-    """See the module's text. ``pool`` is the account; None for one without a limit."""
+    """Reserves the objects' bytes. ``pool`` is the account; None for one without a limit."""
 
     __slots__ = ("pool",)
 

@@ -1,9 +1,9 @@
 """MemoryPool and Reservation: exact, synchronous accounting of bytes.
 
-Guarantee: ``used_bytes`` is the sum of the live reservations of a pool, its accounts and its parts, and
-``peak_bytes`` its exact maximum. A pool grants nothing beyond its limit, with three exceptions: ``grow`` and
-``reserve`` count bytes that exist already; an empty pool grants a ``request`` above its limit; what an account grants
-is not checked against its parent's limit.
+Guarantee: ``used_bytes`` is the sum of the live reservations of a pool, its accounts and its parts, and ``peak_bytes``
+its exact maximum. A pool grants nothing beyond its limit, with three exceptions: ``grow`` and ``reserve`` count bytes
+that exist already; an empty pool grants a ``request`` above its limit; an account's grants are not checked against its
+parent's limit.
 
 The object that holds bytes holds their :class:`Reservation`, which frees itself with its last reference. ``free`` is
 only for releasing early.
@@ -19,7 +19,7 @@ Parts
 
 Keeping
     One part in ``kept_parts`` of the limit is kept for ``try_grow(size, of_kept=share)``, for work that takes bytes to
-    give more of them back: it may take that share of what is kept.
+    give more of them back: it may take that share of the kept bytes.
 
 Waiting
     ``request(size, granted)`` queues a callback. A pool's queue is served first come, first served: small requests do
@@ -193,7 +193,6 @@ class MemoryPool:
         return child
 
     def part(self, name: str, limit_bytes: int) -> MemoryPool:
-        """See "Parts"."""
         child = MemoryPool(limit_bytes, name, _parent=self, _within=True)
         self._accounts.append(child)
         self._whole._sharers.append(child)
@@ -209,7 +208,7 @@ class MemoryPool:
 
     @property
     def available_bytes(self) -> int | None:
-        """What is left of its limit; None when unlimited."""
+        """The free bytes of its limit; None when unlimited."""
         return None if self.limit_bytes is None else max(0, self.limit_bytes - self._used_bytes)
 
     @property
@@ -252,13 +251,11 @@ class MemoryPool:
         return Reservation(self)
 
     def reserve(self, size_bytes: int) -> Reservation:
-        """See :meth:`Reservation.grow`."""
         reservation = Reservation(self)
         reservation.grow(size_bytes)
         return reservation
 
     def try_reserve(self, size_bytes: int) -> Reservation | None:
-        """See :meth:`Reservation.try_grow`."""
         reservation = Reservation(self)
         return reservation if reservation.try_grow(size_bytes) else None
 

@@ -1,9 +1,4 @@
-"""ReturnLock: a lock inside which bytes are counted, and the bytes that finalizers give back.
-
-Guarantee: :meth:`ReturnLock.give_back` waits for no lock, so a finalizer may call it, in any thread, inside any lock
-that the thread holds. What was given back is counted before it returns or, while a thread is inside this lock, when
-that thread leaves it; never in the middle of what a thread does inside.
-"""
+"""ReturnLock: a lock inside which bytes are counted, and the bytes that finalizers give back."""
 
 from __future__ import annotations
 
@@ -16,7 +11,11 @@ P = TypeVar("P")
 
 
 class ReturnLock(Generic[P]):
-    """See the module's text. A thread may enter it again.
+    """A thread may enter it again.
+
+    :meth:`give_back` waits for no lock, so a finalizer may call it, in any thread, inside any lock that the thread
+    holds. The bytes are counted before it returns or, while a thread is inside this lock, when that thread leaves it;
+    never in the middle of a step inside.
 
     Args:
         add: counts bytes of a pool; called inside.
@@ -47,7 +46,7 @@ class ReturnLock(Generic[P]):
         self._settle()
 
     def count(self) -> list[P]:
-        """Count what was given back; the pools that got it. The caller is inside."""
+        """Count the bytes given back; the pools that got them. The caller is inside."""
         found = []
         while self._returned:
             pool, size_bytes = self._returned.popleft()
@@ -57,7 +56,7 @@ class ReturnLock(Generic[P]):
 
     def _settle(self) -> None:
         lock = self._lock
-        # A thread that is inside looks again after it has left: what is appended until then is not forgotten.
+        # A thread that is inside looks again after it has left: it then sees everything appended until then.
         while self._returned and lock.acquire(blocking=False):
             if self._depth:
                 lock.release()

@@ -1,4 +1,4 @@
-"""What server and clients both know: errors, requests, tickets, headers, and the framing of messages.
+"""The knowledge that server and clients share: errors, requests, tickets, headers, and the framing of messages.
 
 It needs the standard library only, but for ``checksums``, which is imported apart.
 """

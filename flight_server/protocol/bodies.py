@@ -6,9 +6,9 @@
         generation: Text = None
         version: Annotated[int | None, integer(0, MAX_VERSION)] = None
 
-Guarantee: what ``encode`` renders is parsed to the same value. A field that is absent, or null, has its default, and a
-field that has its default is not rendered. Parsing is strict: an unexpected key or value is an error that says what is
-expected.
+Guarantee: the text that ``encode`` renders is parsed to the same value. A field that is absent, or null, has its
+default, and a field that has its default is not rendered. Parsing is strict: an unexpected key or value is an error
+that names the expected ones.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .strict_json import dump_json, parse_json
 
 
 class Fields:
-    """Takes the expected keys out of a JSON object one by one; :meth:`end` refuses what is left. ``what`` names the
-    object in errors.
+    """Takes the expected keys out of a JSON object one by one; :meth:`end` refuses the remaining keys. ``what`` names
+    the object in errors.
     """
 
     def __init__(self, body: Mapping[str, Any], what: str) -> None:
@@ -84,7 +84,7 @@ class InJson(NamedTuple):
     Args:
         take: its value out of a body, None if it is absent.
         key: None for the field's name.
-        render: what JSON has for its value; None for the value, or its ``to_json``.
+        render: makes JSON of its value; None for the value, or its ``to_json``.
         always: also rendered where it has its default.
         inline: the keys of its object stand among the body's own.
     """

@@ -1,6 +1,6 @@
 """CRC-32C of messages that travel or are stored: the same value on both sides and on both lanes.
 
-What is covered
+Covered
     A message's checksum covers the header of its IPC message, padded with zeros to eight bytes, and the body; not the
     prefix before the header, the envelope (FlightData on the gRPC lane, chunks on the bulk lane) or app_metadata.
     Schemas, dictionaries and record batches have one each.

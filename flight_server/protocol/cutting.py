@@ -19,7 +19,7 @@ def cut(batch: Any, rows: int, sent_bytes: Callable[[Any], int], *, limit_bytes:
 
     Args:
         sent_bytes: the size of the message of a slice.
-        limit_bytes: what a message may have. The halves of a larger batch are taken also if each is at least a quarter
+        limit_bytes: the largest message. The halves of a larger batch are taken also if each is at least a quarter
             smaller than it.
     """
     if max(1, rows) >= batch.num_rows:

@@ -27,10 +27,8 @@ _METADATA_FIELD = 3
 
 
 class Envelopes:
-    """One end of one read: the server's, which seals, or the client's, which opens.
-
-    Args:
-        ticket: as this end knows it.
+    """One end of one read: the server's, which seals, or the client's, which opens. ``ticket``: as this end
+    knows it.
     """
 
     def __init__(self, ticket: bytes) -> None:
@@ -43,10 +41,8 @@ class Envelopes:
         return b"".join((head, _SUMS.pack(checksum, metadata_checksum, running), message))
 
     def open(self, data: memoryview) -> tuple[wire.FlightData, int]:
-        """The message in the next envelope's app_metadata, and its checksum.
-
-        Raises:
-            BadFrame: it is not what the server has sent next.
+        """The message in the next envelope's app_metadata, and its checksum. Raises BadFrame: it is not the server's
+        next envelope.
         """
         if len(data) < _SUMS.size:
             raise BadFrame("an envelope has no checksums")

@@ -12,10 +12,9 @@
     PartitionFailed   INTERNAL            ProducerFailed, DatasetDropped, CorruptFrame, DataQuarantined
     InternalError     INTERNAL
 
-A message says what was wrong *and* what to do, with addresses as they may be shown (``shown_addresses``); ``detail``
-holds the same facts for programs, as JSON scalars. Both travel as JSON in the trailer :data:`ERROR_TRAILER` of every
-failed call. Statuses that reach pyarrow as a misleading class (RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not
-used.
+A message names the fault *and* the remedy, with addresses as they may be shown (``shown_addresses``); ``detail`` holds
+the same facts for programs, as JSON scalars. Both travel as JSON in the trailer :data:`ERROR_TRAILER` of every failed
+call. Statuses that reach pyarrow as a misleading class (RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not used.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class InvalidRequest(FlightShuffleError):
 
 
 class BadFrame(InvalidRequest):
-    """A producer sent what is not a frame of the dataset."""
+    """A producer sent bytes that are not a frame of the dataset."""
 
     code = "bad_frame"
 
@@ -225,7 +224,7 @@ class PartitionFailed(FlightShuffleError):
 
 
 class ProducerFailed(PartitionFailed):
-    """The producer broke off, or what it sent was refused."""
+    """The producer broke off, or its messages were refused."""
 
     code = "producer_failed"
 

@@ -1,4 +1,5 @@
-"""Keep rules: what a dataset with versions keeps of its history, as ``create`` declares it and ``statistics`` shows it.
+"""Keep rules: the part of its history that a dataset with versions keeps, as ``create`` declares and ``statistics``
+shows it.
 
     latest         {"rule", "key", "order_by"}                       the greatest row of each key
     top_k          {"rule", "key", "order_by", "k"}                  the k greatest
@@ -38,7 +39,7 @@ MAX_QUERY_CHARACTERS = 20_000
 
 
 class RuleName(StrEnum):
-    """The rules; see the module's text."""
+    """The names of the rules."""
 
     LATEST = "latest"
     TOP_K = "top_k"
@@ -60,11 +61,8 @@ class Order:
 
 @dataclass(frozen=True)
 class KeepRule:
-    """One rule. Fields that it does not use have their defaults.
-
-    Args:
-        closed_by: the columns and values of a closing row.
-
+    """One rule. Fields that it does not use have their defaults. ``closed_by``: the columns and values of a closing
+    row.
     """
 
     rule: RuleName
@@ -134,7 +132,7 @@ class KeepRule:
         return parsed
 
     def to_json(self) -> dict[str, Any]:
-        """What :meth:`parse` parses to the same rule."""
+        """JSON that :meth:`parse` parses to the same rule."""
         body: dict[str, Any] = {"rule": self.rule.value}
         if self.key:
             body["key"] = list(self.key)
@@ -159,7 +157,6 @@ class KeepRule:
 
     @property
     def columns(self) -> list[str]:
-        """Every column that the rule names."""
         named = [*self.key, *(each.column for each in self.order_by), *(name for name, _ in self.closed_by)]
         return [*named, *([] if self.kind is None else [self.kind])]
 

@@ -37,7 +37,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Kind(StrEnum):
-    """Who writes a dataset and when it becomes readable."""
+    """The kind of a dataset, which decides its writers and when it becomes readable."""
 
     STREAM = "stream"
     SHUFFLE = "shuffle"
@@ -71,7 +71,7 @@ class Retention(Body, what="retention"):
 
 
 class WriteMode(StrEnum):
-    """What the seal of a staged write does, see ``datasets.staged_writes``."""
+    """The way in which the seal of a staged write changes the name, see ``datasets.staged_writes``."""
 
     OVERWRITE = "overwrite"
     NEW = "new"
@@ -81,11 +81,11 @@ class WriteMode(StrEnum):
 
 @dataclass(frozen=True)
 class CreateRequest(Request, what="create", render_first="dataset kind partitions"):
-    """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the
-    first producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` says what to pull, see
+    """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the first
+    producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` names the data to pull, see
     ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name; nothing
-    is made if the dataset of that name has the ``transaction`` already. A changelog keeps what ``keep`` says, and rows
-    that it no longer keeps for ``delay_seconds`` more.
+    is made if the dataset of that name has the ``transaction`` already. A changelog keeps the rows that ``keep``
+    selects, and the others for ``delay_seconds`` more.
     """
 
     dataset: Name
@@ -161,7 +161,7 @@ class SealRequest(Body, what="seal"):
 @dataclass(frozen=True)
 class DatasetRequest(Body):
     """Body of ``drop`` and ``renew``, which need a dataset, and of clients' ``statistics`` and ``why``. ``drop`` with
-    ``staged`` drops what no name leads to yet, and nothing else.
+    ``staged`` drops a staged write only.
     """
 
     dataset: Annotated[str | None, parse_as(check_dataset_name)] = None
@@ -182,9 +182,9 @@ class AcknowledgeRequest(Request, what=ACKNOWLEDGE, take_first="dataset generati
     """Body of the action ``acknowledge``: ``reader`` has the frames that it last asked for, up to before number
     ``frames``.
 
-    A reader says so of a dataset whose retention counts readers (``datasets.places``). The server answers its read with
-    the header ``x-flight-shuffle-acknowledge: frames``, and if its ticket names it, it sends the action now and then
-    and at the end.
+    A reader sends it for a dataset whose retention counts readers (``datasets.places``). The server answers its read
+    with the header ``x-flight-shuffle-acknowledge: frames``, and if its ticket names it, it sends the action now and
+    then and at the end.
     """
 
     dataset: Name
@@ -204,11 +204,11 @@ class HoldRequest(Request, what=HOLD):
 
     Args:
         hold: its name, the holder's choice. A repeated call renews the lease.
-        version: what it holds. None: what the hold of this name holds, or the newest version for a new one. A hold
-            moves forward only.
+        version: the oldest version that it holds. None: as before, or the newest version for a new hold. A hold moves
+            forward only.
         release: end it.
         releases: the name of another hold, which is released in the same step.
-        owner: who holds, for people: at most 300 printable characters. Without one it stays as it is.
+        owner: the holder, in words for people: at most 300 printable characters. Without one it stays as it is.
     """
 
     dataset: Name
@@ -265,7 +265,7 @@ class PlanRequest(Request, what=PLAN):
 
 
 class CopyVerb(StrEnum):
-    """What is told or asked.
+    """The verbs, between hosts, driver and server.
 
     ======== ================================================= ====================================
     verb     meaning                                           answer
@@ -327,4 +327,4 @@ ACTIONS: dict[str, str] = {
     "CancelFlightInfo": "Arrow's own: drop the dataset that the FlightInfo describes",
     "RenewFlightEndpoint": "Arrow's own: renew the lease of the dataset that the endpoint belongs to",
 }
-"""What ListActions answers."""
+"""The answer to ListActions."""

@@ -1,4 +1,4 @@
-"""What a put or a read says of itself: descriptors, tickets, commits, and a batch's partition.
+"""The requests inside puts and reads: descriptors, tickets, commits, and a batch's partition.
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
     ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "until", "reader"}
@@ -92,9 +92,9 @@ def _transaction_id(fields: Fields, key: str) -> str:
 
 @dataclass(frozen=True)
 class Transaction(Body):
-    """Makes a write happen once: of one ``id``, a ``version`` is written only if it is above the last one; one that was
-    written is answered as it was then, another one is refused. With ``after`` it is refused unless that is the last
-    one, so that a lost one and another writer are noticed.
+    """Makes a write happen once: of one ``id``, a ``version`` is written only if it is above the last one; a repeated
+    version gets its first answer, any other is refused. With ``after`` the write is refused unless ``after`` is the
+    last version, which shows a lost write and a second writer.
     """
 
     id: Annotated[str, InJson(_transaction_id)]
@@ -120,7 +120,7 @@ InTransaction = Annotated[Transaction | None, InJson(Transaction.find)]
 
 @dataclass(frozen=True)
 class Versions(Body):
-    """What a reader of versions gets: the snapshot ``as_of`` a version (None: the newest), or the deltas ``after``
+    """The versions that a reader gets: the snapshot ``as_of`` a version (None: the newest), or the deltas ``after``
     one, up to ``as_of`` or the newest; with ``follow`` also each new version as it comes.
     """
 
@@ -130,10 +130,8 @@ class Versions(Body):
 
     @classmethod
     def find(cls, fields: Fields) -> Versions | None:
-        """The reader's wish out of a ticket's fields; None if it has none.
-
-        Raises:
-            InvalidRequest: ``follow`` without ``after``, or with ``as_of``; or they are out of order.
+        """The reader's wish out of a ticket's fields; None if it has none. Raises InvalidRequest: ``follow`` without
+        ``after``, or with ``as_of``; or they are out of order.
         """
         wish = cls.take(fields)
         wish.check(fields.what)
@@ -193,10 +191,11 @@ class Ticket(
     take_first="dataset generation",
     render_first="dataset generation partition from_ until",
 ):
-    """What a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one. ``from_`` is
-    the sequence number of the first wanted frame, ``until`` the one after the last, None for all that there are.
-    ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for a dataset that
-    has some. A ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number.
+    """The frames that a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one.
+    ``from_`` is the sequence number of the first wanted frame, ``until`` the one after the last, None for all that
+    there are. ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for a dataset
+    that has some. A ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's
+    number.
     """
 
     dataset: Name

@@ -32,10 +32,8 @@ def parsed_bytes(data: bytes) -> int:
 
 def parse_json(data: bytes | str, what: str, *, small: bool = False) -> dict[str, Any]:
     """A JSON object; the empty one for an empty text. With ``small`` bytes that would take more than
-    ``MAX_SMALL_PARSED_BYTES`` are refused before they are parsed.
-
-    Raises:
-        InvalidRequest: not UTF-8, not JSON, not an object, or with a key twice in one object.
+    ``MAX_SMALL_PARSED_BYTES`` are refused before they are parsed. Raises InvalidRequest: not UTF-8, not JSON, not an
+    object, or with a key twice in one object.
     """
     if not data:
         return {}

@@ -1,4 +1,4 @@
-"""What the server reports of itself: statistics, waits, metrics and FlightInfo."""
+"""The server's reports: statistics, waits, metrics and FlightInfo."""
 
 from .flight_infos import (
     Locations,

@@ -140,7 +140,7 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
 
 
 def _common(locations: Locations, dataset: Dataset) -> bytes:
-    """What all endpoints say: when the lease ends, and where any partition can be read."""
+    """The fields that all endpoints share: the end of the lease, and where any partition can be read."""
     ends_at = expiration(dataset)
     lease = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
     return lease + b"".join(_location(uri) for uri in locations.reads)
@@ -163,7 +163,7 @@ def _location(uri: str) -> bytes:
 
 async def poll_info(locations: Locations, dataset: Dataset, only: int | None = None) -> bytes:
     """The PollInfo message, as :func:`flight_info`; with a descriptor to ask again with while the dataset, or the one
-    partition, is filling, which says what this answer is of.
+    partition, is filling; that descriptor names the state that this answer shows.
     """
     seen, _ = dataset.attached.look(dataset)
     info = await _info(locations, dataset, only)
@@ -184,8 +184,8 @@ def filling(dataset: Dataset, only: int | None) -> bool:
 
 
 async def next_look(dataset: Dataset, seen: int) -> None:
-    """Return when a filling dataset has other things to show than when :meth:`Attachment.look` was
-    ``seen``, at once if it has them already. Cancelling is safe.
+    """Return when :meth:`Attachment.look` of a filling dataset no longer gives ``seen``, at once if it does not now.
+    Cancelling is safe.
     """
     while True:
         now, changes = dataset.attached.look(dataset)

@@ -10,8 +10,9 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
 
-``statistics`` and ``why`` also say what is held by generations that were replaced or outlived while they were read
-(``ended``), and by writes that no name leads to yet (``staged``), each with the ``generation`` by which it is dropped.
+``statistics`` and ``why`` also list the bytes that are held by generations that were replaced or outlived while they
+were read (``ended``), and by writes that no name leads to yet (``staged``), each with the ``generation`` by which it is
+dropped.
 
 A partition that no producer or reader has asked for yet is in no page.
 """
@@ -91,7 +92,7 @@ class Page(Body):
 
 @dataclass
 class _Ended:
-    """What generations without a name still hold, for the streams that read or write them."""
+    """The bytes that generations without a name still hold, for the streams that read or write them."""
 
     count: int = 0
     resident_bytes: int = 0
@@ -99,7 +100,6 @@ class _Ended:
 
 
 def _disk_bytes(dataset: Dataset) -> int:
-    """The bytes of the segments that its frames are in."""
     segments = {each for partition in dataset.partitions() for each in partition.table.segments()}
     return sum(each.size_bytes for each in segments)
 
@@ -234,7 +234,6 @@ async def _totals(dataset: Dataset) -> _Totals:
 
 
 async def _attempted(dataset: Dataset) -> _Totals:
-    """Of all attempts that are held, accepted or not."""
     sums = _Totals(0, 0, 0, 0, Counter())
     async for attempt in in_slices(list(dataset.attempts)):
         sums.states[attempt.state.value] += 1

@@ -44,7 +44,7 @@ class DataDirUnusable(OSError):
 
 
 class DataDir:
-    """See the module's text."""
+    """One locked directory."""
 
     def __init__(self, path: Path, fd: int, marker: Marker) -> None:
         self.path = path
@@ -60,7 +60,7 @@ class DataDir:
             _known_or_empty(path)
             fd = _open_lock(path)
             try:
-                return cls(path, fd, _taken(path, fd))
+                return cls(path, fd, _take(path, fd))
             except BaseException:
                 os.close(fd)
                 raise
@@ -82,7 +82,7 @@ class DataDir:
             _remove_abandoned(abandoned)
         path = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=base))
         fd = _open_lock(path)
-        locked = _locked(fd)  # not within the assertion, which python -O leaves out
+        locked = _try_lock(fd)  # not within the assertion, which python -O leaves out
         assert locked
         # Marked once it is locked: only a marked directory is taken for abandoned.
         return cls(path, fd, _mark(path, "temporary"))
@@ -110,7 +110,7 @@ def raise_open_files_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -127,9 +127,9 @@ def _open_lock(path: Path) -> int:
     return fd
 
 
-def _taken(path: Path, fd: int) -> Marker:
+def _take(path: Path, fd: int) -> Marker:
     """Lock the directory, and return its marker."""
-    if not _locked(fd):
+    if not _try_lock(fd):
         owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
         raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
     marker = _known_or_empty(path)  # again: now it changes no more
@@ -177,7 +177,7 @@ def _remove_abandoned(path: Path) -> None:
             return
         fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            if _locked(fd):
+            if _try_lock(fd):
                 shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(fd)

@@ -29,7 +29,7 @@ _log = structlog.get_logger("flight_server.storage.disk")
 
 
 class Disk:
-    """See the module's text.
+    """The directories and threads of one server.
 
     Args:
         pool: counts segments.
@@ -75,7 +75,6 @@ class Disk:
             raise trouble_with(self.data_dir or Path(), error) from error
 
     def marker(self, name: str, generation: str) -> Marker:
-        """The marker of a dataset's directory."""
         return Marker("dataset", self.owner, name, generation, self._held)
 
     def own_directories(self, base: Path) -> Iterator[tuple[Path, Marker]]:

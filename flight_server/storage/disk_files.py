@@ -1,7 +1,6 @@
 """Small files and directories: read without hanging, written so that they survive a crash. All functions block.
 
-None follows a symbolic link at the end of a file's path or waits for a FIFO: a directory may hold what is not this
-server's.
+None follows a symbolic link at the end of a file's path or waits for a FIFO: a directory may hold files of others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Disposal: the one thread that closes, deletes and quarantines the server's files, in the order of the calls.
 
-Guarantee: files given to :meth:`Disposal.forget` are deleted or, if they are damaged and were not dropped, moved to
-the quarantine. What the disk refuses is logged once and tried again at each :meth:`Disposal.forget_again`, which ends
-with the first that the disk refuses again, so that a sick disk does not keep the thread from its other work. Once the
+Guarantee: files given to :meth:`Disposal.forget` are deleted or, if they are damaged and were not dropped, moved to the
+quarantine. A refusal by the disk is logged once, and the call is tried again at each :meth:`Disposal.forget_again`;
+such a round ends at its first refusal, so that a sick disk does not keep the thread from its other work. Once the
 thread has ended, because the server stops, callers do the work themselves, at once.
 
 Finalizers
@@ -38,7 +38,7 @@ _log = structlog.get_logger("flight_server.storage.disposal")
 
 
 class Disposal:
-    """See the module's text."""
+    """The thread and its queue of one server."""
 
     def __init__(self) -> None:
         self.quarantine: list[Quarantined] = []
@@ -48,7 +48,8 @@ class Disposal:
             target=_work_off, args=(self._work,), name="flight-server-disposal", daemon=True
         )
         self._thread.start()
-        # What the disk refused to forget or to withdraw, in the order of the next tries. Changed in the thread only.
+        # The files that the disk refused to forget or to withdraw, in the order of the next tries. Changed in the
+        # thread only.
         self._refused: dict[DurableFiles, None] = {}
         self._closed = False
 
@@ -68,7 +69,7 @@ class Disposal:
             self._do(self._try, files)
 
     def forget_again(self) -> None:
-        """Try again what the disk has refused: a duty of the server."""
+        """Try again the calls that the disk has refused: a duty of the server."""
         if self._refused:
             self._do(self._try_again)
 
@@ -107,7 +108,7 @@ class Disposal:
             await to_its_end(tried)
 
     def close(self) -> None:
-        """Try what is left, and end the thread. Blocks. Twice is fine."""
+        """Try the refused calls once more, and end the thread. Blocks. Twice is fine."""
         if not self._closed:
             self._do(self._try_all)
             self._work.put(None)
@@ -192,10 +193,8 @@ async def in_thread(
 
 
 async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = None) -> T:
-    """The result of the work. A cancellation is raised only when the work has ended.
-
-    Args:
-        then: called when the work has ended without an error, before a cancellation is raised.
+    """The result of the work. A cancellation is raised only when the work has ended. ``then``: called when the work has
+    ended without an error, before a cancellation is raised.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -212,7 +211,7 @@ async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = 
         try:
             raise cancelled
         finally:
-            del cancelled  # its traceback has this frame: a cycle that would keep all that the callers hold
+            del cancelled  # its traceback has this frame: a cycle that would keep the callers' variables
     try:
         return work.result()
     finally:

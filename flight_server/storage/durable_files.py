@@ -1,4 +1,4 @@
-"""DurableFiles: what a durable dataset has on disk, from its first synced segment to its last file.
+"""DurableFiles: the files of a durable dataset, from its first synced segment to its last file.
 
 Guarantee: after :meth:`DurableFiles.commit` the whole dataset survives a crash; after :meth:`DurableFiles.forget` it
 never comes back. Between the two states is one rename or one unlink.
@@ -68,7 +68,7 @@ class StoredDictionary(Protocol):
 
 
 class DurableFiles:
-    """See the module's text. ``directory`` holds the dataset's segments."""
+    """The files of one generation. ``directory`` holds its segments."""
 
     def __init__(self, directory: Path, marker: Marker | None = None) -> None:
         self.directory = directory
@@ -115,7 +115,6 @@ class DurableFiles:
         self._manifest = _Manifest.PRESENT
 
     def mark_absent(self) -> None:
-        """That file is gone."""
         self._manifest = _Manifest.ABSENT
 
     def mark_forgotten(self) -> None:
@@ -174,10 +173,7 @@ class DurableFiles:
 
     def forget(self) -> Quarantined | None:
         """Delete the manifest, or quarantine a damaged dataset that was not dropped and return its note. Blocks. Twice
-        is fine.
-
-        Raises:
-            DiskTrouble: the dataset would come back after a crash; call it again.
+        is fine. Raises DiskTrouble: the dataset would come back after a crash; call it again.
         """
         with self._lock:
             self._forgotten = True
@@ -197,15 +193,12 @@ class DurableFiles:
             return None
 
     def check_held(self) -> None:
-        """See :meth:`Marker.check_held`."""
         if self._marker is not None:
             self._marker.check_held()
 
     def withdraw(self) -> None:
         """Delete an uncertain manifest. Blocks. Twice is fine, also after a later :meth:`commit`, whose manifest stays.
-
-        Raises:
-            DiskTrouble: the dataset may come back after a crash; call it again.
+        Raises DiskTrouble: the dataset may come back after a crash; call it again.
         """
         with self._lock:
             if self._manifest is _Manifest.UNCERTAIN:

@@ -1,7 +1,7 @@
 """Manifest: the file that makes segments a durable dataset.
 
-Guarantee: :meth:`Manifest.decode` returns exactly what :meth:`Manifest.encode` was given, or raises; what one accepts,
-the other accepts. A dataset is on disk if and only if its manifest and the segments that it names are there and valid.
+Guarantee: :meth:`Manifest.decode` returns exactly what :meth:`Manifest.encode` was given, or raises; both accept the
+same manifests. A dataset is on disk if and only if its manifest and the segments that it names are there and valid.
 
 Format
     ``manifest`` is in the directory of the dataset's segments. Numbers are unsigned and little-endian. ::
@@ -24,9 +24,9 @@ Format
 
 Validity
     The file has the footer's length plus 20 bytes; both magics and the CRC are right; the header has these keys only;
-    segments have names of the form ``segment-000001``; each index and range lies within what it refers to. Each
-    segment has at least the length that "segments" says; what follows is not part of the dataset. The frames'
-    checksums are verified at each read: a later flipped bit costs one partition, not the server's start.
+    segments have names of the form ``segment-000001``; each index and range lies within what it refers to. Each segment
+    has at least the length that "segments" says; bytes behind that are not part of the dataset. The frames' checksums
+    are verified at each read: a later flipped bit costs one partition, not the server's start.
 
 Algorithm of a reader
     1. Read ``manifest``. If it is missing, the dataset was never sealed, or was forgotten: delete the server's files
@@ -69,7 +69,7 @@ _EARLIER: dict[bytes, dict[str, Any]] = {
     b"FLSHMAN3": {"forgotten": ""},
     b"FLSHMAN2": {"transactions": {}, "forgotten": ""},
 }
-"""What the header lacked."""
+"""The keys that the header lacked."""
 
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct("<IQQQIII")
@@ -94,7 +94,7 @@ class Torn(Exception):
 
 
 class FrameRecord(NamedTuple):
-    """Where a frame is and what it is, in the format's order."""
+    """The place and the facts of a frame, in the format's order."""
 
     segment: int
     offset: int
@@ -178,12 +178,12 @@ class PackedFrames:
 
 @dataclass(frozen=True)
 class Manifest:
-    """See the module's text.
+    """The contents of a manifest.
 
     Args:
         schema: the schema message's IPC header in base64; None if the dataset never had one.
         accepted: a shuffle's accepted attempts: after a restart a seal with the same ones is still fine.
-        transactions: what is remembered of each id (``transaction_entries``), the one used least recently first.
+        transactions: the entry of each id (``transaction_entries``), the one used least recently first.
         forgotten: the ids that are not remembered, as ``datasets.transactions`` encodes them.
         sealed_at: seconds since the epoch.
     """
@@ -218,7 +218,7 @@ class Manifest:
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         """Raises Torn if the bytes are not a manifest, OtherFormat if another version wrote them."""
-        body = _checked(data)
+        body = _covered_bytes(data)
         start = len(MAGIC) + _LENGTH.size
         (length,) = _LENGTH.unpack_from(body, len(MAGIC))
         records = body[start + length :]
@@ -305,7 +305,7 @@ def _require(what: str, *, holds: bool) -> None:
         raise ValueError(f"{what} is not valid")
 
 
-def _checked(data: bytes) -> memoryview:
+def _covered_bytes(data: bytes) -> memoryview:
     """The bytes that the footer covers. Raises as :meth:`Manifest.decode`."""
     size_bytes = len(data) - _FOOTER.size
     if size_bytes < len(MAGIC) + _LENGTH.size:

@@ -46,11 +46,8 @@ class OtherFormat(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The contents of a marker.
-
-    Args:
-        held: whether the data directory that it is for is still the one that this server has locked; not a part of
-            the contents.
+    """The contents of a marker. ``held``: whether the data directory that it is for is still the one that this server
+    has locked; not a part of the contents.
     """
 
     kind: Literal["data", "temporary", "dataset"]
@@ -60,7 +57,7 @@ class Marker:
     held: Callable[[], bool] = field(default=lambda: True, compare=False, repr=False)
 
     def check_held(self) -> None:
-        """Raise OSError if the data directory was removed, moved or replaced: what is written would be lost."""
+        """Raise OSError if the data directory was removed, moved or replaced: new files would be lost."""
         if not self.held():
             raise OSError(
                 errno.ESTALE,
@@ -110,7 +107,7 @@ def make_dataset_directory(path: Path, marker: Marker | None) -> None:
             write_file(path / MARKER_NAME, marker.encode(), sync=False)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = _staged(path)
+    staged = _staging_path(path)
     staged.mkdir(parents=True, exist_ok=True)
     write_file(staged / MARKER_NAME, marker.encode(), sync=False)
     staged.rename(path)
@@ -122,7 +119,7 @@ def remove_unused_directory(path: Path) -> None:
     """
     entries = [entry.name for entry in path.iterdir()]
     if entries == [MARKER_NAME]:
-        staged = _staged(path)
+        staged = _staging_path(path)
         path.rename(staged)
         (staged / MARKER_NAME).unlink()
         staged.rmdir()
@@ -131,7 +128,7 @@ def remove_unused_directory(path: Path) -> None:
 
 
 def sweep_staging(data_dir: Path) -> None:
-    """Remove what a crash has left in ``staging``."""
+    """Remove the remains of a crash in ``staging``."""
     staging = data_dir / STAGING_NAME
     if is_real_directory(staging):
         for directory in staging.iterdir():
@@ -141,5 +138,5 @@ def sweep_staging(data_dir: Path) -> None:
                     directory.rmdir()
 
 
-def _staged(path: Path) -> Path:
+def _staging_path(path: Path) -> Path:
     return path.parent.parent / STAGING_NAME / path.name

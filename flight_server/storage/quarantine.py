@@ -1,10 +1,10 @@
 """Quarantine: datasets whose damage on disk is proven are kept and named. All of it blocks.
 
-What counts as damage
+Damage
     A manifest whose checksum is wrong; a segment that is missing, too short, or no file; bytes that have another
     checksum, also when they are read again. An I/O error proves nothing.
 
-What is done
+Handling
     A dataset found damaged at the start is moved to ``quarantine`` in the data directory, with the note
     ``quarantine.json``. Reads of its name raise DataQuarantined while no dataset has that name.
 

@@ -66,7 +66,7 @@ def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:
     """
     os.close(fd)
     if path is not None:
-        # OSError: it is read-only or gone; the next start deletes what is left.
+        # OSError: it is read-only or gone; the next start deletes the rest.
         with suppress(OSError), DIRECTORY_LOCK:
             path.unlink(missing_ok=True)
             remove_unused_directory(path.parent)
@@ -138,7 +138,7 @@ class Segment:
             _write_all(self._fd, messages, start)
         except OSError as error:
             self._reservation.shrink(size_bytes)
-            # If this fails, too, slices still find what was written before.
+            # If this fails, too, slices still find the earlier messages.
             with suppress(OSError):
                 os.ftruncate(self._fd, start)
             raise trouble_with(self.path, error) from error
@@ -161,7 +161,7 @@ class Segment:
         os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
-        """Write what was appended to the medium; see "Errors". Blocks."""
+        """Write all appends to the medium; see "Errors". Blocks."""
         size_bytes = self.size_bytes
         if size_bytes > self.synced_bytes:
             try:

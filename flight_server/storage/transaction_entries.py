@@ -1,17 +1,16 @@
-"""What is stored of one transaction id, in manifests and in the state files of datasets with versions.
-
-Format
-    Integers: when the id was used last, in seconds since the epoch; the number below which some that were committed may
-    have been forgotten; and the numbers that are remembered, ascending, each with the version that it made. The version
-    of a plain dataset is 1, or 0 if the write was in a generation that was overwritten.
-
-    Earlier versions of this program stored the last number only: ``n`` in manifests, ``[n, version]`` in state files.
+"""TransactionEntry: the stored form of one transaction id, in manifests and in the state files of datasets with
+versions.
 """
 
 from __future__ import annotations
 
 TransactionEntry = tuple[int, ...]
-"""See the module's text."""
+"""Integers: when the id was used last, in seconds since the epoch; the number below which some that were committed may
+have been forgotten; and the remembered numbers, ascending, each with the version that it made. The version of a plain
+dataset is 1, or 0 if the write was in a generation that was overwritten.
+
+Earlier versions of this program stored the last number only: ``n`` in manifests, ``[n, version]`` in state files.
+"""
 
 
 def parse_transaction(value: object, used: float) -> TransactionEntry:

@@ -1,9 +1,4 @@
-"""Admission: room for an arrived message before it is stored.
-
-Guarantee: an admitted message is counted in the account ``frames``. Until then it is counted in ``arrivals``, and in
-``wanted_bytes``, by which the spiller sees how much to move. A stream that finds no room until its deadline gets an
-error that says why.
-"""
+"""Admission: room for an arrived message before it is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +10,11 @@ from .spiller import Spiller
 
 
 class Admission:
-    """See the module's text."""
+    """Moves an arrived message's bytes from ``arrivals`` to the account ``frames``.
+
+    Until it is admitted, a message is counted in ``arrivals``, and in ``wanted_bytes``, by which the spiller sees how
+    much to move. A stream that finds no room until its deadline gets an error that says why.
+    """
 
     def __init__(self, budget: Budget, waits: Waits, spiller: Spiller, *, deadline_seconds: float) -> None:
         self.waits = waits
@@ -24,10 +23,8 @@ class Admission:
         self._deadline_seconds = deadline_seconds
 
     async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
-        """A reservation in ``frames`` for an arrived message. Cancelling releases it.
-
-        Raises:
-            OutOfBudget: RAM and disk stayed full until the deadline.
+        """A reservation in ``frames`` for an arrived message. Cancelling releases it. Raises OutOfBudget: RAM and disk
+        stayed full until the deadline.
         """
         at_once = self._budget.frames.try_reserve(size_bytes)
         if at_once is not None:
@@ -56,7 +53,7 @@ class Admission:
     async def arrival(
         self, size_bytes: int, *, peer: str, dataset: str | None = None, partition: int | None = None
     ) -> Reservation:
-        """The same in the account ``arrivals``, for what is made of an arrived message."""
+        """The same in the account ``arrivals``, for copies made of an arrived message."""
         return await reserve(
             self._budget.arrivals,
             size_bytes,

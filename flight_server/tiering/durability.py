@@ -6,7 +6,7 @@ because it was cancelled, the dataset is sealed and has its name, or it does not
 not sealed before a crash is deleted at the next start. ``manifest`` has the format, ``durable_files`` the order of
 writes, ``recovery`` the way back.
 
-What is written when
+Order of writes
     The seal of a partition appends its dictionaries and the frames that are not in segments yet, and syncs its
     segments; frames in RAM leave it later without further writes. The last seal writes the manifest. So a sealed
     partition survives only once all are sealed.
@@ -22,16 +22,17 @@ Retention
     retention in seconds continues by the wall clock. The lease starts anew.
 
 Order
-    The task draws the sequence number, writes the manifest and sets the name while it holds :meth:`Disk.turn`. So of
-    several overwrites the next start finds the one acknowledged last, and one that may no longer take the name writes
-    no manifest. What is not durable takes names without the turn, so the task looks at the name again when the manifest
-    is written. If the dataset may not take it then, the manifest is withdrawn, before the turn ends unless the disk
-    refuses; then ``disposal`` tries again. A crash before that loses what has the name, which is not durable.
+    The task draws the sequence number, writes the manifest and sets the name while it holds :meth:`Disk.turn`. So the
+    next start finds the overwrite acknowledged last, and an overwrite that may no longer take the name writes no
+    manifest. A dataset that is not durable takes a name without the turn, so the task looks at the name again when the
+    manifest is written. If the dataset may not take it then, the manifest is withdrawn, before the turn ends unless the
+    disk refuses; then ``disposal`` tries again. A crash before that loses the dataset that has the name, which is not
+    durable.
 
 Cancelling
     A cancellation is raised once the manifest is written. A stream whose producer leaves during the seal fails, and its
     manifest is deleted. A shuffle whose manifest is written has its name. One that was cancelled before keeps its
-    accepted attempts and what was written; the next seal continues from there.
+    accepted attempts and its written frames; the next seal continues from there.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ T = TypeVar("T")
 
 
 class Durability:
-    """See the module's text. ``deadline_seconds``: of a seal."""
+    """Seals durable datasets. ``deadline_seconds``: of a seal."""
 
     def __init__(
         self, catalogue: Catalogue, waits: Waits, spiller: Spiller, *, deadline_seconds: float

@@ -6,10 +6,10 @@ each burst. Frames read back stay at hand while a dictionary, which no burst for
 
 No circular wait
     A reader never waits for bytes of the account ``sends`` while it holds some: the caller of ``next_to_send`` has
-    released all that it got before. If room is not free at once, the reader releases everything that it has read
-    back and asks in one request for twice the frame's size: for its bytes, which may be on disk by then, and for
-    their copy. Meanwhile it holds no bytes, because held bytes cannot be spilled, so producers would wait for
-    readers. Frames read ahead, and those after the first of a burst, take only room that is free at once.
+    released all bytes of its last call. If room is not free at once, the reader releases everything that it has read
+    back and asks in one request for twice the frame's size: for its bytes, which may be on disk by then, and for their
+    copy. Meanwhile it holds no bytes, because held bytes cannot be spilled, so producers would wait for readers. Frames
+    read ahead, and those after the first of a burst, take only room that is free at once.
 
 Disk trouble
     A failed read is tried again after each of ``RETRY_SECONDS``. Then the reader gets ``ReadTrouble``, which it
@@ -91,7 +91,7 @@ class ReadBack:
         self._counted = counted
         self._ready: dict[Message, Payload] = {}
         self._ahead: tuple[_Burst, asyncio.Future[_Results]] | None = None
-        # Of an unproven reader: the room of the messages it was given, and what is kept for the next.
+        # Of an unproven reader: the room of its messages, and the room kept for the next ones.
         self._taken_bytes = 0
         self._kept: Reservation | None = None
         reader.pace.on_stall = self.drop_ahead
@@ -174,7 +174,7 @@ class ReadBack:
         self._taken_bytes = 0
 
     def drop_ahead(self) -> None:
-        """Release what was read ahead, a burst being read when it is done. Twice is fine."""
+        """Release the bytes read ahead, a burst being read when it is done. Twice is fine."""
         if self._ahead is not None:
             self._ahead[1].cancel()
             self._ahead = None

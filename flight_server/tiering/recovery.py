@@ -93,7 +93,9 @@ class Recovered:
 
 @dataclass
 class _Generation:
-    """One sealed dataset on disk. ``manifest`` is None if it is not valid; ``damage`` says what is damaged."""
+    """One sealed dataset on disk. ``manifest`` is None if it is not valid; ``damage`` is the reason of a
+    damaged one.
+    """
 
     directory: Path
     marker: Marker
@@ -110,10 +112,8 @@ class _Generation:
 
 
 def recover(catalogue: Catalogue) -> Recovered:
-    """Fill an empty catalogue.
-
-    Raises:
-        OSError: the start must end, see the module's text.
+    """Fill an empty catalogue. Raises OSError: the start must end: an I/O error, an unreadable file, another format, or
+    no room for the metadata.
     """
     base, data_dir = catalogue.disk.datasets_dir, catalogue.disk.data_dir
     assert base is not None

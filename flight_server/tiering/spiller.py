@@ -41,7 +41,7 @@ _log = structlog.get_logger("flight_server.tiering.spiller")
 
 
 class Spiller:
-    """See the module's text."""
+    """The task and its trouble."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -65,7 +65,6 @@ class Spiller:
         self.trouble = str(trouble)
 
     def succeeded(self) -> None:
-        """Note that the disk took a write."""
         self.full_at = None
         if self.trouble is not None:
             _log.info("disk_recovered", trouble=self.trouble)
@@ -81,7 +80,7 @@ class Spiller:
                 if await self._moved(min(excess_bytes, SPILL_BATCH_BYTES)):
                     look_seconds = _FIRST_LOOK_SECONDS
                     continue
-                # Readers hold what is in RAM, or the disk refuses.
+                # Readers hold the frames in RAM, or the disk refuses.
                 await asyncio.sleep(RETRY_SECONDS if self.trouble else look_seconds)
                 look_seconds = min(2 * look_seconds, RETRY_SECONDS)
                 if not self._frames.wanted_bytes:

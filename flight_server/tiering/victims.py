@@ -23,7 +23,7 @@ def picking(datasets: Sequence[Dataset], size_bytes: int) -> Generator[None, Non
     """Messages of ``size_bytes`` in all, by their dataset's writer; fewer if there are no more. Of each kind at most
     ``BATCH_FRAMES`` of a dataset are looked at. ``datasets``: see :meth:`Catalogue.alive`.
 
-    A step looks at one dataset. What was chosen in an earlier one may have left RAM since, or been released.
+    A step looks at one dataset. A message chosen in an earlier step may have left RAM since, or been released.
     """
     groups: Groups = []
     chosen: set[int] = set()

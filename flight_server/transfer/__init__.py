@@ -1,4 +1,4 @@
-"""What a put and a read do, the same on both lanes. It knows neither gRPC nor HTTP."""
+"""Puts and reads, the same on both lanes. It knows neither gRPC nor HTTP."""
 
 from .answer_room import AnswerRoom
 from .delivery import Delivery

@@ -1,11 +1,4 @@
-"""AnswerRoom: room for large answers that are no frames: FlightInfos, and echoes of app_metadata.
-
-Guarantee: what such an answer takes is reserved in the account ``answers`` before it is made, and until the client's
-transport has taken it. Up to ``SMALL_BYTES`` an answer needs no room.
-
-One that is larger than the account's limit waits until the account is empty, and is then counted whole. So at most one
-answer at a time exceeds the limit. A client that does not take its answer is ended by ``eviction`` when others wait.
-"""
+"""AnswerRoom: room for large answers that are no frames: FlightInfos, and echoes of app_metadata."""
 
 from __future__ import annotations
 
@@ -19,11 +12,16 @@ from .delivery import Delivery
 
 SMALL_BYTES = 64 << 10
 COPIES = 2
-"""What is made of parts is there twice for a moment, and then beside gRPC's copy of it."""
+"""An answer made of parts is there twice for a moment, and then beside gRPC's copy of it."""
 
 
 class AnswerRoom:
-    """See the module's text. ``deadline_seconds``: for the wait for room."""
+    """Reserves an answer in the account ``answers`` before it is made, and until the client's transport has taken it.
+
+    Up to ``SMALL_BYTES`` an answer needs no room. One that is larger than the account's limit waits until the account
+    is empty, and is then counted whole, so at most one answer at a time exceeds the limit. A client that does not take
+    its answer is ended by ``eviction`` when others wait. ``deadline_seconds``: for the wait for room.
+    """
 
     def __init__(
         self, budget: Budget, waits: Waits, delivery: Delivery, *, deadline_seconds: float | None
@@ -34,10 +32,8 @@ class AnswerRoom:
         self._deadline_seconds = deadline_seconds
 
     async def room(self, size_bytes: int, reader: Reader) -> Reservation | None:
-        """Room for an answer of that size; None for a small one. Cancelling releases it.
-
-        Raises:
-            OutOfBudget: there was none until the deadline.
+        """Room for an answer of that size; None for a small one. Cancelling releases it. Raises OutOfBudget: there was
+        none until the deadline.
         """
         if size_bytes <= SMALL_BYTES:
             return None

@@ -67,7 +67,6 @@ class Delivery:
                 self._first.discard(reader.peer)
 
     def datasets(self) -> list[Dataset]:
-        """Of each attached reader the generation that it reads."""
         return list(self._read.values())
 
     def dataset_of(self, reader: Reader) -> Dataset | None:
@@ -86,7 +85,7 @@ class Delivery:
         """Await ``write(data)``: the reader's transport takes the bytes.
 
         Args:
-            room: what the reader holds of ``sends`` meanwhile.
+            room: the bytes of ``sends`` that the reader holds meanwhile.
 
         Raises:
             ReaderTooSlow: ``eviction`` has ended the reader. The transport may have its bytes until the call has

@@ -1,4 +1,4 @@
-"""What the descriptor of a put, or of a request for a FlightInfo, says."""
+"""Descriptors of puts, and of requests for a FlightInfo."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from flight_server.protocol import (
 
 
 def parse_path(path: list[bytes]) -> tuple[str, int | None]:
-    """Dataset and, if it is named, partition of a PATH descriptor.
-
-    Raises:
-        InvalidRequest: no element, more than two, or an illegal one.
+    """Dataset and, if it is named, partition of a PATH descriptor. Raises InvalidRequest for no element, more than two,
+    or an illegal one.
     """
     if not 1 <= len(path) <= 2:
         raise InvalidRequest(
@@ -32,11 +30,7 @@ def parse_path(path: list[bytes]) -> tuple[str, int | None]:
 
 
 def parse_descriptor(data: bytes) -> PutCommand:
-    """What a descriptor says of a put.
-
-    Raises:
-        InvalidRequest: it is neither a valid PATH nor a valid CMD.
-    """
+    """The command of a put's descriptor. Raises InvalidRequest if it is neither a valid PATH nor a valid CMD."""
     check_few_fields(data, "FlightDescriptor")
     try:
         descriptor = flight.FlightDescriptor.deserialize(data)

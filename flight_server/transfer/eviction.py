@@ -1,15 +1,15 @@
 """Eviction: ends readers that take nothing while other readers wait for the room that they hold.
 
-A reader whose write lasts for ``STALL_SECONDS`` loses what was read ahead for it and has to prove itself again (see
-``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends those that have stalled
-for longest, if for ``Delivery.stall_seconds``, until the room of the ended is enough for all that wait. A write whose
-partition has failed or was dropped ends at the next look.
+A reader whose write lasts for ``STALL_SECONDS`` loses its bytes read ahead and has to prove itself again (see
+``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends readers that have
+stalled for ``Delivery.stall_seconds`` or more, the longest first, until their room is enough for all that wait. A write
+whose partition has failed or was dropped ends at the next look.
 
 Newcomers
     A reader that has not taken even its first message is ended earlier, for readers that are the first of their
-    connection: after ``FIRST_SECONDS`` or, if the part ``unproven`` is large, after the time in which good readers on a
-    link of 1 Gbit/s, who share it, would have taken all of that part. So each connection of a crowd gets its chance
-    soon, and of 1,000 paused readers on 50 connections few are ended.
+    connection: after ``FIRST_SECONDS`` or, if the part ``unproven`` is large, after the time in which good readers that
+    share a link of 1 Gbit/s would have taken all of that part. So each connection of a crowd gets its chance soon, and
+    of 1,000 paused readers on 50 connections few are ended.
 
 Ended generations
     A generation without a name is kept for its readers alone, on disk, too. While the disk is full for others, each
@@ -36,7 +36,7 @@ FULL_SECONDS = 2.0
 
 
 class Eviction:
-    """See the module's text."""
+    """The looks at the writes of one ``Delivery``."""
 
     def __init__(self, budget: Budget, delivery: Delivery, spiller: Spiller) -> None:
         self._spiller = spiller

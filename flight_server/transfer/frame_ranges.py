@@ -1,4 +1,4 @@
-"""The frames of a partition that one read gives, and what it says of them at its end.
+"""The frames of a partition that one read gives, and their totals at its end.
 
 Guarantee: a read with ``until`` gives exactly the frames from ``start`` to before ``until``, or an error.
 
@@ -26,7 +26,7 @@ from flight_server.tiering import Reader
 
 
 class FrameRange:
-    """The range of one read, and the totals of what it has sent. ``until`` None: to the partition's end."""
+    """The range of one read, and the totals of the frames that it has sent. ``until`` None: to the partition's end."""
 
     __slots__ = ("_crc32c", "_frames", "_rows", "start", "until")
 
@@ -36,11 +36,7 @@ class FrameRange:
         self._rows = self._frames = self._crc32c = 0
 
     def check(self, partition: Partition) -> None:
-        """Compare the range with a sealed partition.
-
-        Raises:
-            InvalidRequest: it has fewer frames.
-        """
+        """Compare the range with a sealed partition. Raises InvalidRequest: it has fewer frames."""
         frames = partition.totals.frames
         if max(self.start, self.until or 0) > frames:
             wanted = f"read on from {self.start}" if self.start > frames else f"read up to {self.until}"
@@ -52,7 +48,6 @@ class FrameRange:
             )
 
     def sent(self, frame: Frame) -> None:
-        """Count a frame that the reader takes."""
         if self.until is not None:
             self._rows += frame.rows
             self._frames += 1

@@ -21,10 +21,8 @@ from flight_server.tiering import Admission
 
 
 class Producer:
-    """The client of one put. The receiver sets ``command`` when the first message has come.
-
-    Args:
-        idle_seconds: the deadline between messages; None for no limit.
+    """The client of one put. The receiver sets ``command`` when the first message has come. ``idle_seconds``: the
+    deadline between messages; None for no limit.
     """
 
     def __init__(
@@ -47,12 +45,10 @@ class Producer:
         return f"dataset {command.dataset!r} {part} (from {self.peer})"
 
     async def room(self) -> None:
-        """See :meth:`Admission.room_for_arrivals`."""
         await self._admission.room_for_arrivals(self.peer)
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """List the wait for its next message."""
         with self._admission.waits.enter(
             "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **self._facts()
         ):

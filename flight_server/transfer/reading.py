@@ -66,7 +66,7 @@ class Outgoing:
 
 
 class FrameBurst(list[Outgoing]):
-    """See "Bursts" in the module's text."""
+    """The messages of one item, see "Bursts"."""
 
     __slots__ = ("_back", "_partition", "_told")
 
@@ -79,7 +79,6 @@ class FrameBurst(list[Outgoing]):
         self._told = told
 
     def park(self) -> None:
-        """Release all bytes and room."""
         for outgoing in self:
             outgoing.park()
         self._back.close()
@@ -154,7 +153,7 @@ class Reads:
     async def read(
         self, dataset: Dataset, reader: Reader, wanted: FrameRange, *, burst_bytes: int = 0
     ) -> AsyncGenerator[FrameBurst, None]:
-        """See the module's text. Close the generator to leave; cancelling it is safe.
+        """Every frame of the range, once and in order. Close the generator to leave; cancelling it is safe.
 
         Raises:
             Released: retention has released the first frame, or a later one before this reader took it.
@@ -235,7 +234,7 @@ class Reads:
 
 
 class _Cursor:
-    """What one reader has been sent of dictionaries, and the messages that it takes next."""
+    """The dictionaries that one reader has been sent, and the messages that it takes next."""
 
     def __init__(
         self,

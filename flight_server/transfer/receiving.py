@@ -1,4 +1,4 @@
-"""Receiving: what becomes of a put's messages.
+"""Receiving: checks, counts and stores a put's messages.
 
 Guarantee: a message is checked (``decoder``), counted and admitted (``admission``) before it is stored. A producer that
 breaks off, is refused, commits other totals than arrived or sends a wrong checksum, of a message on the bulk lane or in
@@ -8,18 +8,18 @@ Broken off or ended
     gRPC reports both as the end of the requests, so a put without a commit awaits :meth:`PutAnswers.confirm_end`.
 
 Decoding
-    A thread decodes large or compressed messages. The account of arrivals counts their decoded size, ``builder`` what
-    the decoder copies of dictionaries.
+    A thread decodes large or compressed messages. The account of arrivals counts their decoded size, ``builder`` the
+    decoder's copies of dictionaries.
 
 Commits
     After a commit a put that gives batches (``BatchSink``) can go on, with a commit of its own, unless it has a
-    transaction. Of one that breaks off later the commits stay. Anything else after a commit is refused.
+    transaction. If it breaks off later, its commits stay. Anything else after a commit is refused.
 
 Answers
     A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
     integration tests expect. Messages without a header are not stored. A large echo waits for room (``answer_room``)
-    before the next message is taken. Small ones never wait: of those that the client does not read the oldest, or on
-    the bulk lane the newest, are dropped.
+    before the next message is taken. Small echoes never wait: when the client does not read them, the gRPC lane drops
+    the oldest, the bulk lane the newest.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PutAnswers(Protocol):
 
 
 class PutReceiver:
-    """Takes the puts of both lanes. ``FrameDecoder`` and ``Producer`` say what the arguments mean."""
+    """Takes the puts of both lanes. Arguments as of ``FrameDecoder`` and ``Producer``."""
 
     def __init__(
         self,
@@ -210,7 +210,6 @@ class _Put:
         self._commit_seen = False
 
     async def _add(self, sink: BatchSink, batch: pa.RecordBatch, size_bytes: int) -> None:
-        """Give a batch to the sink."""
         assert self._command is not None
         await sink.add(batch, await self._admit(sink.dataset, size_bytes))
         self._receiver.counters.batch_in(batch.num_rows, size_bytes)
@@ -319,10 +318,8 @@ class _Put:
             self._unanswered = accepted.metadata
 
     async def echo(self) -> None:
-        """Answer the app_metadata of the message taken last, in a put without an attempt.
-
-        Raises:
-            OutOfBudget: a large one found no room until the deadline.
+        """Answer the app_metadata of the message taken last, in a put without an attempt. Raises OutOfBudget: a large
+        one found no room until the deadline.
         """
         metadata, self._unanswered = self._unanswered, b""
         if metadata:

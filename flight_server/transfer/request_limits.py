@@ -1,8 +1,8 @@
 """Limits of control requests: all requests that are not messages of a put.
 
-Guarantee: a request above its limit is refused before any of it is parsed. What an action's body of more than
-``SMALL_BYTES`` takes while it is parsed (``strict_json.parsed_bytes``) is reserved in the account of arrivals. A JSON
-body that would take more than that account and ``MAX_PARSED_BYTES`` is refused.
+Guarantee: a request above its limit is refused before any of it is parsed. The memory in which an action's body of more
+than ``SMALL_BYTES`` is parsed (``strict_json.parsed_bytes``) is reserved in the account of arrivals. A JSON body that
+would take more than that account and ``MAX_PARSED_BYTES`` is refused.
 
     1 MiB       descriptors, tickets, criteria, commits, and the bodies of other actions
     16 MiB      ``seal``, which may name 100,000 attempts and more
@@ -30,15 +30,11 @@ PROTOBUF_COST = 3
 _PROTOBUF = frozenset({"CancelFlightInfo", "RenewFlightEndpoint"})
 _MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 4 << 20, 64 << 20
 MAX_PARSED_BYTES = 48 << 20
-"""What one request may take where 1/8 of the memory limit is less: a ``seal`` of 100,000 attempts takes 43 MiB."""
+"""One request may take so much where 1/8 of the memory limit is less: a ``seal`` of 100,000 attempts takes 43 MiB."""
 
 
 def check_size(size_bytes: int, what: str, limit_bytes: int = MAX_CONTROL_BYTES) -> None:
-    """Check the size of a request.
-
-    Raises:
-        InvalidRequest: it is larger than ``limit_bytes``.
-    """
+    """Raise InvalidRequest if a request is larger than ``limit_bytes``."""
     if size_bytes > limit_bytes:
         raise InvalidRequest(
             f"{what} has {size_bytes} bytes, more than the limit of {limit_bytes}; send less in one request",
@@ -56,9 +52,9 @@ def action_limit_bytes(action: str, max_schema_bytes: int) -> int:
 def message_limit_bytes(max_message_bytes: int, max_schema_bytes: int) -> int:
     """The limit that gRPC itself has for a message.
 
-    It lies somewhat above the largest message of a put, ``seal`` and ``create``: what is not much too large gets this
-    server's error, which says what to do. gRPC refuses the rest when it sees its length, with RESOURCE_EXHAUSTED and
-    its limit.
+    It lies somewhat above the largest message of a put, ``seal`` and ``create``: a message that is a little too large
+    gets this server's error, which says what to do. gRPC refuses a larger one by its length, with RESOURCE_EXHAUSTED
+    and its limit.
     """
     largest_bytes = max(max_message_bytes, MAX_SEAL_BYTES, action_limit_bytes("create", max_schema_bytes))
     return largest_bytes + min(_MAX_SLACK_BYTES, max(_MIN_SLACK_BYTES, largest_bytes // 4))
@@ -66,7 +62,7 @@ def message_limit_bytes(max_message_bytes: int, max_schema_bytes: int) -> int:
 
 @asynccontextmanager
 async def counted(admission: Admission, action: str, body: bytes, peer: str) -> AsyncIterator[None]:
-    """Hold room for what the block makes of an action's body; a small body needs none.
+    """Hold room for the objects that the block makes of an action's body; a small body needs none.
 
     Raises:
         InvalidRequest: it would take more than one request may.

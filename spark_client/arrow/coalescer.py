@@ -58,13 +58,13 @@ BLOCK_BYTES = 1 * MIB
 BLOCK_ROWS = 1024
 _WIDE_ROW_BYTES = 64
 _KEPT = 8
-"""Which part of the budget the rows may take that begin the next round."""
+"""The rows that begin the next round may take this part of the budget."""
 
 Frames = Iterator[tuple[int, pa.RecordBatch]]
 
 
 class Coalescer:
-    """See the module. TypeError: the schema's rows cannot be moved one by one (views, unions, run-end encoding).
+    """One gathering. TypeError: the schema's rows cannot be moved one by one (views, unions, run-end encoding).
     ValueError: a number is not positive, or `max_frame_bytes` is below the target.
     """
 
@@ -95,7 +95,7 @@ class Coalescer:
         self._has_dictionaries = any(has_dictionary(field.type) for field in schema)
         # Two frames for each partition are enough; more would only take memory.
         self._round_bytes = min(budget_bytes, 2 * target_frame_bytes * partitions)
-        # The largest piece of a batch, and what is left of the round for it.
+        # The largest piece of a batch, and the rest of the round for it.
         self._piece_bytes = max(1, self._round_bytes // 2)
         self._id_type = np.dtype(_smallest_unsigned(partitions))
         self._row_bytes = WORKING_BYTES_PER_ROW + self._id_type.itemsize
@@ -199,7 +199,7 @@ class Coalescer:
         if not batches:
             return
         if self._has_dictionaries and self._blocks:
-            # Also of what began the round: so that all of it gets one dictionary.
+            # Also of the rows that began the round, so that all get one dictionary.
             batches[:0] = [block.rows for block in self._blocks]
             ids[:0] = [block.ids(self._id_type) for block in self._blocks]
             self._blocks, self._block_bytes = [], 0
@@ -271,7 +271,6 @@ class Coalescer:
         return True
 
     def _bare_rows(self) -> Frames:
-        """The frames of a schema without columns."""
         for partition in np.flatnonzero(self._rows).tolist():
             nothing = pa.StructArray.from_buffers(pa.struct([]), int(self._rows[partition]), [None])
             frame = pa.RecordBatch.from_struct_array(nothing)
@@ -306,7 +305,7 @@ class Coalescer:
 
 
 def _most_held_bytes(size_bytes: int) -> int:
-    """What rows of this size may keep alive without a copy: an eighth more, for padding and trims."""
+    """Rows of this size may keep so much alive without a copy: an eighth more, for padding and trims."""
     return size_bytes + size_bytes // 8
 
 

@@ -12,10 +12,10 @@ def needed(expression: Any, schema: pa.Schema) -> list[str]:
 
     Columns are left out, half of them at a time, until pyarrow misses one.
     """
-    return _needed(expression, schema, list(schema.names))
+    return _find_needed(expression, schema, list(schema.names))
 
 
-def _needed(expression: Any, schema: pa.Schema, names: list[str]) -> list[str]:
+def _find_needed(expression: Any, schema: pa.Schema, names: list[str]) -> list[str]:
     left_out = set(names)
     rest = pa.schema([field for field in schema if field.name not in left_out])
     if not names or fits(expression, rest):
@@ -23,7 +23,7 @@ def _needed(expression: Any, schema: pa.Schema, names: list[str]) -> list[str]:
     if len(names) == 1:
         return names
     half = len(names) // 2
-    return _needed(expression, schema, names[:half]) + _needed(expression, schema, names[half:])
+    return _find_needed(expression, schema, names[:half]) + _find_needed(expression, schema, names[half:])
 
 
 def fits(expression: Any, schema: pa.Schema) -> bool:

@@ -46,11 +46,8 @@ class NumberedRows:
         return before
 
     def take(self, numbers: NDArray[np.int64]) -> pa.RecordBatch:
-        """A copy of the rows of these numbers, at least one, in that order.
-
-        Raises:
-            ArrowInvalid: a column's rows are too much text for its offsets, or its dictionaries have too many values
-                together.
+        """A copy of the rows of these numbers, at least one, in that order. Raises ArrowInvalid: a column's rows are
+        too much text for its offsets, or its dictionaries have too many values together.
         """
         if len(self.batches) == 1:
             return self._pickers[0].take(numbers)

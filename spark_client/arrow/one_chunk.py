@@ -1,9 +1,9 @@
 """A table's columns in one piece of memory or file, each in one chunk, written batch by batch.
 
-Guarantee: what :meth:`OneChunk.read` returns over the bytes that :meth:`OneChunk.append` wrote has the rows of the
-batches, in their order, each column in one chunk and without a copy. The place of each byte follows from the schema,
-the rows and the *counts*: of each column of variable size its bytes or elements over all batches (:func:`counts`).
-Their sum is known before the first byte is written, so no batch is kept and none is written twice.
+Guarantee: a table that :meth:`OneChunk.read` returns over the bytes that :meth:`OneChunk.append` wrote has the rows of
+the batches, in their order, each column in one chunk and without a copy. The place of each byte follows from the
+schema, the rows and the *counts*: of each column of variable size its bytes or elements over all batches
+(:func:`counts`). Their sum is known before the first byte is written, so no batch is kept and none is written twice.
 
 Layout: the buffers in Arrow's order (validity, offsets, values or bits; then the children), each at a multiple of 64
 bytes, validity also where nothing is null; then as int64 the rows, and the nulls of each column and child.
@@ -58,26 +58,18 @@ class OneChunk:
         self.size_bytes = self._end + 8 * (1 + len(self._nodes))
 
     def append(self, batch: pa.RecordBatch, write: Write) -> None:
-        """Write the batch's rows by calls of ``write`` with a position and what is there."""
+        """Write the batch's rows by calls of ``write`` with a position and the bytes there."""
         for column, array in zip(self._columns, batch.columns, strict=True):
             column.append(array, write)
 
     def finish(self, write: Write) -> None:
-        """Write what follows the last batch.
-
-        Raises:
-            ValueError: the batches did not have these rows and counts.
-        """
+        """Write the bytes behind the last batch. Raises ValueError: the batches did not have these rows and counts."""
         for node in self._nodes:
             node.finish(write)
         write(self._end, np.array([self._rows, *(node.nulls for node in self._nodes)], np.int64))
 
     def read(self, data: pa.Buffer) -> pa.Table:
-        """The table over the bytes.
-
-        Raises:
-            ValueError: they are of another table, or not all there.
-        """
+        """The table over the bytes. Raises ValueError: they are of another table, or not all there."""
         if data.size != self.size_bytes:
             raise ValueError(f"has {data.size} bytes instead of {self.size_bytes}")
         rows, *found = np.frombuffer(data, np.int64, offset=self._end).tolist()
@@ -255,7 +247,7 @@ def _offsets(array: Any) -> NDArray[Any]:
 
 
 def _children(array: Any) -> list[Any]:
-    """The arrays inside, without what the array's slice leaves out."""
+    """The arrays inside, without the values that the array's slice leaves out."""
     kind = array.type
     if pa.types.is_struct(kind):
         return [array.field(index) for index in range(kind.num_fields)]

@@ -3,7 +3,7 @@
 A function may fill one numpy array again and again and give a batch over it each time: ``pa.array`` of it is a view.
 A caller that keeps a batch after the function goes on calls :func:`own` first.
 
-What is copied
+Copied
     Each column but those inside the function's own input, which Arrow gives for reading only. Arrow does not
     distinguish its own memory from numpy's, nor a read-only view from memory that never changes, so results of
     compute functions are copied, too. A copy costs about 0.06 CPU s/GB, the exchange 2.5. Types are those that a
@@ -29,7 +29,7 @@ SMALL_BYTES = 64 * 1024
 
 
 class Lent:
-    """What a function works on; referenced, so that its addresses are not used again."""
+    """The batches that a function works on; referenced, so that their addresses are not used again."""
 
     def __init__(self, *data: Any) -> None:
         self._data = data
@@ -43,7 +43,7 @@ class Lent:
             self._data, self._held = (), None
 
     def holds(self, array: Any) -> bool:
-        """Whether all memory of the array is part of what is lent."""
+        """Whether all memory of the array is part of the lent batches."""
         if not self._data:
             return False
         if self._held is None:

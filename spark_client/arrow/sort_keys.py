@@ -1,12 +1,12 @@
-"""By which columns rows are sorted, as a user writes it.
+"""Sort keys, as a user writes them.
 
-Guarantee: a :class:`SortKey` that :func:`sort_key` returns has Spark's defaults: ascending with nulls first,
-descending with nulls last.
+Guarantee: a :class:`SortKey` that :func:`sort_key` returns has Spark's defaults: ascending with nulls first, descending
+with nulls last.
 
 Forms
-    ``"time"``, ``"time desc"``, ``"time asc nulls last"``, ``("time", "desc")``, ``("time", "descending",
-    "at_end")``, or a :class:`SortKey`. Words are taken in any case. A text that is a column's whole name is that
-    column, so ``"sales desc"`` may be one.
+    ``"time"``, ``"time desc"``, ``"time asc nulls last"``, ``("time", "desc")``, ``("time", "descending", "at_end")``,
+    or a :class:`SortKey`. Words are taken in any case. A text that is a column's whole name is that column, so ``"sales
+    desc"`` may be one.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ FORMS = "'time', 'time desc', 'time asc nulls last' or ('time', 'desc')"
 
 
 def sort_key(given: Any, where: str, find: Callable[[str], str | None]) -> SortKey:
-    """The key that ``given`` stands for; ``find`` gives the column that a name stands for, or None.
-
-    Raises:
-        InvalidRequest: ``given`` has none of the forms above. A name without a column is left as it is.
+    """The key that ``given`` stands for; ``find`` gives the column that a name stands for, or None. Raises
+    InvalidRequest: ``given`` has none of the forms above. A name without a column is left as it is.
     """
     if isinstance(given, SortKey):
         return replace(given, column=find(given.column) or given.column)
@@ -52,8 +50,8 @@ def sort_key(given: Any, where: str, find: Callable[[str], str | None]) -> SortK
         name, *others = given
         words = tuple(others)
     else:
-        raise InvalidRequest(f"{where}: {_shown(given)} is no key to sort by; write {FORMS}")
-    descending, nulls_first = _meaning(words, f"{where}: {_shown(given)}")
+        raise InvalidRequest(f"{where}: {_text_of(given)} is no key to sort by; write {FORMS}")
+    descending, nulls_first = _meaning(words, f"{where}: {_text_of(given)}")
     return SortKey(find(name) or name, descending, nulls_first)
 
 
@@ -72,7 +70,7 @@ def _meaning(words: Any, what: str) -> tuple[bool, bool | None]:
     for word, known in zip(words, (_DIRECTIONS, _NULLS), strict=False):
         found = known.get(word.lower()) if isinstance(word, str) else None
         if found is None:
-            raise InvalidRequest(f"{what}: {_shown(word)} is none of {', '.join(map(repr, known))}")
+            raise InvalidRequest(f"{what}: {_text_of(word)} is none of {', '.join(map(repr, known))}")
         if known is _DIRECTIONS:
             descending = found
         else:
@@ -80,5 +78,5 @@ def _meaning(words: Any, what: str) -> tuple[bool, bool | None]:
     return descending, nulls_first
 
 
-def _shown(given: Any) -> str:
+def _text_of(given: Any) -> str:
     return repr(given) if isinstance(given, str | tuple | list) else type(given).__name__

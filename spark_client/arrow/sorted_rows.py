@@ -29,7 +29,7 @@ _ROUNDING_BYTES = 16
 """The most by which a buffer exceeds the sum of its rows: validity bits fill whole bytes, offsets have an end."""
 
 _PADDING_BYTES = 64
-"""What Arrow allocates beyond a buffer's size, at most."""
+"""Arrow allocates at most so much beyond a buffer's size."""
 
 
 class PartitionedRows:
@@ -66,7 +66,6 @@ class PartitionedRows:
         return cls(pa.RecordBatch.from_arrays(together.columns, schema=schema), bounds)
 
     def ids(self, kind: np.dtype[Any]) -> NDArray[Any]:
-        """The partition of each row."""
         return np.repeat(np.arange(len(self.bounds) - 1, dtype=kind), np.diff(self.bounds))
 
     def bits_before(self, places: Sequence[int]) -> NDArray[np.int64]:
@@ -100,7 +99,7 @@ class SortedRows:
         bits = int(self._bits[partition])
         pieces = max(bits // (8 * target_bytes), -(-bits // max_bits), 1)
         if pieces == 1:
-            yield from _joined(list(self._slices(partition)))
+            yield from _join(list(self._slices(partition)))
             return
         run = _Run(
             [
@@ -110,7 +109,7 @@ class SortedRows:
             ]
         )
         for first, last in run.cuts(pieces, max_bits):
-            yield from _joined(run.slices(first, last))
+            yield from _join(run.slices(first, last))
 
     def rows_of(self, partitions: NDArray[np.bool_]) -> PartitionedRows:
         """A copy of the chosen partitions' rows. ArrowInvalid: as :meth:`PartitionedRows.sort`."""
@@ -122,7 +121,6 @@ class SortedRows:
         return PartitionedRows(pa.concat_batches(slices), bounds)
 
     def _slices(self, partition: int) -> Iterator[pa.RecordBatch]:
-        """The partition's rows, not copied."""
         for block, bounds, _ in self._parts:
             start, end = bounds[partition], bounds[partition + 1]
             if start < end:
@@ -173,7 +171,7 @@ class _Run:
         return self._rows[part] + int(np.searchsorted(inside, bits - self._bits[part], side="right")) - 1
 
 
-def _joined(slices: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _join(slices: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A copy of the rows in one batch, or in several if a common dictionary has too many values."""
     try:
         yield pa.concat_batches(slices)
@@ -181,5 +179,5 @@ def _joined(slices: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if len(slices) == 1:
             raise
         half = len(slices) // 2
-        yield from _joined(slices[:half])
-        yield from _joined(slices[half:])
+        yield from _join(slices[:half])
+        yield from _join(slices[half:])

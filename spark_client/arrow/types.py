@@ -4,12 +4,12 @@ Guarantee: a batch that :meth:`Declared.cast` returns has exactly the declared A
 nullability and metadata), and the same values. A cast that would change, truncate or reinterpret a value is an
 :class:`~flight_server.protocol.InvalidRequest` that names stage, column, both types and the remedy.
 
-What is cast
+Cast
     Types of the same kind of value: dictionary, run-end and view encodings to plain ones, large and fixed-size
     layouts to ordinary ones, numbers among each other, times to another unit, zone labels. Every cast is Arrow's safe
     one, which refuses overflow and lost digits. A column of type ``null`` becomes nulls of any type.
 
-What is refused
+Refused
     Text for numbers and the reverse, binary for text, a timestamp without a zone for one with a zone (the zone is not
     known), struct fields of other names, and a null in a column declared NOT NULL.
 """

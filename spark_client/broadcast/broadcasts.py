@@ -65,8 +65,8 @@ class Unpersisted(NamedTuple):
 
 
 class Broadcast:
-    """A table that tasks can use. Its pickle has the content's location, not the content. ``struct`` has what Arrow's
-    types do not show of a DataFrame's; only the driver has it.
+    """A table that tasks can use. Its pickle has the content's location, not the content. ``struct``: the DataFrame's
+    types, of which Arrow's do not show all; only the driver has it.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Broadcast:
 
     @classmethod
     def create(cls, owner: Shuffles, data: Any, name: str | None = None) -> Broadcast:
-        """Write ``data`` to the server: Spark's tasks write a DataFrame of Spark, the driver what ``put`` takes, as one
-        of pandas. Hosts fetch it at its first use.
+        """Write ``data`` to the server: Spark's tasks write a DataFrame of Spark, the driver any other data that
+        ``put`` takes, as one of pandas. Hosts fetch it at its first use.
 
         Raises:
             InvalidRequest: ``data`` is neither, or a column has no Arrow type.
@@ -134,7 +134,6 @@ class Broadcast:
 
     @property
     def name(self) -> str:
-        """The broadcast's name in messages."""
         return self._content.name
 
     @property
@@ -159,7 +158,6 @@ class Broadcast:
 
     @property
     def value(self) -> pa.Table:
-        """As :meth:`table`, by the name that Spark's broadcasts have."""
         return self.table()
 
     def table(self) -> pa.Table:

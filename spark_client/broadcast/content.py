@@ -49,7 +49,6 @@ class BroadcastContent:
             raise self.gone(error) from error
 
     def gone(self, error: NotFound) -> NotFound:
-        """The error with the broadcast's name."""
         restarted = error.detail.get("restarted")
         why = "its server was restarted" if restarted else "it was destroyed, or its driver has ended"
         return NotFound(f"broadcast {self.name!r} is gone: {why} ({error.message})", **error.detail)
@@ -73,11 +72,8 @@ class BroadcastContent:
             columns.finish(part.write_at)
 
     def map(self, file: HostFile) -> pa.Table:
-        """The table in a file that ``fetch`` wrote, mapped without a copy.
-
-        Raises:
-            PartitionFailed: the file, now removed, has another number of rows or bytes, which only a crash of the
-                host can cause.
+        """The table in a file that ``fetch`` wrote, mapped without a copy. Raises PartitionFailed: the file, now
+        removed, has another number of rows or bytes, which only a crash of the host can cause.
         """
         try:
             if self.counts is not None:

@@ -1,4 +1,4 @@
-"""The tables that this process has mapped: one for each broadcast, given to all who ask (``hosts.open_files``).
+"""The tables that this process has mapped: one for each broadcast, shared by the whole process (``hosts.open_files``).
 
 Guarantee: while an object of the broadcast (:class:`~spark_client.broadcast.Broadcast`) that has asked for the table
 lives in this process, every call gives the same table, unless its file was removed meanwhile.

@@ -6,7 +6,7 @@ keeps its core, so that the next task goes to another one, until no listed host 
 all cores at the same time, and does not run with dynamic allocation.
 
 Only the deadline ends that if a host has no executor any more, or no free core. Tasks that wait for a core then stay
-queued, without the caller: they end as soon as they have removed what is withdrawn. They are not cancelled, because
+queued, without the caller: they end as soon as they have removed the withdrawn files. They are not cancelled, because
 Spark Classic cancels by a tag only in the thread that set it, which waits for the job.
 """
 
@@ -39,11 +39,7 @@ _UNKNOWN_CORES = 64
 
 
 def reach(content: BroadcastContent, spark: SparkSession, seconds: float) -> None:
-    """Run tasks until no host is left, or for so long.
-
-    Raises:
-        Exception: Spark's, if the job failed.
-    """
+    """Run tasks until no host is left, or for so long. Raises Exception: Spark's, if the job failed."""
     count = min(MAX_TASKS, max(cores(spark) or _UNKNOWN_CORES, len(left(content))))
     task = Portable(partial(_remove_in_task, content, time.time() + seconds, seconds))
     job = spark.range(0, count, 1, count).mapInArrow(task, "host string")

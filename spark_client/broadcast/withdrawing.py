@@ -8,7 +8,7 @@ the host says that it is removed (the action ``copies``). After :func:`withdraw`
 * when a task there fetches another broadcast from this server;
 * else by a sweep (``hosts``).
 
-What is left is known, because the server still lists it; but not to a server that was restarted.
+The server still lists the remaining files, unless it was restarted.
 """
 
 from __future__ import annotations

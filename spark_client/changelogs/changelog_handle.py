@@ -139,8 +139,8 @@ class Changelog:
         Args:
             data: as for ``ShuffleClient.put``, with the changelog's columns in any order, and optionally ``_diff``: how
                 often a row is asserted (above zero) or retracted (below zero).
-            transaction: an id and a number that rises with each put of this id: what was committed is not committed
-                again, and the answer is the version that it made.
+            transaction: an id and a number that rises with each put of this id: a repeated put is not committed again,
+                and returns the version that the first one made.
             compression: as for ``ShuffleClient.put``.
 
         Raises:
@@ -157,8 +157,8 @@ class Changelog:
         transaction: tuple[str, int] | Transaction | None = None,
         compression: Compression = None,
     ) -> int:
-        """As :meth:`put`, with ``_diff`` -1 where the rows have none, else of the other sign. What is retracted before
-        it was asserted cancels when the assertion comes.
+        """As :meth:`put`, with ``_diff`` -1 where the rows have none, else of the other sign. A row retracted before it
+        was asserted is cancelled when the assertion comes.
         """
         return self._put_once(data, self._rows.retracted, transaction, compression)
 
@@ -170,7 +170,7 @@ class Changelog:
         compression: Compression = None,
     ) -> int:
         """Delete all rows of these keys that were put before, as one version; its number. A key without rows is fine.
-        Retractions of these keys that wait for their rows go, too. What is put later counts anew.
+        Retractions of these keys that wait for their rows go, too. Later puts count anew.
 
         Args:
             keys: as ``data`` of :meth:`put`, with the columns of :attr:`key` and no other; or a list of dicts of these.
@@ -337,16 +337,16 @@ class Changelog:
 
     @property
     def since(self) -> int:
-        """The oldest version that can still be asked for; a call to the server."""
+        """The oldest version that can still be asked for, by a call to the server."""
         return int(self.statistics()["since"])
 
     @property
     def upper(self) -> int:
-        """The newest version, 0 before the first put; a call to the server."""
+        """The newest version, 0 before the first put, by a call to the server."""
         return int(self.statistics()["upper"])
 
     def statistics(self) -> dict[str, Any]:
-        """What the server says of it: versions, keys, rows, runs, bytes, holds, followers.
+        """The server's statistics: versions, keys, rows, runs, bytes, holds, followers.
 
         Raises:
             NotFound: it was dropped; StaleTicket if its name was created again.

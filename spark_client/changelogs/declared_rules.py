@@ -1,7 +1,7 @@
-"""What a changelog is declared to be: its schema, its keep rule, its delay.
+"""The declaration of a changelog: its schema, its keep rule, its delay.
 
-Guarantee: a wrong rule is refused here as the server would (``protocol.keep_rules``, which says what each rule keeps),
-before anything is sent. The server compares the columns with the schema.
+Guarantee: a wrong rule is refused here as the server would (``protocol.keep_rules`` describes the rules), before
+anything is sent. The server compares the columns with the schema.
 
 :func:`latest`, :func:`top_k`, :func:`until_closed`, :func:`pair` and :func:`sql` make a rule without its ``key`` and
 ``order_by``, which :func:`declaration` adds.
@@ -44,7 +44,9 @@ def pair(kind: str = "kind", values: tuple[Any, Any] = ("send", "recv"), emit: s
 
 
 def sql(query: str) -> KeepRule:
-    """Keep what ``query`` over ``input`` returns. With a ``key`` it must give each key's rows by themselves."""
+    """Keep the rows that ``query`` over ``input`` returns. With a ``key`` it must give each key's rows by
+    themselves.
+    """
     return KeepRule(RuleName.SQL, (), query=query)
 
 
@@ -57,10 +59,8 @@ def declaration(
     order_by: Columns = None,
     delay_seconds: float | None = None,
 ) -> CreateRequest:
-    """The body of ``create``.
-
-    Raises:
-        InvalidRequest: the rule lacks what it needs or has what it cannot use, or a number is out of range.
+    """The body of ``create``. Raises InvalidRequest: the rule lacks an argument or has one that it cannot use, or a
+    number is out of range.
     """
     if keep is None:
         if key is not None or order_by is not None:

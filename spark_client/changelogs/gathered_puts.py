@@ -5,17 +5,18 @@ the error. Versions rise in the order of the adds of one thread. An error fails 
 So it is with the keys of a ``delete``; rows and keys are never of one version.
 
 When rows are put
-    One put is under way at a time; what is added meanwhile goes into the next one. That begins when the last one has
-    ended, and ``linger_seconds`` after its first add, less if ``PUT_BYTES`` wait. Each version costs the server and a
-    follower some milliseconds of CPU, so while these are busy rows arrive sooner in fewer and larger ones.
+    One put is under way at a time; rows added meanwhile go into the next one. That begins when the last one has ended,
+    and ``linger_seconds`` after its first add, less if ``PUT_BYTES`` wait. Each version costs the server and a follower
+    some milliseconds of CPU, so while these are busy rows arrive sooner in fewer and larger ones.
 
 Who holds the data
-    The writer holds what was added until its put has ended. ``add`` blocks while that is more than ``limit_bytes``,
-    unless nothing waits. So it holds at most ``limit_bytes`` and one add, and a copy of what is being put: at most
+    The writer holds added rows until their put has ended. ``add`` blocks while they are more than ``limit_bytes``,
+    unless nothing waits. So it holds at most ``limit_bytes`` and one add, and a copy of the rows being put: at most
     ``PUT_BYTES`` and one add.
 
 Failure
-    After an error whether the rows were committed may be unknown (``Unavailable``): the writer does not put them again.
+    After an error it may be unknown whether the rows were committed (``Unavailable``), so the writer does not put them
+    again.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _SMALL_BYTES = 16 << 10
 
 
 class GatheredKind(NamedTuple):
-    """What is gathered.
+    """How rows, or keys, are gathered.
 
     Args:
-        prepared: checks what is given, and makes it batches that ``commit`` takes, with others.
+        prepared: checks rows or keys, and makes them batches that ``commit`` takes, with others.
         commit: commits batches and returns their version.
     """
 
@@ -61,7 +62,7 @@ class GatheringWriter:
     """Thread-safe; also a context manager that closes it.
 
     Args:
-        puts, deletes: what becomes of ``add`` and of ``delete``.
+        puts, deletes: how the rows of ``add`` and the keys of ``delete`` are gathered.
         rest: called when nothing was added for ``REST_SECONDS``, and at the end.
     """
 
@@ -98,7 +99,7 @@ class GatheringWriter:
         return self._add(data, self._puts)
 
     def delete(self, keys: Any) -> Future[int]:
-        """The future of the version that deletes these keys, with what was added for them before. As :meth:`add`."""
+        """The future of the version that deletes these keys, with their rows of earlier adds. As :meth:`add`."""
         return self._add(keys, self._deletes)
 
     def _add(self, data: Any, kind: GatheredKind) -> Future[int]:
@@ -115,12 +116,12 @@ class GatheringWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gathered-puts", daemon=True)
                 self._thread.start()
-            elif len(self._waiting) == 1 or self._waiting_bytes >= PUT_BYTES or self._mixed():
+            elif len(self._waiting) == 1 or self._waiting_bytes >= PUT_BYTES or self._is_mixed():
                 self._changed.notify_all()
         return added.version
 
     def close(self) -> None:
-        """Put what waits, wait for it, and end the thread. Errors are in the futures. Twice is fine."""
+        """Put the waiting rows, wait for it, and end the thread. Errors are in the futures. Twice is fine."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -135,7 +136,7 @@ class GatheringWriter:
 
     # Inside.
 
-    def _mixed(self) -> bool:
+    def _is_mixed(self) -> bool:
         """Whether the first adds that wait make a put that no later add can join."""
         return bool(self._waiting) and self._waiting[0].kind is not self._waiting[-1].kind
 
@@ -162,7 +163,7 @@ class GatheringWriter:
         with self._changed:
             self._changed.wait_for(self._has_work)
             until = time.monotonic() + self._linger_seconds
-            while not self._closed and self._waiting_bytes < PUT_BYTES and not self._mixed():
+            while not self._closed and self._waiting_bytes < PUT_BYTES and not self._is_mixed():
                 if (left_seconds := until - time.monotonic()) <= 0:
                     break
                 self._changed.wait(left_seconds)

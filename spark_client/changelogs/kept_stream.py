@@ -47,7 +47,7 @@ class KeptStream:
         self._stream = stream
 
     def end(self) -> None:
-        """End the stream, if one is open. What it has committed is committed, also after an error."""
+        """End the stream, if one is open. Its commits stay, also after an error."""
         stream, self._stream = self._stream, None
         if stream is not None:
             with contextlib.suppress(FlightShuffleError):

@@ -41,7 +41,7 @@ class PutRows:
         return self.counted(rows) if DIFF_COLUMN in rows.schema.names else self._plain.cast(rows)
 
     def batches(self, data: Any) -> list[Batch]:
-        """The batches of what ``ShuffleClient.put`` takes, each as :meth:`given` makes it."""
+        """The batches of data as for ``ShuffleClient.put``, each as :meth:`given` makes it."""
         if isinstance(data, pa.RecordBatch):
             return [self.given(data)]
         return [self.given(batch) for batch in as_reader(data)]

@@ -9,13 +9,14 @@ Where it begins
     a positive ``_diff``. A hold keeps the server from compacting it meanwhile.
 
 Resuming
-    While its connection is open, the server keeps what the follower still needs. While it is broken, also by a restart
-    of the server, compaction may pass the follower's version: then ``next`` raises ``Compacted``. A consumer that must
-    go on takes a ``VersionHold`` of the version where it begins, and moves it along by ``advance`` from time to time.
+    While its connection is open, the server keeps the versions that the follower still needs. While it is broken, also
+    by a restart of the server, compaction may pass the follower's version: then ``next`` raises ``Compacted``. A
+    consumer that must go on takes a ``VersionHold`` of the version where it begins, and moves it along by ``advance``
+    from time to time.
 
 Who holds the data
-    No thread reads ahead: what the consumer has not asked for stays on the server, which is held back by the
-    connection. The follower holds the step that is arriving, and what was received together with it, up to 4 MiB.
+    No thread reads ahead: versions that the consumer has not asked for stay on the server, which is held back by the
+    connection. The follower holds the step that is arriving, and the bytes received together with it, up to 4 MiB.
 
 Ending
     ``close``, from any thread, ends a waiting ``next`` and the loop; so do garbage collection and the interpreter's
@@ -48,7 +49,7 @@ from .version_reads import fetch_snapshot, version_stream
 
 @dataclass(frozen=True)
 class Change:
-    """What ``version`` changed. The last column of ``table``, ``_diff: int64``, says how often a row was asserted
+    """The changes of ``version``. The last column of ``table``, ``_diff: int64``, says how often a row was asserted
     (above zero) or retracted (below zero); no rows if nothing changed for a reader.
     """
 
@@ -78,7 +79,7 @@ class Follower:
 
     def __next__(self) -> Change:
         """Raises the error that ended the follower: ``Compacted`` if it is too late, ``StaleTicket`` if the changelog
-        was dropped, or what ``VersionStream.read_burst`` raises.
+        was dropped, or as ``VersionStream.read_burst``.
         """
         change = self._next()
         if change is None:
@@ -155,7 +156,7 @@ class Follower:
     def _begin(self) -> Change:
         with VersionHold(self._ref) as hold:
             snapshot = fetch_snapshot(self._ref, hold.version)
-            # From here on the server holds what the follower has been sent.
+            # From here on the server holds the version that the follower has been sent.
             self._follow(hold.version).open()
         return Change(snapshot.version, counted(snapshot.table, 1))
 

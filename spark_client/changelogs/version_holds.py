@@ -23,8 +23,8 @@ class HeldVersion:
 
     Args:
         name: by which it is released.
-        owner: who holds: for Spark's queries the application, the query and its run, the driver's host and the user.
-            None if the holder did not say.
+        owner: of Spark's queries the application, the query and its run, the driver's host and the user. None if the
+            holder did not say.
         held_seconds: since it was taken; the version may have moved forward since.
         lease_left_seconds: after which it ends, unless it is renewed.
     """
@@ -52,7 +52,7 @@ class NamedHold:
     Args:
         ref: the changelog's generation.
         lease_seconds: after which it ends, unless it is renewed.
-        owner: who holds, in words for people.
+        owner: in words for people.
     """
 
     ref: DatasetRef
@@ -101,7 +101,7 @@ class VersionHold:
 
     Args:
         version: the first held version; None for the newest.
-        owner: who holds, in words for people; None for this process.
+        owner: in words for people; None for this process.
 
     Raises:
         Compacted, InvalidRequest, NotFound: as :meth:`NamedHold.renew`.
@@ -129,7 +129,6 @@ class VersionHold:
 
     @property
     def version(self) -> int:
-        """The first version that is held."""
         return self._version
 
     def advance(self, version: int) -> None:

@@ -20,10 +20,8 @@ MODES = ("create", "overwrite")
 
 
 def check_location(location: Any) -> str:
-    """The address of a server, without a slash at its end.
-
-    Raises:
-        InvalidRequest: ``location`` is no address; the message has the form that was probably meant.
+    """The address of a server, without a slash at its end. Raises InvalidRequest: ``location`` is no address; the
+    message has the form that was probably meant.
     """
     if isinstance(location, str):
         if _LOCATION.fullmatch(location):
@@ -41,11 +39,7 @@ def check_location(location: Any) -> str:
 
 
 def check_mode(mode: Any) -> str:
-    """The mode of a put.
-
-    Raises:
-        InvalidRequest: it is not one of ``MODES``.
-    """
+    """The mode of a put. Raises InvalidRequest: it is not one of ``MODES``."""
     if mode not in MODES:
         raise InvalidRequest(
             f"mode is 'create', which refuses a name that exists, or 'overwrite', which replaces it, not {mode!r}"
@@ -54,10 +48,8 @@ def check_mode(mode: Any) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file, without white space around it.
-
-    Raises:
-        Unauthenticated: the file cannot be read, or is empty.
+    """The token in a file, without white space around it. Raises Unauthenticated: the file cannot be read, or
+    is empty.
     """
     try:
         token = path.read_text().strip()

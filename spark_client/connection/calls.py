@@ -14,7 +14,7 @@ Which error
 
 Fork
     gRPC hangs in a forked child that uses it, or that destroys one of its objects. So :func:`immortal_in_children`
-    keeps what holds such objects.
+    keeps the holders of such objects.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ class Call:
 
     @property
     def place(self) -> str:
-        """The server, and the dataset there."""
         return self.location if self.dataset is None else f"dataset {self.dataset!r} at {self.location}"
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Who holds a changelog's version, in words for the people who see the hold; see ``protocol.HoldRequest``."""
+"""Owners of holds, in words for the people who see the hold; see ``protocol.HoldRequest``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Guarantee: a call is made again after a pause, as often as ``Timeouts.tries`` says, and not begun again later than
 ``within_seconds`` after its first failure; then its last error is raised.
 
-Callers make only calls again that are fine twice: the server may have done what a lost answer was to say.
+Callers repeat only calls that are fine twice: the server may have done the work whose answer was lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .stream_options import Timeouts
 T = TypeVar("T")
 
 AWAY = (Unreachable, Draining)
-"""What calls to a server that restarts end with."""
+"""The errors of calls to a server that restarts."""
 
 
 def retrying(

@@ -1,4 +1,4 @@
-"""What a client chooses for its streams: lane, checksums, the budget of a merge, and how long each wait may last."""
+"""The client's options for its streams: lane, checksums, the budget of a merge, and how long each wait may last."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Timeouts:
     stream_seconds: float = 6 * 3600.0
     """One gRPC call that streams; a read resumes after it in a new call."""
     why_seconds: float = 2.0
-    """The question to the server what a stalled stream waits for."""
+    """The question to the server why a stream stalls."""
     slot_seconds: float = 0.05
     """A stream's wait for its turn to open, and for a free HTTP connection, while others are open."""
     close_seconds: float = 1.0

@@ -5,9 +5,9 @@ Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises on
 
 Restarts
     A call to a server that is away for a moment is made again (``restarts``), also while gRPC still pauses after its
-    last attempt to connect. Exceptions: ``once``, for what has a later turn or a loop of its own, or is not fine twice;
-    an embedded server, which does not come back; and a server of which this process has had no answer and no other
-    process has told it: its address may be wrong, which is said at once.
+    last attempt to connect. Exceptions: ``once``, for calls that have a later turn or a loop of their own, or are not
+    fine twice; an embedded server, which does not come back; and a server of which this process has had no answer and
+    no other process has told it: its address may be wrong, and the error says so at once.
 
 Connections
     A :class:`RemoteServer` opens at most ``max_connections`` TCP connections and uses them in turn; HTTP/2 carries any
@@ -121,10 +121,8 @@ class RemoteServer:
 
     @property
     def token(self) -> str | None:
-        """The token; that of a file as the file is now.
-
-        Raises:
-            Unauthenticated: the file cannot be read, or is empty.
+        """The token; that of a file as the file is now. Raises Unauthenticated: the file cannot be read, or is
+        empty.
         """
         return read_token(self.given_token) if isinstance(self.given_token, Path) else self.given_token
 
@@ -243,7 +241,7 @@ class RemoteServer:
         self.patient = True
         return answer
 
-    def _asked(
+    def _ask(
         self,
         ask: Callable[[flight.FlightClient], T],
         timeout_seconds: float | None = None,
@@ -267,7 +265,7 @@ class RemoteServer:
     ) -> dict[str, Any]:
         """The JSON object in the action's last result; empty without one. ``once``: see *Restarts*."""
         data = body if isinstance(body, bytes) else dump_json(body)
-        results = self._asked(
+        results = self._ask(
             lambda client: list(client.do_action(flight.Action(name, data), self.options(timeout_seconds))),
             timeout_seconds,
             once=once,
@@ -276,7 +274,7 @@ class RemoteServer:
 
     def flight_info(self, dataset: str, timeout_seconds: float | None = None) -> flight.FlightInfo:
         descriptor = flight.FlightDescriptor.for_path(dataset)
-        return self._asked(
+        return self._ask(
             lambda client: client.get_flight_info(descriptor, self.options(timeout_seconds)),
             timeout_seconds,
             dataset=dataset,
@@ -285,7 +283,7 @@ class RemoteServer:
     def schema(self, dataset: str, timeout_seconds: float | None = None, *, once: bool = False) -> pa.Schema:
         """The dataset's schema; :class:`Unavailable` while the server does not know it."""
         descriptor = flight.FlightDescriptor.for_path(dataset)
-        return self._asked(
+        return self._ask(
             lambda client: client.get_schema(descriptor, self.options(timeout_seconds)).schema,
             timeout_seconds,
             dataset=dataset,
@@ -293,7 +291,7 @@ class RemoteServer:
         )
 
     def list_flights(self, prefix: str = "") -> list[flight.FlightInfo]:
-        return self._asked(lambda client: list(client.list_flights(prefix.encode(), self.options())))
+        return self._ask(lambda client: list(client.list_flights(prefix.encode(), self.options())))
 
     def open_put(
         self,
@@ -324,7 +322,7 @@ class RemoteServer:
         return self.riding_out(open_, once=once)
 
     def why(self, dataset: str) -> str:
-        """What the dataset's streams wait for, in the server's words; its errors are part of the answer."""
+        """The reasons why the dataset's streams wait, in the server's words; its errors are part of the answer."""
         try:
             answer = self.action("why", {"dataset": dataset}, self.timeouts.why_seconds, once=True)
         except FlightShuffleError as error:

@@ -49,7 +49,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class Found:
-    """What the server says of a dataset; ``sealed`` if its rows do not change."""
+    """A dataset, as the server describes it; ``sealed`` if its rows do not change."""
 
     ref: DatasetRef
     schema: pa.Schema
@@ -82,9 +82,9 @@ def find(server: RemoteServer, dataset: str, generation: str | None = None) -> F
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """What one task reads: partitions, one after the other, and up to how many rows of them all. ``reader`` names the
-    planned query where retention counts readers: a task that Spark tries again counts once. Of two attempts that run
-    at once the later one goes on, and the earlier one fails.
+    """The work of one task: partitions, one after the other, and up to how many rows of them all. ``reader`` names the
+    planned query where retention counts readers: a task that Spark tries again counts once. Of two attempts that run at
+    once the later one goes on, and the earlier one fails.
     """
 
     partitions: tuple[int, ...]
@@ -93,7 +93,7 @@ class Share(InputPartition):
 
 
 class ReadRows(Protocol):
-    """What a task reads of a dataset, by partitions."""
+    """The rows of a dataset that a task reads, by partitions."""
 
     @property
     def dataset(self) -> str: ...
@@ -111,11 +111,8 @@ class FlightReader(DataSourceReader):
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightReader:
-        """Share the dataset out.
-
-        Raises:
-            InvalidRequest: a partition, a column or an option that the dataset does not have, or a type that cannot be
-                cast to ``struct``'s.
+        """Share the dataset out. Raises InvalidRequest: a partition, a column or an option that the dataset does not
+        have, or a type that cannot be cast to ``struct``'s.
         """
         options.refuse(OF_CHANGELOGS, "is no changelog")
         wanted = options.get("partitions")
@@ -208,8 +205,8 @@ def replaced(dataset: str) -> StaleTicket:
 
 
 def pages(ref: DatasetRef, first: int, end: int | None) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Each partition from ``first`` to before ``end``, or to the last, with what the server says of it: its state, rows
-    and bytes; None for one that is empty and sealed. The answers are not of one moment.
+    """Each partition from ``first`` to before ``end``, or to the last, with its state, rows and bytes on the server;
+    None for one that is empty and sealed. The answers are not of one moment.
 
     Raises:
         StaleTicket: the dataset was replaced.

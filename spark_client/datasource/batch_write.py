@@ -1,7 +1,8 @@
 """Batch writes: staged by the tasks, published at once by the driver when Spark has accepted all of them.
 
 Guarantee: readers see a write whole or not at all. Overwrite: readers that have begun to read the old dataset finish.
-Append: what was there, and readers of it, stay as they are. When the job fails or is cancelled nothing is left behind.
+Append: the earlier rows, and their readers, stay as they are. When the job fails or is cancelled nothing is left
+behind.
 
 Modes
     Spark passes only ``append`` and ``overwrite`` on to Python sources, and refuses ``errorifexists``, its default,
@@ -75,7 +76,7 @@ class FlightWriter(DataSourceArrowWriter):
         return self._staging.write(iterator) if self._wanted else WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what these tasks have written. Raises as :meth:`Staging.seal`."""
+        """Publish the rows of these tasks. Raises as :meth:`Staging.seal`."""
         try:
             if self._wanted:
                 self._staging.seal(messages)
@@ -85,7 +86,7 @@ class FlightWriter(DataSourceArrowWriter):
                 raise
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - of some tasks only
-        """Drop what was staged, also by tasks that no message tells of. A server out of reach does it by itself."""
+        """Drop the staged rows, also of tasks that no message tells of. A server out of reach does it by itself."""
         if self._wanted:
             with contextlib.suppress(FlightShuffleError):
                 self._staging.drop([str(self._staging.stage(once=True)["generation"])])

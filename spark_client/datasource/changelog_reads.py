@@ -12,9 +12,9 @@ Holding
     A plan holds its version under a name of its own, because Spark may read much later, or again. The hold lasts for
     ``PLAN_SECONDS`` until a task reads. A task that reads renews it; it ends ``AGAIN_SECONDS`` after the last task has
     ended or died: Spark tells neither the source nor its tasks when a query ends, and runs a task again within that
-    time if its attempt or its executor failed. With the option ``hold_lease_seconds`` both last for so long: for a
-    plan that is read again later, such as a cached one. After that the version stays readable until the changelog is
-    compacted beyond it; then the error says what to do. A query that reads a changelog twice plans each of the two by
+    time if its attempt or its executor failed. With the option ``hold_lease_seconds`` both last for so long: for a plan
+    that is read again later, such as a cached one. After that the version stays readable until the changelog is
+    compacted beyond it; then the error names the remedy. A query that reads a changelog twice plans each of the two by
     itself: with ``as_of`` both read one version.
 """
 
@@ -84,7 +84,7 @@ def newest_version(ref: DatasetRef) -> int:
 
 @dataclass(frozen=True)
 class VersionRows:
-    """What ``versions`` name of a changelog, read as a partition 0. ``hold`` is renewed meanwhile."""
+    """The rows of a changelog that ``versions`` name, read as a partition 0. ``hold`` is renewed meanwhile."""
 
     ref: DatasetRef
     versions: Versions

@@ -2,8 +2,8 @@
 
 Guarantee: the micro-batches of a query have each change once, in order of versions, also over restarts from its
 checkpoint. A micro-batch that Spark runs again has the same rows: its versions are in the checkpoint, and the server
-keeps what lies between them. Where it cannot, or the changelog was dropped or made anew, the query fails with an error
-that says what to do.
+keeps the versions between them. Where it cannot, or the changelog was dropped or made anew, the query fails with an
+error that names the remedy.
 
 Offsets
     Those of ``query_reader``, with the query's ``hold``: the changes up to ``version`` were read. ``start`` null: the
@@ -11,8 +11,8 @@ Offsets
     Spark makes a batch of the first end, also if nothing is new.
 
 Beginning (option ``starting_version``)
-    ``earliest``: with all changes if the server has them from version 0 on, else with a snapshot. ``latest``: with
-    what comes after the newest version. A number: with what comes after that version.
+    ``earliest``: with all changes if the server has them from version 0 on, else with a snapshot. ``latest``: with the
+    changes after the newest version. A number: with those after that version.
 
 Admission
     A batch has all versions that there are, or at most ``max_versions_per_trigger``; a snapshot is not divided.
@@ -68,11 +68,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """What the task of a micro-batch reads.
-
-    Args:
-        hold: the query's, in the first batch of a run: the task, and not the driver's part of the source, knows the
-            query's name and run, which it says there.
+    """The versions that the task of a micro-batch reads. ``hold``: the query's, in the first batch of a run: the task,
+    and not the driver's part of the source, knows the query's name and run, which it says there.
     """
 
     versions: Versions
@@ -103,15 +100,13 @@ class ChangelogStreamReader(QueryReader):
         self._following = following or Following()
         self._named = False  # the query's hold says whose it is
         self._unused: str | None = None  # a hold that is not needed once the batch is done
-        # Which hold was renewed for which version, when that is due again, and what it holds.
+        # The renewed hold and its version, when that is due again, and the versions that it holds.
         self._renewed: tuple[tuple[str, int | None], float, HeldVersions] | None = None
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> ChangelogStreamReader:
-        """The reader of a changelog.
-
-        Raises:
-            InvalidRequest: an option, a column or a type as for ``FlightReader.plan``.
+        """The reader of a changelog. Raises InvalidRequest: an option, a column or a type as for
+        ``FlightReader.plan``.
         """
         options.refuse(OF_PARTITIONS, "is a changelog")
         most = options.get("max_versions_per_trigger")
@@ -166,7 +161,7 @@ class ChangelogStreamReader(QueryReader):
         return [Span(Versions(version, begin), hold)]
 
     def commit(self, end: Offset) -> None:
-        """Hold what comes after ``end`` only. An unreachable server keeps more for a while."""
+        """Hold the versions after ``end`` only. An unreachable server keeps more for a while."""
         with contextlib.suppress(Unavailable), self._explained():
             self._hold(end).renew(end["version"])
             if self._unused is not None:
@@ -252,7 +247,7 @@ class ChangelogStreamReader(QueryReader):
                 raise
             return hold.renew(error.detail["since"])
         except InvalidRequest:
-            # An older checkpoint: the server may have compacted what it asks for, and would say so.
+            # An older checkpoint: the server may have compacted its version, and would say so.
             held = hold.renew()
             if version is not None and version > held.upper:
                 raise
@@ -260,7 +255,6 @@ class ChangelogStreamReader(QueryReader):
 
     @contextlib.contextmanager
     def _explained(self) -> Generator[None, None, None]:
-        """Say with an error of the server what it means for this query."""
         name = self._ref.dataset
         try:
             yield

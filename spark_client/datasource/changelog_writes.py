@@ -80,9 +80,7 @@ def deleted_schema(options: SourceOptions, server: RemoteServer) -> Any:
 
 def appended_schema(options: SourceOptions, server: RemoteServer, given: Any) -> Any:
     """The schema for an append of rows of the schema ``given``; None if there is no such dataset, nor is one made.
-
-    Raises:
-        AlreadyExists, InvalidRequest: the name leads to no changelog, or to one with another keep rule.
+    Raises AlreadyExists, InvalidRequest: the name leads to no changelog, or to one with another keep rule.
     """
     name, keep = options.dataset, options.get("changelog")
     has_diff = DIFF_COLUMN in given.names

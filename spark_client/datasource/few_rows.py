@@ -1,6 +1,6 @@
 """The rows of a task that writes, kept while they are few, so that they can be sent again.
 
-A server that restarts loses what was staged, and Spark gives a task its rows once. So a task keeps the first
+A server that restarts loses staged rows, and Spark gives a task its rows once. So a task keeps the first
 :func:`few_bytes` of them, and gives them to the driver with its message: a small write, such as a micro-batch, rides
 out a restart; of a larger one the driver's seal says that it is lost.
 
@@ -22,12 +22,12 @@ ALL_BYTES = 32 << 20
 
 
 def few_bytes(task: int) -> int:
-    """What the task of this number may keep."""
+    """The bytes that the task of this number may keep."""
     return min(FEW_BYTES, ALL_BYTES // (task + 1))
 
 
 class FewRows:
-    """Each iteration gives all batches while they are few; else what no iteration has given yet."""
+    """Each iteration gives all batches while they are few; else those that no iteration has given yet."""
 
     def __init__(self, batches: Iterator[Any], few_bytes: int = FEW_BYTES) -> None:
         self._few_bytes = few_bytes

@@ -4,8 +4,8 @@ Guarantee: options are checked when Spark makes the reader or writer, on the dri
 
 Where it runs
     Spark makes it in a Python process beside the driver, for each step of the planning anew: nothing is kept between
-    two steps but what is pickled. So it also needs the package there: installed, or sent by ``ship`` before. It has no
-    session there: :func:`registered` gives it the defaults of its options.
+    two steps but pickles. So it also needs the package there: installed, or sent by ``ship`` before. It has no session
+    there: :func:`registered` gives it the defaults of its options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FlightDataSource(DataSource):
     """The data source ``flight``; see the README beside it for its options."""
 
     defaults: ClassVar[RemoteServer | None] = None
-    """What it takes where an option is not given."""
+    """The values of options that are not given."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -54,41 +54,41 @@ class FlightDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Spark's schema of the dataset, as the server has it now. Raises as :func:`find` and :func:`spark_struct`."""
-        options = self._checked(ANY_READ)
+        options = self._options_for(ANY_READ)
         found = find(options.server(), options.dataset)
         self._generation = found.ref.generation
         given = with_diff(found.schema) if found.is_changelog else found.schema
         return spark_struct(given, options.dataset, options.get("columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._checked(BATCH_READ)
+        options = self._options_for(BATCH_READ)
         found = find(options.server(), options.dataset, self._generation)
         plan = plan_versions if found.is_changelog else FlightReader.plan
         return plan(options, found, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's call, as below
-        return FlightWriter.plan(self._checked(BATCH_WRITE), schema, overwrite=overwrite)
+        return FlightWriter.plan(self._options_for(BATCH_WRITE), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
-        options = self._checked(STREAM_READ)
+        options = self._options_for(STREAM_READ)
         found = find(options.server(), options.dataset)
         plan = ChangelogStreamReader.plan if found.is_changelog else FlightStreamReader.plan
         return plan(options, found, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
-        return FlightStreamWriter.plan(self._checked(STREAM_WRITE), schema, overwrite=overwrite)
+        return FlightStreamWriter.plan(self._options_for(STREAM_WRITE), schema, overwrite=overwrite)
 
-    def _checked(self, use: str) -> SourceOptions:
+    def _options_for(self, use: str) -> SourceOptions:
         return SourceOptions(self.options, use, self.defaults)
 
 
 def registered(defaults: RemoteServer) -> Any:
-    """What ``spark.dataSource.register`` takes for the source with these defaults."""
+    """The argument of ``spark.dataSource.register`` for the source with these defaults."""
     return _Registered(defaults)
 
 
 class _Registered:
-    """Where Spark unpickles it, the class; where the package is missing, an error that says what to do."""
+    """Where Spark unpickles it, the class; where the package is missing, an error that names the remedy."""
 
     def __init__(self, defaults: RemoteServer) -> None:
         self._defaults = defaults

@@ -1,8 +1,8 @@
-"""A query's source: its offsets, and when Spark asks for which of them. ``stream_read`` and ``changelog_streams`` say
-what a batch reads.
+"""A query's source: its offsets, and when Spark asks for which of them. ``stream_read`` and ``changelog_streams`` read
+the batches.
 
 Offsets
-    ``{"generation": …, POSITION: n, "start": m}``: what lies before ``n`` was read, by a query that began at ``m``.
+    ``{"generation": …, POSITION: n, "start": m}``: everything before ``n`` was read, by a query that began at ``m``.
     Spark stores the end of each batch, and not where the first one began, so each end says it. An offset without
     ``start`` is the beginning of a new query.
 
@@ -35,7 +35,7 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, ref: DatasetRef, schema: SparkSchema) -> None:
         self._ref = ref
         self._schema = schema
-        self._until: int | None = None  # of a query that ends with what there is
+        self._until: int | None = None  # of a query that ends with the present data
         self._first: Offset | None = None  # Spark asks for it twice
         self._last: Offset | None = None
 
@@ -57,7 +57,7 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             StaleTicket: the dataset was replaced since ``start``.
             NotFound: it is gone.
-            Compacted: what comes after ``start`` is gone.
+            Compacted: the versions after ``start`` are gone.
         """
         begin = self._last if start is None else start
         if begin is None:  # Spark 4.1, after a restart: the checkpoint says where the batch begins
@@ -70,10 +70,9 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = {**begin, self.POSITION: end, "start": begin.get("start", position)}
         return self._last
 
-    # What the two readers say.
+    # Defined by the two readers.
 
     def _beginning(self) -> Offset:
-        """A new query's first offset."""
         raise NotImplementedError
 
     def _resumed(self, limit: Any) -> Offset:
@@ -81,7 +80,6 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise NotImplementedError
 
     def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
-        """The position up to which the batch after ``begin`` reads."""
         raise NotImplementedError
 
     # For them.
@@ -96,7 +94,6 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset[self.POSITION]
 
     def _bounds(self, start: Offset, end: Offset) -> tuple[Any, Any]:
-        """The positions between which a batch reads."""
         first, last = self._position(start), self._position(end)
         self._last = end
         return first if "start" in start else end.get("start", first), last

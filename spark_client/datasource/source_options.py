@@ -35,10 +35,8 @@ _SPELLED = {name.replace("_", ""): name for name in _OPTIONS}
 
 
 class SourceOptions:
-    """The options of one use of the source, by :meth:`get`.
-
-    Raises:
-        InvalidRequest: an option that this use does not have, or a value that it cannot have; also of the methods.
+    """The options of one use of the source, by :meth:`get`. Raises InvalidRequest: an option that this use does not
+    have, or a value that it cannot have; also of the methods.
     """
 
     def __init__(self, given: Mapping[str, str], use: str, defaults: RemoteServer | None = None) -> None:
@@ -47,7 +45,7 @@ class SourceOptions:
         self._use = use
         options = options_of(BATCH_READ, STREAM_READ) if use == ANY_READ else options_of(use)
         for name, text in given.items():
-            known = _spelled(name)
+            known = _option_name(name)
             option = options.get(known)
             if option is None:
                 raise _unknown(name, use, options)
@@ -75,12 +73,11 @@ class SourceOptions:
         return str(self._values["path"])
 
     def get(self, name: str) -> Any:
-        """The option's value, or its default."""
         return self._values.get(name, _OPTIONS[name].default)
 
     @property
     def transaction(self) -> Transaction | None:
-        """What makes a write happen once, if it is given."""
+        """The transaction, which makes a write happen once, if it is given."""
         app, version = self.get("transaction_app"), self.get("transaction_version")
         return None if app is None or version is None else Transaction(app, version)
 
@@ -113,8 +110,7 @@ class SourceOptions:
         return server
 
 
-def _spelled(name: str) -> str:
-    """The option's name, if there is such an option."""
+def _option_name(name: str) -> str:
     return _SPELLED.get(name.lower().replace("_", ""), name.lower())
 
 
@@ -124,7 +120,7 @@ def _unknown(name: str, use: str, options: Mapping[str, Option]) -> InvalidReque
             f'{use} takes one dataset, as in .load("countries"); read several and union them'
         )
     known = sorted(options.keys() - {option.name for option in OF_SPARK})
-    elsewhere = _OPTIONS.get(_spelled(name))
+    elsewhere = _OPTIONS.get(_option_name(name))
     near = difflib.get_close_matches(name.lower(), known, 1)
     if elsewhere is not None:
         hint = f", which is one of {' and '.join(sorted(elsewhere.uses - {SESSION}))}"

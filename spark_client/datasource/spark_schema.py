@@ -4,7 +4,7 @@ Guarantee: every batch that :class:`SparkSchema` casts has the schema ``to_arrow
 which Spark compares with the first batch only: it would misread a later one that differs. A dataset whose type Spark
 cannot hold is refused on the driver, by an error that names the column and the cast that helps.
 
-What is cast
+Cast
     Dictionary, run-end and text view encodings, large and fixed-size layouts, times of another unit or zone, date64,
     narrower decimals, extension types to their storage; ``uint8``, ``uint16``, ``uint32`` and ``float16`` to the next
     wider type that Spark has. All casts are safe ones (``arrow.types``): a value that would lose digits, such as a
@@ -31,15 +31,12 @@ _MAX_DIGITS = 38
 
 
 class _NoType(Exception):
-    """Spark has no type for it; the text is what helps."""
+    """Spark has no type for it; the text is the remedy."""
 
 
 def spark_struct(schema: pa.Schema, dataset: str, columns: Sequence[str] | None = None) -> StructType:
-    """Spark's schema of a dataset, or of these columns in this order.
-
-    Raises:
-        InvalidRequest: a column that the dataset does not have, a name that appears twice, or a type that Spark
-            cannot hold.
+    """Spark's schema of a dataset, or of these columns in this order. Raises InvalidRequest: a column that the dataset
+    does not have, a name that appears twice, or a type that Spark cannot hold.
     """
     names = _checked_names(schema, dataset, columns)
     fields = []
@@ -59,16 +56,14 @@ def spark_struct(schema: pa.Schema, dataset: str, columns: Sequence[str] | None 
 
 @dataclass(frozen=True)
 class SparkSchema:
-    """What a task makes of a dataset's batches."""
+    """Casts a dataset's batches in a task."""
 
     declared: Declared
 
     @classmethod
     def of(cls, schema: pa.Schema, dataset: str, struct: StructType) -> SparkSchema:
-        """For a dataset that has ``schema`` and is read as ``struct``, which names its columns.
-
-        Raises:
-            InvalidRequest: the dataset does not have these columns, or not in types that can be cast to these.
+        """For a dataset that has ``schema`` and is read as ``struct``, which names its columns. Raises InvalidRequest:
+        the dataset does not have these columns, or not in types that can be cast to these.
         """
         _checked_names(schema, dataset, struct.names)
         found = cls(Declared(f"dataset {dataset!r}", utc_arrow_schema(struct)))
@@ -77,11 +72,7 @@ class SparkSchema:
         return found
 
     def cast(self, batch: Any) -> Any:
-        """The batch as Spark takes it.
-
-        Raises:
-            InvalidRequest: a value does not fit.
-        """
+        """The batch as Spark takes it. Raises InvalidRequest: a value does not fit."""
         return self.declared.cast(batch.select(self.declared.schema.names))
 
 

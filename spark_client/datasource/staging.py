@@ -1,7 +1,7 @@
-"""What the tasks of a write do: stage their rows on the server, where no reader sees them before the seal.
+"""Staging: the tasks of a write stage their rows on the server, where no reader sees them before the seal.
 
 Guarantee: a task commits all its rows as one attempt, named by ``taskAttemptId``, or none. Only the attempts whose
-messages Spark hands to ``commit`` are sealed: what a failed, retried, speculative or killed task wrote is never
+messages Spark hands to ``commit`` are sealed: the rows of a failed, retried, speculative or killed task are never
 visible.
 
 Who holds what
@@ -10,13 +10,13 @@ Who holds what
     on the server). A task renews it while it works, also for the tasks that have ended.
 
 Restarts
-    A server that restarts loses what was staged. While the rows of a task are few (``few_rows``) they are staged again:
-    by the task if its put breaks, by the driver before the seal.
+    A server that restarts loses staged rows. While the rows of a task are few (``few_rows``) they are staged again: by
+    the task if its put breaks, by the driver before the seal.
 
 Schema
     An append has the schema of the dataset that it is for, and rows are cast to it, columns by name; else it is
-    Spark's. Casts are safe ones (``arrow.types``). ``changelog_writes`` has what is different for a changelog, where
-    the seal makes one version of all rows.
+    Spark's. Casts are safe ones (``arrow.types``). ``changelog_writes`` has the differences for a changelog, where the
+    seal makes one version of all rows.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from .few_rows import FewRows, few_bytes
 from .source_options import SourceOptions
 
 JOINED_BYTES = 128 << 20
-"""What a task of a micro-batch has written goes into one partition with what others have, up to so much."""
+"""The rows of a micro-batch's tasks go into one partition together, up to so much."""
 _QUERY_ID = "sql.streaming.queryId"
-"""Where Spark tells the tasks of a micro-batch which query they belong to."""
+"""Spark tells the tasks of a micro-batch here which query they belong to."""
 
 
 class LostWrite(FlightShuffleError):
-    """What tasks have staged is not there any more when it is to be published: write it again. ``may_be_published``
-    says whether an earlier seal, whose answer was lost, may have published it.
+    """The staged rows are not there any more when they are to be published: write them again. ``may_be_published``: an
+    earlier seal, whose answer was lost, may have published them.
     """
 
     code = "lost_write"
@@ -73,8 +73,8 @@ class LostWrite(FlightShuffleError):
 
 @dataclass(frozen=True)
 class StagedWrite(WriterCommitMessage):
-    """What one task has staged. ``attempt`` is None if it had no rows, ``query`` if it belongs to no stream, ``rows``
-    if they are not few (``few_rows``).
+    """The message of one task. ``attempt`` is None if it had no rows, ``query`` if it belongs to no stream, ``rows`` if
+    they are not few (``few_rows``).
     """
 
     generation: str
@@ -140,10 +140,8 @@ class Staging:
 
     def stage(self, *, once: bool = False) -> dict[str, Any]:
         """Make the staged dataset, or find it; the server's answer. It is ``repeated`` if the dataset has the write's
-        transaction: then nothing is made.
-
-        Raises:
-            AlreadyExists, Conflict, InvalidRequest: the server refuses this write (``check_mode`` there).
+        transaction: then nothing is made. Raises AlreadyExists, Conflict, InvalidRequest: the server refuses this write
+        (``check_mode`` there).
         """
         return self.server.action("create", self.request.encode(), once=once)
 
@@ -204,11 +202,11 @@ class Staging:
 
     def seal(self, messages: Iterable[Any], transaction: Transaction | None = None) -> None:
         """Make exactly what these messages report readable, in one step. Called again if its answer is lost; and once
-        more with the rows that the messages have, if the server has lost what was staged.
+        more with the rows that the messages have, if the server has lost the staged ones.
 
         Raises:
-            LostWrite: the server has not all of it any more; nothing is ref.
-            FlightShuffleError: the server refused; nothing is ref.
+            LostWrite: the server has not all of it any more; nothing is readable.
+            FlightShuffleError: the server refused; nothing is readable.
             Unavailable: it did not answer; whether it is readable is not known.
         """
         transaction = transaction or self.request.transaction
@@ -231,11 +229,10 @@ class Staging:
         except Conflict as ended:  # this write was dropped, by a call
             raise self._lost() from ended
         if not staged.get("repeated"):
-            moved = [self._moved(each, staged) for each in written]
+            moved = [self._message_for(each, staged) for each in written]
             self._seal(moved, transaction, str(staged["generation"]))
 
-    def _moved(self, written: StagedWrite, staged: dict[str, Any]) -> StagedWrite:
-        """What a task has written, in this staged dataset."""
+    def _message_for(self, written: StagedWrite, staged: dict[str, Any]) -> StagedWrite:
         generation = str(staged["generation"])
         if written.generation == generation:
             return written
@@ -282,7 +279,7 @@ class Staging:
         )
 
     def drop(self, generations: Iterable[str]) -> None:
-        """Drop what was staged and is not sealed. What the server cannot be told of ends with its lease."""
+        """Drop the staged rows, unless they are sealed. If the server cannot be reached, they end with their lease."""
         for generation in generations:
             with contextlib.suppress(FlightShuffleError):
                 request = DatasetRequest(self.request.dataset, generation, staged=True)

@@ -12,7 +12,7 @@ Admission
     A trigger takes all sealed partitions, or as many as fit one limit, at least one. A partition is not divided.
 
 Committing
-    The server keeps what was read, for other readers. A query renews the dataset's lease whenever it looks for more.
+    The server keeps read partitions, for other readers. A query renews the dataset's lease whenever it looks for more.
 """
 
 from __future__ import annotations
@@ -76,10 +76,8 @@ class FlightStreamReader(QueryReader):
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightStreamReader:
-        """The reader of a dataset.
-
-        Raises:
-            InvalidRequest: several limits, or an option, column or type as for ``FlightReader.plan``.
+        """The reader of a dataset. Raises InvalidRequest: several limits, or an option, column or type as for
+        ``FlightReader.plan``.
         """
         options.refuse(OF_CHANGELOGS, "is no changelog")
         schema = SparkSchema.of(found.schema, options.dataset, struct)
@@ -114,7 +112,6 @@ class FlightStreamReader(QueryReader):
     # In a task.
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """As :meth:`FlightReader.read`."""
         return FlightReader(self._ref, self._schema).read(partition)
 
     # Inside.

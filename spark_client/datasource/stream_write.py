@@ -36,10 +36,8 @@ class FlightStreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     def plan(cls, options: SourceOptions, struct: StructType, *, overwrite: bool) -> FlightStreamWriter:
-        """Raises as :meth:`Staging.of`.
-
-        Raises:
-            InvalidRequest: batches are to be appended to a dataset that is durable.
+        """Raises as :meth:`Staging.of`. Raises InvalidRequest: batches are to be appended to a dataset that is
+        durable.
         """
         if options.get("durable") and not overwrite:
             raise InvalidRequest(
@@ -69,5 +67,5 @@ class FlightStreamWriter(DataSourceStreamArrowWriter):
         self._staging.seal(messages, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Drop what these tasks staged; what others did ends with its lease."""
+        """Drop the rows that these tasks staged; those of other tasks end with their lease."""
         self._staging.drop({each.generation for each in messages if isinstance(each, StagedWrite)})

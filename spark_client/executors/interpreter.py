@@ -32,10 +32,8 @@ elif missing:
 
 
 def check_interpreter(spark: SparkSession) -> None:
-    """Check the interpreter of a local master's tasks.
-
-    Raises:
-        InvalidRequest: it cannot run them; the message says what to set.
+    """Check the interpreter of a local master's tasks. Raises InvalidRequest: it cannot run them; the message names the
+    setting.
     """
     if "connect" in type(spark).__module__ or not (spark.conf.get("spark.master") or "").startswith("local"):
         return

@@ -1,8 +1,9 @@
-"""What a Python worker is told before the first function of a task: for its garbage collector, and for Arrow's log.
+"""Settling: a Python worker's settings before the first function of a task, for its garbage collector and for Arrow's
+log.
 
 Garbage
     PySpark's worker collects garbage after every task. With pyarrow, numpy, PySpark and this package imported that
-    takes 20 ms, more than half of what a small task costs. :func:`settle` moves what is alive to the permanent
+    takes 20 ms, more than half of the cost of a small task. :func:`settle` moves all live objects to the permanent
     generation, which a collection does not visit. Objects that are in it are still freed by their reference counts;
     only cycles among them never are. So a worker settles only when modules were imported since the last time, a few
     times in its life, and before a task's function is unpickled: nothing of a function or its data is alive then.
@@ -23,7 +24,7 @@ _modules = 0
 
 
 def settle() -> None:
-    """Call at the start of a task. What the environment already says about unaligned values stays."""
+    """Call at the start of a task. A setting for unaligned values that the environment already has stays."""
     global _modules  # noqa: PLW0603  # of the process
     if len(sys.modules) != _modules:
         _modules = len(sys.modules)

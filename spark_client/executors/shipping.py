@@ -65,7 +65,7 @@ class Portable:
 
     Raises:
         ImportError: on unpickling, a package is missing, or this package has another version than the driver's; the
-            message says what to do.
+            message names the remedy.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -92,7 +92,9 @@ class _Made:
 
 
 def portable(kind: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-    """What ``__reduce__`` of an object that Spark sends to tasks returns, to be unpickled like a :class:`Portable`."""
+    """The answer of ``__reduce__`` for an object that Spark sends to tasks, to be unpickled like a
+    :class:`Portable`.
+    """
     from spark_client.pyspark_parts import cloudpickle  # noqa: PLC0415 - as above
 
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
@@ -153,11 +155,11 @@ def _sources() -> dict[str, bytes]:
         name = path.relative_to(root)
         if name.as_posix() not in found:
             found[name.as_posix()] = path.read_bytes()
-            waiting += _imported(root, name, path.read_bytes())
+            waiting += _imports_of(root, name, path.read_bytes())
     return found
 
 
-def _imported(root: Path, name: Path, source: bytes) -> Iterator[Path]:
+def _imports_of(root: Path, name: Path, source: bytes) -> Iterator[Path]:
     """The files of ``flight_server`` that the source of this name imports."""
     modules: set[tuple[str, ...]] = set()
     for node in ast.walk(ast.parse(source)):

@@ -1,4 +1,4 @@
-"""Who holds a changelog's version for Spark: the application and query of a task or a session, in words for people.
+"""Owners of holds in Spark: the application and query of a task or a session, in words for people.
 
 Spark hands a task the settings and the names of its query as local properties.
 """

@@ -8,7 +8,7 @@ Bases
     The first base with room for the file and a margin is used; if it becomes full during the write, the next one.
 
 Bound
-    All files of a base together stay below ``limit_bytes``: a new file, and one that grows beyond what was expected,
+    All files of a base together stay below ``limit_bytes``: a new file, and one that grows beyond its expected size,
     first removes files that no process maps, those opened longest ago first; their next reader makes them again. If
     mapped files leave no room in any base, a new file waits for ``ROOM_SECONDS`` that processes end or unmap one
     (``broadcast.mapped_tables``); then it is an error.
@@ -113,18 +113,15 @@ class PartFile:
         return self.file.path
 
     def reserve(self, size_bytes: int) -> None:
-        """Have room for a file of this size."""
         if size_bytes > self.expected_bytes:
             self._grow(self, size_bytes)
 
     def write(self, data: Any) -> int:
-        """Append all of a buffer."""
         view = memoryview(data).cast("B")
         self.write_at(self.written_bytes, view)
         return len(view)
 
     def write_at(self, at: int, data: Any) -> None:
-        """Write all of a buffer at a position."""
         view = memoryview(data).cast("B")
         self.reserve(at + len(view))
         done = 0
@@ -133,7 +130,7 @@ class PartFile:
         self.written_bytes = max(self.written_bytes, at + done)
 
     def flush(self) -> None:
-        """Arrow's writers call this."""
+        """For Arrow's writers."""
 
     def close(self) -> None:
         """Arrow's writers call this; the file stays open."""
@@ -223,10 +220,8 @@ class HostFiles:
         return directories.sweep(self.bases, self._copies.idle_seconds)
 
     def own(self, application: str) -> Callable[[], None]:
-        """Mark the application as alive, until the returned function is called or this process ends.
-
-        Raises:
-            PermissionError: as :meth:`open_or_make`.
+        """Mark the application as alive, until the returned function is called or this process ends. Raises
+        PermissionError: as :meth:`open_or_make`.
         """
         if not self._directories:
             return lambda: None
@@ -291,10 +286,7 @@ class HostFiles:
 
     def _make_room(self, directory: HostDirectory, key: str, size_bytes: int) -> int:
         """Remove files until the one of ``key`` can have this size; the bytes that are still free. The caller holds
-        ``names.lock``.
-
-        Raises:
-            OutOfBudget: processes hold the others.
+        ``names.lock``. Raises OutOfBudget: processes hold the others.
         """
         entries = [
             entry for entry in directory.entries() if entry.kind in ("arrows", "part") and entry.key != key
@@ -362,7 +354,7 @@ def _share(path: Path, descriptor: int) -> None:
 
 
 def _with_room(call: Callable[[], _T], seconds: float) -> _T:
-    """What ``call`` returns, tried again for so long while other processes hold the room."""
+    """The result of ``call``, tried again for so long while other processes hold the room."""
     until = time.monotonic() + seconds
     while True:
         try:

@@ -1,8 +1,8 @@
-"""Things that this process has made of files of its host: each once, for all who ask, and forgotten when not used.
+"""Things that this process has made of files of its host: each once for the whole process, and forgotten when not used.
 
 A Spark worker that is used again outlives its tasks, and a file that it holds cannot be removed for another one. So a
 thread forgets a thing ``KEEP_SECONDS`` after its last use: at the next task of a stage it is still there, in a worker
-without a task it is not. Who has it still reads it.
+without a task it is not. An object that has the thing still reads it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Open(Generic[T]):
 
 
 class OpenFiles(Generic[T]):
-    """See the module. Thread-safe; a forked child keeps what its parent had.
+    """The things of one process. Thread-safe; a forked child keeps its parent's.
 
     Args:
         name: the thread's.
@@ -44,7 +44,7 @@ class OpenFiles(Generic[T]):
         self._open: dict[str, _Open[T]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._after_fork)
 
     def get(self, key: str, user: object = None) -> T | None:
         """The thing of this key, used now and as long as ``user`` lives; None without one, or if its file was
@@ -52,7 +52,7 @@ class OpenFiles(Generic[T]):
         """
         with self._lock:
             known = self._open.get(key)
-            return self._used(known, user) if known is not None and known.file.is_current else None
+            return self._use(known, user) if known is not None and known.file.is_current else None
 
     def add(self, key: str, file: HostFile, thing: T, user: object = None) -> T:
         """The thing of this key: this one, or the one that another thread added before. ``file`` is closed when the
@@ -62,11 +62,11 @@ class OpenFiles(Generic[T]):
             known = self._open.get(key)
             if known is not None and known.file.is_current:
                 file.close()
-                return self._used(known, user)
+                return self._use(known, user)
             if known is not None:
                 known.file.close()
             known = self._open[key] = _Open(file, thing)
-            return self._used(known, user)
+            return self._use(known, user)
 
     def forget(self, key: str) -> None:
         """Close its file, if there is one."""
@@ -75,11 +75,10 @@ class OpenFiles(Generic[T]):
                 known.file.close()
 
     def close(self) -> None:
-        """Forget all."""
         for key in list(self._open):
             self.forget(key)
 
-    def _used(self, known: _Open[T], user: object) -> T:
+    def _use(self, known: _Open[T], user: object) -> T:
         known.used = time.monotonic()
         if user is not None:
             known.users.add(user)
@@ -111,6 +110,6 @@ class OpenFiles(Generic[T]):
             self._open.pop(key).file.close()
         return unused
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
         self._thread = None

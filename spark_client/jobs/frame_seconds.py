@@ -4,7 +4,7 @@ Guarantee: a :class:`FrameSeconds` has the sums over all tasks, of every job so 
 end. On Spark Classic: tasks add theirs to an accumulator, of which a SparkContext has one, because PySpark never
 forgets any. On Spark Connect, which has no accumulators, there are no seconds.
 
-A run's seconds are released with the last reference to its object; what its tasks report later is dropped.
+A run's seconds are released with the last reference to its object; later reports of its tasks are dropped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Adding(AccumulatorParam[Sums]):
 
 
 class _Sorting(_Adding):
-    """In the driver: what tasks add goes to the runs that are there, and stays nowhere else."""
+    """In the driver: tasks' seconds go to the runs that are there, and stay nowhere else."""
 
     def __init__(self) -> None:
         self.runs: weakref.WeakValueDictionary[str, FrameSeconds] = weakref.WeakValueDictionary()
@@ -91,7 +91,7 @@ class FrameSeconds:
 
 
 class Counter:
-    """Adds what a task took. It is pickled into the task."""
+    """Adds a task's seconds. It is pickled into the task."""
 
     def __init__(self, key: str, accumulator: Any) -> None:
         self._key = key

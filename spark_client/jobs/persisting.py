@@ -55,7 +55,7 @@ class PersistedDataset:
 
 
 class Persisted:
-    """What a driver keeps, each by the node of a plan that writes it.
+    """The datasets that a driver keeps, each by the node of a plan that writes it.
 
     ``unshare`` is told of a dataset whose node was collected, and says whether a DataFrame reads it.
     """
@@ -77,7 +77,7 @@ class Persisted:
         )
 
     def keep(self, node: object) -> None:
-        """Keep what the node writes from now on. Twice is fine."""
+        """Keep the datasets that the node writes from now on. Twice is fine."""
         with self._lock:
             if node not in self._kept:
                 kept = PersistedDataset(self._is_there, self._discard)
@@ -90,7 +90,7 @@ class Persisted:
         return None if found is None else found[0]
 
     def forget(self, node: object) -> None:
-        """Drop what the node has written, and keep nothing of it. Twice is fine."""
+        """Drop the node's dataset, and keep no later one. Twice is fine."""
         with self._lock:
             found = self._kept.pop(node, None)
         if found is not None:

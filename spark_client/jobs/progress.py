@@ -42,7 +42,7 @@ class _Display(Protocol):
 
 
 class Progress:
-    """What is shown of a job. Thread-safe."""
+    """The progress of a job. Thread-safe."""
 
     def __init__(self, label: str) -> None:
         self.text = label

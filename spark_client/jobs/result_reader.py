@@ -4,11 +4,10 @@ Guarantee: :func:`collected` gives every row of the sealed dataset once, in the 
 producers and of the rows in each, or raises. The driver holds at most the reader's memory budget (``merge.merged``)
 of a result of any size.
 
-What drops the dataset
-    If a DataFrame reads it, too, only what ``results`` says. Otherwise:
-    The last batch, an error (also Ctrl-C), the collection of the reader, the end of the scope that it was made in, the
-    close of the client. Not ``close`` of the reader: pyarrow does not tell the iterator of it. A driver that dies
-    leaves it to its lease.
+Dropping
+    If a DataFrame reads it, too, ``results`` decides. Otherwise the dataset is dropped by the last batch, an error
+    (also Ctrl-C), the collection of the reader, the end of the scope that it was made in, and the close of the client.
+    Not ``close`` of the reader: pyarrow does not tell the iterator of it. A driver that dies leaves it to its lease.
 
 A reader of a persisted dataset keeps it alive, as a plan that uses it does.
 """

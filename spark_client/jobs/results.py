@@ -9,8 +9,8 @@ Why not when the DataFrame is garbage-collected
     collected at once.
 
 Shared results
-    ``release`` leaves what other plans may read (``persisting``). When no plan can use it any more, it is dropped, or,
-    if a frame was made of it that was not released, it is from then on a result like all others.
+    ``release`` leaves datasets that other plans may read (``persisting``). When no plan can use it any more, it is
+    dropped, or, if a frame was made of it that was not released, it is from then on a result like all others.
 
 Which results a frame reads
     Spark shows functions' names in every plan, and the function that reads a result is named after its dataset. So
@@ -58,7 +58,7 @@ def _read(task: ReadTask, datasets: Sequence[str], counter: Counter, numbers: It
 
 
 def told(datasets: Sequence[str], what: str, batches: Iterator[Any]) -> Generator[Any, None, None]:
-    """The batches; a ``NotFound`` of one of the datasets says why ``what`` is gone."""
+    """The batches; a ``NotFound`` of one of the datasets names the reason why ``what`` is gone."""
     try:
         yield from batches
     except NotFound as error:
@@ -103,7 +103,9 @@ class Results:
             self._frames[frame] = sealed
 
     def sealed(self, frame: DataFrame, schema: pa.Schema) -> SealedDataset | None:
-        """What this very frame reads, if it has the schema and was not released; None for any other frame."""
+        """The dataset that this very frame reads, if it has the schema and was not released; None for any
+        other frame.
+        """
         with self._lock:
             found = self._frames.get(frame)
             if found is None or found.source.dataset not in self._datasets or found.schema != schema:
@@ -116,7 +118,7 @@ class Results:
             self._remove({dataset})
 
     def made_of(self, datasets: Iterable[str]) -> object:
-        """A frame was made of these datasets; what stands for it."""
+        """A frame was made of these datasets; the object that stands for it."""
         frame = object()
         with self._lock:
             for dataset in datasets:

@@ -22,7 +22,7 @@ READ_AHEAD = 16
 @dataclass(frozen=True)
 class SealedDataset:
     """A sealed dataset, its schema, the stored bytes of each of its partitions, 0 without rows, and its rows and
-    frames; what the tasks that wrote it did, and how long the driver waited for them and the seal.
+    frames; the work of the tasks that wrote it, and how long the driver waited for them and the seal.
     """
 
     source: DatasetRef
@@ -44,7 +44,6 @@ class SealedDataset:
 
     @property
     def size_bytes(self) -> int:
-        """The stored bytes of all partitions."""
         return sum(self.partition_bytes)
 
     def read(self) -> Generator[Any, None, None]:
@@ -53,7 +52,7 @@ class SealedDataset:
             yield from self.source.read_each(partitions)
 
     def _together(self) -> Iterator[list[int]]:
-        # Half: what is read ahead beyond the budget would be written to disk first. Stored bytes may be compressed.
+        # Half: batches read ahead beyond the budget would be written to disk first. Stored bytes may be compressed.
         room_bytes = self.source.server.reading.budget_bytes // 2
         found: list[int] = []
         total_bytes = 0

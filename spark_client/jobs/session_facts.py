@@ -1,4 +1,4 @@
-"""What the driver asks of a session: settings, plans, how many tasks run at once, and how much of a file each reads.
+"""Facts of a session, for the driver: settings, plans, how many tasks run at once, and how much of a file each reads.
 
 Plans are text: the only form that Spark Classic and Spark Connect share.
 """
@@ -40,7 +40,7 @@ def explained(df: DataFrame, mode: str = "extended") -> str:
     # Asked of the class: a frame takes an unknown attribute for a column, and asks Spark for those.
     if hasattr(type(df), "_explain_string"):  # Spark Connect's
         return str(frame._explain_string(mode=mode))
-    # What ``explain`` prints on Spark Classic.
+    # ``explain`` prints this on Spark Classic.
     functions = frame.sparkSession._jvm.PythonSQLUtils
     return str(functions.explainString(frame._jdf.queryExecution(), mode))
 
@@ -59,7 +59,7 @@ _WHERE_UNKNOWN = {
     "spark.sql.shuffle.partitions": "200",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What Spark 4.3 does where a version has no such setting."""
+"""The behaviour of Spark 4.3, where a version has no such setting."""
 
 
 def spark_setting(spark: SparkSession, name: str) -> str:

@@ -28,10 +28,8 @@ class Sessions:
         self._last = weakref.ref(spark)
 
     def choose(self, given: SparkSession | None, call: str) -> SparkSession:
-        """``given``, or the session in its place.
-
-        Raises:
-            InvalidRequest: there is none; the message names the ``call``.
+        """``given``, or the session in its place. Raises InvalidRequest: there is none; the message names the
+        ``call``.
         """
         found = given or SparkSession.getActiveSession()
         if found is None and self._last is not None and (last := self._last()) is not None and _lives(last):

@@ -21,7 +21,7 @@ import numpy as np
 
 TASK_BYTES = 64 << 20
 _PARTITION_BYTES = 64 << 10
-"""What a partition costs beside its data, so that empty ones are shared out, too."""
+"""The cost of a partition beside its data, so that empty ones are shared out, too."""
 
 
 class PartitionSlice(NamedTuple):
@@ -56,7 +56,6 @@ class Shares:
     cuts: tuple[Cut, ...] = ()
 
     def __len__(self) -> int:
-        """The number of tasks."""
         return len(self.bounds) - 1
 
     def __getitem__(self, task: int) -> list[PartitionSlice]:

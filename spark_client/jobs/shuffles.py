@@ -103,11 +103,8 @@ class Shuffles:
         self._lock = threading.Lock()
 
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]:
-        """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for
-        puts on the bulk lane.
-
-        Raises:
-            InvalidRequest: the client is closed.
+        """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for puts
+        on the bulk lane. Raises InvalidRequest: the client is closed.
         """
         if self._closed:
             raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")
@@ -146,7 +143,7 @@ class Shuffles:
             label = ", ".join(target.label for target in targets)
             name = ", ".join(target.name for target in targets if target.name is not None) or None
             with watch(self.server, [*generations], label, spark) as progress:
-                with _named(spark, name), _cancelled_by_ctrl_c(spark):
+                with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark):
                     reports = reduce(DataFrame.unionAll, parts).collect()
                 written = [
                     self._ended(
@@ -214,7 +211,9 @@ class Shuffles:
             return self._application
 
     def at_close(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Add a call, which must not raise, for before the close drops the datasets; what is returned takes it back."""
+        """Add a call, which must not raise, for before the close drops the datasets; the returned function takes it
+        back.
+        """
         key = object()
         with self._lock:
             self._at_close[key] = call
@@ -254,7 +253,7 @@ class Shuffles:
 
 
 @contextlib.contextmanager
-def _named(spark: Any, name: str | None) -> Iterator[None]:
+def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
     """The jobs that this thread starts in the block have the name; None leaves them as they are."""
     if name is None:
         yield

@@ -9,7 +9,7 @@ Which
 
 Pairs
     Where the same partitions of two datasets are read together, one side is cut, and each piece reads the whole other
-    side. So there are fewer pieces where that side is large: what is read more than once is never more than the cut
+    side. So there are fewer pieces where that side is large: the bytes read more than once are never more than the cut
     side, and with fewer than ``LEAST_PIECES`` nothing is cut.
 """
 

@@ -35,11 +35,8 @@ _BYTES = "UTF8_BINARY"
 
 
 def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
-    """Check that ``mapInArrow`` can take ``df``'s rows.
-
-    Raises:
-        InvalidRequest: ``df`` is no DataFrame, is a stream without ``streams``, or has a dot or backtick in a column's
-            name.
+    """Check that ``mapInArrow`` can take ``df``'s rows. Raises InvalidRequest: ``df`` is no DataFrame, is a stream
+    without ``streams``, or has a dot or backtick in a column's name.
     """
     if not isinstance(df, DataFrame):
         raise InvalidRequest(
@@ -74,7 +71,7 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
         InvalidRequest: no columns, or a name that appears twice.
         pyspark.errors.ParseException: the text is not DDL.
     """
-    struct = _parsed(spark, schema) if isinstance(schema, str) else schema
+    struct = _parse(spark, schema) if isinstance(schema, str) else schema
     counts = Counter(struct.names)
     if not counts:
         raise InvalidRequest(f"{stage}: the schema has no columns; declare at least one", stage=stage)
@@ -84,7 +81,7 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
     return struct
 
 
-def _parsed(spark: SparkSession, text: str) -> StructType:
+def _parse(spark: SparkSession, text: str) -> StructType:
     if "connect" not in type(spark).__module__:
         # A tenth of the time of ``createDataFrame``, which gives the same.
         kind = DataType.fromDDL(text)
@@ -94,10 +91,8 @@ def _parsed(spark: SparkSession, text: str) -> StructType:
 
 
 def check_key(field: StructField, where: str) -> None:
-    """Check that Spark compares the values of a key of this column by their bytes.
-
-    Raises:
-        InvalidRequest: the type has a collation or a variant, at any depth: Arrow's types show neither.
+    """Check that Spark compares the values of a key of this column by their bytes. Raises InvalidRequest: the type has
+    a collation or a variant, at any depth: Arrow's types show neither.
     """
     key, kind = field.name, field.dataType
     for part in _parts(kind):
@@ -117,12 +112,10 @@ def check_key(field: StructField, where: str) -> None:
 
 
 def check_compared(struct: StructType, schema: pa.Schema, expression: Any, where: str, remedy: str) -> None:
-    """Check that an expression of Arrow over these columns sees values as Spark's comparisons do.
-
-    Raises:
-        InvalidRequest: it is of a column with a collation, at any depth, or of type CHAR(n), which Spark pads.
+    """Check that an expression of Arrow over these columns sees values as Spark's comparisons do. Raises
+    InvalidRequest: it is of a column with a collation, at any depth, or of type CHAR(n), which Spark pads.
     """
-    odd = {field.name: how for field in struct if (how := _compared(field)) is not None}
+    odd = {field.name: how for field in struct if (how := _uncomparable_type(field)) is not None}
     for column in needed(expression.is_valid(), schema) if odd else ():
         if column in odd:
             raise InvalidRequest(
@@ -132,7 +125,7 @@ def check_compared(struct: StructType, schema: pa.Schema, expression: Any, where
             )
 
 
-def _compared(field: StructField) -> str | None:
+def _uncomparable_type(field: StructField) -> str | None:
     """The type, if Spark compares its values not by their bytes."""
     plain = all(getattr(part, "collation", _BYTES) == _BYTES for part in _parts(field.dataType))
     return char_type(field) if plain else field.dataType.simpleString()
@@ -167,10 +160,8 @@ def _parts(kind: DataType) -> Iterator[DataType]:
 
 
 def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Schema:
-    """Spark's own Arrow schema for ``struct``, with the session's time zone and string width.
-
-    Raises:
-        InvalidRequest: Spark has no Arrow type for a column.
+    """Spark's own Arrow schema for ``struct``, with the session's time zone and string width. Raises InvalidRequest:
+    Spark has no Arrow type for a column.
     """
     zone = spark.conf.get("spark.sql.session.timeZone")
     large = is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes")
@@ -209,10 +200,8 @@ _CASTS = {
 
 
 def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
-    """A nullable column of Spark's type for what Arrow computed.
-
-    Raises:
-        InvalidRequest: Spark cannot hold the type; the message names the cast.
+    """A nullable column of Spark's type for a column that Arrow computed. Raises InvalidRequest: Spark cannot hold the
+    type; the message names the cast.
     """
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     try:
@@ -243,5 +232,5 @@ def pandas_form(spark: SparkSession, struct: StructType, schema: pa.Schema) -> P
 
 
 def utc_arrow_schema(struct: StructType) -> pa.Schema:
-    """What Spark's Python data sources must give, and get, for ``struct``, in every session."""
+    """The schema that Spark's Python data sources must give, and get, for ``struct``, in every session."""
     return arrow_schema_of(struct, timezone="UTC")

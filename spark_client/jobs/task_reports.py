@@ -1,4 +1,4 @@
-"""The row that a writing task reports to the driver: its attempt, the totals of what it wrote, and what it took.
+"""The row that a writing task reports to the driver: its attempt, the totals of its rows, and its time.
 
 The driver holds one row of some hundred bytes for each task.
 """
@@ -38,16 +38,17 @@ _REPORT = pa.schema(
 
 @dataclass
 class TaskWork:
-    """What one task, or all tasks of a job together, did.
+    """The work of one task, or of all tasks of a job together.
 
     Args:
         tasks: how many.
         pieces: how many partitions, pieces of partitions, or splits of files they read; 0 for a DataFrame.
-        spilled_bytes: what their stages, and the streams that they read, wrote to files of their own, for want of
-            memory.
+        spilled_bytes: the bytes that their stages, and the streams that they read, wrote to files of their own, for
+            want of memory.
         stage_seconds: by each stage's name, see ``steps.stage_clock``; ``writing`` is the rest of the task.
         longest_seconds: of the task that took longest, from its first batch to its commit.
-        counts: ``arrow.counts`` of what they wrote, if they were asked for; empty if there were no rows, either.
+        counts: ``arrow.counts`` of the rows that they wrote, if they were asked for; empty if there were no rows,
+            either.
     """
 
     tasks: int = 1
@@ -95,10 +96,8 @@ def _text(value: str) -> Any:
 
 
 def accepted(reports: Iterable[Any]) -> dict[int, str]:
-    """The accepted attempt of each producer, from the tasks' reports.
-
-    Raises:
-        FlightShuffleError: two attempts of one producer; Spark never accepts two.
+    """The accepted attempt of each producer, from the tasks' reports. Raises FlightShuffleError: two attempts of one
+    producer; Spark never accepts two.
     """
     attempts: dict[int, str] = {}
     for row in reports:
@@ -114,7 +113,7 @@ def added(counts: Sequence[int], others: Sequence[int]) -> list[int]:
 
 
 def work_of(reports: Iterable[Any]) -> TaskWork:
-    """What the tasks did together."""
+    """The sum of the tasks' work."""
     done, seconds = TaskWork(tasks=0), Counter[str]()
     for row in reports:
         pieces, spilled_bytes, longest_seconds, stage_seconds, counts = json.loads(row["work"])

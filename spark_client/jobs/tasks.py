@@ -7,7 +7,7 @@ or killed task are never visible.
 Attempts are named by ``taskAttemptId``: ``attemptNumber`` repeats when a stage is run again (SPARK-24552).
 
 Beside its stages, a write task holds one batch and the coalescer's budget (``arrow.coalescer``), a read task the
-streams' pool (``merge.merged``), which is small if a stage gathers rows, and what that stage holds (``spill``).
+streams' pool (``merge.merged``), which is small if a stage gathers rows, and that stage's rows (``spill``).
 
 When the server takes nothing for too long, the task fails with an error that says why, and Spark runs it again.
 """
@@ -35,18 +35,18 @@ from .shares import PartitionSlice, Shares
 from .task_reports import TaskWork, added, report
 
 GATHERING_READ_BYTES = 16 * 1024 * 1024
-"""Held of what arrives for a stage that gathers rows: it takes them as fast as they come, until it writes them."""
+"""Held of the arriving rows for a stage that gathers them: it takes them as fast as they come, until it writes them."""
 
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
 _KEPT_BYTES = 128 * 1024 * 1024
-"""What a Python worker keeps of the memory that its writing tasks have freed, for the next round and task."""
+"""A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
 
 
 class TaskSource(Protocol):
-    """What tasks read by number: a dataset's partitions, or a scan's splits."""
+    """Parts that tasks read by number: a dataset's partitions, or a scan's splits."""
 
     def read(self, number: int, memory: TaskMemory, /) -> Iterator[Any]:
-        """The batches of one of them, in order. ``memory`` counts what had to wait on disk."""
+        """The batches of one of them, in order. ``memory`` counts the bytes that had to wait on disk."""
         ...
 
 
@@ -88,7 +88,8 @@ class ReadTask:
     over each: a function is called once for each part, or piece of a cut one, and finds the part's number in
     ``TaskContext``, as in Spark.
 
-    ``kept`` and ``limits`` are as in :class:`~spark_client.steps.Pass`; ``options`` say what its stages may gather.
+    ``kept`` and ``limits`` are as in :class:`~spark_client.steps.Pass`; ``options`` limit the rows that its stages
+    gather.
     """
 
     source: TaskSource | Sides
@@ -132,7 +133,7 @@ def _memory(options: Reading) -> TaskMemory:
 
 
 def _say_partition(partition: int) -> None:
-    """Functions use it to name what they write: two partitions of one task must not have one number. The pieces of a
+    """Functions use it to name their files: two partitions of one task must not have one number. The pieces of a
     partition have it in common.
     """
     context = TaskContext.get()
@@ -142,8 +143,8 @@ def _say_partition(partition: int) -> None:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Runs the stages over its input, or over what ``source`` reads of its ``shares``, and writes the result; yields
-    one report, with the ``arrow.counts`` of what it wrote if it ``counts``.
+    """Runs the stages over its input, or over its ``shares`` of ``source``, and writes the result; yields one report,
+    with the ``arrow.counts`` of the result if it ``counts``.
 
     ``generation`` is empty until the dataset is created. ``places`` are the server's for puts on the bulk lane; None to
     ask the server. ``target`` is the dataset's number in the job, ``part`` that of the task's write among the ``parts``

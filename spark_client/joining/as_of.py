@@ -72,11 +72,7 @@ class AsOf:
 
 
 class TimedRows:
-    """The right side's rows, or a part of them, in memory.
-
-    Args:
-        schema: of the columns that results have.
-    """
+    """The right side's rows, or a part of them, in memory. ``schema``: of the columns that results have."""
 
     def __init__(
         self, batches: Sequence[pa.RecordBatch], keys: MatchKeys, schema: pa.Schema, as_of: AsOf
@@ -145,7 +141,7 @@ class TimedRows:
         # An equal time is on the side of the rows that match exactly if it counts.
         side: Literal["left", "right"] = "left" if forward == self._as_of.exact else "right"
         first = entries * self._base
-        places = _found(self._places, first + _found(self._known, times, side), "left")
+        places = _find(self._places, first + _find(self._known, times, side), "left")
         if forward:
             there = self._places[np.minimum(places, len(self._places) - 1)] < first + self._base
             return np.where((places < len(self._places)) & there, places, -1)
@@ -164,7 +160,7 @@ class TimedRows:
         return distance
 
 
-def _found(ordered: NDArray[Any], wanted: NDArray[Any], side: Literal["left", "right"]) -> Positions:
+def _find(ordered: NDArray[Any], wanted: NDArray[Any], side: Literal["left", "right"]) -> Positions:
     """As ``searchsorted``, with the wanted values in order: their places are then neighbours in a core's cache."""
     order = np.argsort(wanted)
     places = np.empty(len(wanted), np.int64)

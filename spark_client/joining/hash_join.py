@@ -43,7 +43,6 @@ class Probing:
         self._found: list[NDArray[np.uint8]] = []
 
     def hold(self, batches: Sequence[pa.RecordBatch]) -> HeldRows:
-        """The rows of the side that is held."""
         return HeldRows(joined(batches), self.held_side.keys, self.held_side.schema)
 
     def run(
@@ -114,7 +113,7 @@ class Probing:
                     picker = picker or Picker(streamed)
                     ours = picker.take(at)
                 theirs = held.take(numbers[piece], None if valid is None else valid[piece])
-                yield self._assembled(count, ours, theirs)
+                yield self._assemble(count, ours, theirs)
 
     @staticmethod
     def _matches(
@@ -140,7 +139,7 @@ class Probing:
         elif len(rows):
             picked = Picker(streamed).take(rows)
         if len(rows):
-            yield self._assembled(len(rows), picked, None)
+            yield self._assemble(len(rows), picked, None)
 
     def _held_alone(self, held: HeldRows, matched: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
         rows = held.index.rows_of(matched)
@@ -151,9 +150,9 @@ class Probing:
         for start in range(0, len(rows), PIECE_ROWS):
             window = rows[start : start + PIECE_ROWS]
             for first, last in _pieces(sizes_of(held.sizes, window)):
-                yield self._assembled(last - first, None, held.take(window[first:last]))
+                yield self._assemble(last - first, None, held.take(window[first:last]))
 
-    def _assembled(
+    def _assemble(
         self, rows: int, streamed: pa.RecordBatch | None, held: pa.RecordBatch | None
     ) -> pa.RecordBatch:
         left, right = (held, streamed) if self.held_is_left else (streamed, held)

@@ -14,18 +14,14 @@ from .key_index import KeyIndex
 from .match_keys import Keys, MatchKeys, Positions
 
 _CHUNK_BYTES = 1 << 30
-"""Below what 32-bit offsets can count."""
+"""Below the limit of 32-bit offsets."""
 
 Sizes = int | Positions
 """Bytes of each row; one number when all have the same."""
 
 
 class HeldRows:
-    """Rows in memory, with the index of their keys. Immutable.
-
-    Args:
-        schema: of the columns that results have.
-    """
+    """Rows in memory, with the index of their keys. Immutable. ``schema``: of the columns that results have."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch], keys: MatchKeys, schema: pa.Schema) -> None:
         batches = [batch for batch in batches if batch.num_rows]
@@ -33,7 +29,7 @@ class HeldRows:
             [pa.nulls(0, kind) for kind in schema.types], schema=schema
         )
         self._rows = NumberedRows([only(batch, schema) for batch in batches])
-        self.index = _indexed(keys, batches)
+        self.index = _index_of(keys, batches)
         self.sizes = row_sizes(self._rows.batches)
         self.widest_bytes = largest(self.sizes)
 
@@ -99,8 +95,7 @@ def sizes_of(sizes: Sizes, rows: Positions, valid: NDArray[np.bool_] | None = No
     return found
 
 
-def _indexed(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> KeyIndex:
-    """The index of the rows that can match."""
+def _index_of(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> KeyIndex:
     parts = list(_parts(keys, batches))
     if not parts:
         return KeyIndex(Keys((), np.empty(0, np.uint64), exact=True))

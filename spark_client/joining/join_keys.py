@@ -46,10 +46,8 @@ class KeyForm:
 
     @classmethod
     def of(cls, left: pa.DataType, right: pa.DataType, where: str) -> KeyForm:
-        """The form for a pair of types.
-
-        Raises:
-            InvalidRequest: Spark does not compare them, or not without a cast that only the user can choose.
+        """The form for a pair of types. Raises InvalidRequest: Spark does not compare them, or not without a cast that
+        only the user can choose.
         """
         compared = _common(_plain(left), _plain(right))
         if compared is None:
@@ -63,10 +61,8 @@ class KeyForm:
         return cls(compared, pa.int64())
 
     def normal(self, column: pa.Array) -> pa.Array:
-        """A column without nulls in the normal form.
-
-        Raises:
-            InvalidRequest: the column's type is not the one for which this form was made.
+        """A column without nulls in the normal form. Raises InvalidRequest: the column's type is not the one for which
+        this form was made.
         """
         column = plain(column)
         if column.type != self.compared:

@@ -1,4 +1,4 @@
-"""What a join computes, apart from where its rows come from: keys, kind and the result's columns."""
+"""Join plans: keys, kind and the result's columns, apart from where the rows come from."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ class JoinPlan:
     schema: pa.Schema
 
     def side(self, *, left: bool) -> Side:
-        """What concerns one side."""
         keys, schema = (self.left, self.left_schema) if left else (self.right, self.right_schema)
         named = [column.left if left else column.right for column in self.columns]
         kept = {"left": left, "right": not left, "full": True}.get(self.how, False)
         exists = left and self.how in ("semi", "anti")
-        # Only what the result has is copied.
+        # Only the result's columns are copied.
         return Side(keys, pa.schema([schema.field(name) for name in named if name is not None]), kept, exists)
 
     def assembled(

@@ -63,7 +63,6 @@ class KeyIndex:
 
     @property
     def is_unique(self) -> bool:
-        """Whether each key has one row."""
         return self.entries == len(self._rows)
 
     def find(self, keys: Keys) -> Positions:

@@ -53,10 +53,8 @@ class Keys:
 
 @dataclass(frozen=True)
 class MatchKeys:
-    """The key columns of one side, and the form of each.
-
-    Args:
-        null_safe: null equals null, as by Spark's ``<=>``; otherwise a null matches nothing.
+    """The key columns of one side, and the form of each. ``null_safe``: null equals null, as by Spark's ``<=>``;
+    otherwise a null matches nothing.
     """
 
     names: tuple[str, ...]

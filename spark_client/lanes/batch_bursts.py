@@ -103,7 +103,7 @@ class BurstReader:
         view = memoryview(buffer).cast("B")
         view[:start] = self._schema_message
         self._body.fill(view[start:])
-        ends, checksums = self._said(view, start)
+        ends, checksums = self._announced_sums(view, start)
         if self._damage is not None and not ends:
             return
         source = pa.BufferReader(buffer.slice(0, ends[-1]) if ends else buffer)
@@ -139,7 +139,7 @@ class BurstReader:
         if batches:
             yield BatchBurst(batches, buffer.size, sums, metadata)
 
-    def _said(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
+    def _announced_sums(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
         """The ends and checksums of the messages up to the first damaged one, which is kept in ``_damage``.
 
         Both lists are empty if the server has sent no checksums.

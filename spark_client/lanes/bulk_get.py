@@ -109,12 +109,12 @@ class BulkReader:
                 raise NoBulkLane(f"{self._where} answered {kind!r}, which is not an Arrow stream")
             self._check_place()
             self._bursts = BurstReader(body, checked=self.headers.get(CHECKSUMS_HEADER) == CHECKSUMS)
-            # A little longer than the merge's deadline: the merge's error says what the server waits for.
+            # A little longer than the merge's deadline: the merge's error names the reason why the server waits.
             self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
             return self._bursts.schema
 
     def _check_place(self) -> None:
-        """Compare the answer's partition and first frame, if sent, with what was asked: the request may be damaged."""
+        """Compare the answer's partition and first frame, if sent, with the request, which may be damaged."""
         asked = self._asked
         wanted = {PARTITION_HEADER: f"{asked.dataset}/{asked.partition or 0}", FROM_TRAILER: str(asked.from_)}
         for name, value in wanted.items():

@@ -7,8 +7,8 @@ Before the upgrade
     this one does not speak the lane. A refusal of the server itself (token, drain) is raised.
 
 Sending
-    While the server takes nothing, ``write`` waits at most ``stall_seconds``; its error names what the server waits
-    for.
+    While the server takes nothing, ``write`` waits at most ``stall_seconds``; its error names the reason why the server
+    waits.
 
 Ending
     ``abandon`` shuts the connection down and resets it: the shutdown reaches the server even if a forked child still
@@ -202,14 +202,14 @@ class BulkWriter:
         except BaseException as error:
             try:
                 # Before ``abandon``: the server can say why it takes nothing only while the put is open.
-                translated = self._translated(error)
+                translated = self._translate(error)
             finally:
                 self.abandon()
             if translated is error:
                 raise
             raise translated from error
 
-    def _translated(self, error: BaseException) -> BaseException:
+    def _translate(self, error: BaseException) -> BaseException:
         detail = {"dataset": self._dataset, "server": self._where}
         name = f"the put to dataset {self._dataset!r}"
         if self._cancelled and isinstance(error, OSError | FlightShuffleError):

@@ -63,7 +63,7 @@ class CheckedMessages:
         return bytes(self.read_buffer(size).to_pybytes())
 
     def close(self) -> None:
-        """Arrow's decoder calls this; the body stays open."""
+        """For Arrow's decoder; the body stays open."""
 
     def _read_message(self) -> None:
         """Read the next message into ``_pieces``; an empty piece at the end of the body.

@@ -15,7 +15,7 @@ On the bulk lane
 On the gRPC lane
     pyarrow's client has one codec for a whole put. The samples of the first batch decide.
 
-What pays
+Worth it
     To shrink to ``MOST``; where the server runs on this host, to ``MOST_ON_THIS_HOST``. Measured over loopback, CPU
     seconds per GB to write, check and read, as it is and compressed: text that shrinks to 0.02 1.4 and 0.5, text that
     shrinks to 0.4 1.2 and 3.1, numbers that shrink to a half 1.0 and 3.6.
@@ -62,7 +62,7 @@ def shrinks(batch: Any, most: float) -> bool:
     before = after = 0.0
     for buffer in (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None):
         before += buffer.size
-        ratio = _sampled(codec, memoryview(buffer)) if buffer.size >= LEAST_BYTES else 1.0
+        ratio = _sample_ratio(codec, memoryview(buffer)) if buffer.size >= LEAST_BYTES else 1.0
         after += buffer.size * min(1.0, ratio)
     return after <= most * before and before > 0
 
@@ -108,7 +108,7 @@ class BufferCompressor:
     def _shrunk(self, number: int, data: Sequence[Part]) -> memoryview | None:
         # A buffer of this size is one piece: see ``messages``.
         whole = memoryview(data[0] if len(data) == 1 else b"".join(data))
-        if number in self._shrinks or _sampled(self._codec, whole) <= self._most:
+        if number in self._shrinks or _sample_ratio(self._codec, whole) <= self._most:
             shrunk = self._codec.compress(whole)
             if shrunk.size <= self._most * len(whole):
                 self._shrinks.add(number)
@@ -130,7 +130,6 @@ class _Out:
         self._small: list[Part] = []
 
     def add(self, *data: Part) -> None:
-        """The next buffer."""
         size_bytes = sum(map(len, data))
         padding_bytes = -size_bytes % _ALIGNMENT_BYTES
         self.places.append((self.size_bytes, size_bytes))
@@ -149,7 +148,7 @@ class _Out:
         return self._parts
 
 
-def _sampled(codec: Any, data: memoryview) -> float:
+def _sample_ratio(codec: Any, data: memoryview) -> float:
     """To which part of its size the middle of the data shrinks."""
     start = max(0, len(data) - SAMPLE_BYTES) // 2
     sample = data[start : start + SAMPLE_BYTES]
@@ -186,7 +185,6 @@ _V5 = 4
 
 
 def _header(header: IpcHeader, batch: Table, places: Sequence[tuple[int, int]], body_bytes: int) -> bytes:
-    """The header of the same batch with compressed buffers."""
     nodes = _vector(header, batch, 1)
     buffers_at = _NODES_AT + 4 + len(nodes) + 4
     fixed = _FIXED.pack(

@@ -5,9 +5,9 @@ the connection's own error if the connection broke before the answer was read.
 
 Waiting
     The socket does not block: a call that waits polls both directions. ``send`` waits at most ``stall_seconds`` until
-    the server takes a byte, ``finish`` as long for a byte of an answer. Python's signal handlers run meanwhile and
-    may end the wait (Ctrl-C, a killed task). So does ``Connection.interrupt``, from any thread, by ending the
-    connection. Each call first reads what has arrived: one system call, no wait.
+    the server takes a byte, ``finish`` as long for a byte of an answer. Python's signal handlers run meanwhile and may
+    end the wait (Ctrl-C, a killed task). So does ``Connection.interrupt``, from any thread, by ending the connection.
+    Each call first reads the bytes that have arrived: one system call, no wait.
 """
 
 from __future__ import annotations
@@ -42,10 +42,8 @@ class AnswerReader:
         self._came_bytes = 0
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse received bytes.
-
-        Raises:
-            ConnectionError: they are no answer, or all answers together exceed ``MAX_ANSWER_BYTES``.
+        """Parse received bytes. Raises ConnectionError: they are no answer, or all answers together exceed
+        ``MAX_ANSWER_BYTES``.
         """
         self._came_bytes += len(data)
         if self._came_bytes > MAX_ANSWER_BYTES:
@@ -146,7 +144,7 @@ class Duplex:
         return self._sock.sendmsg(itertools.islice(parts, PARTS_AT_ONCE))
 
     def _wait(self, events: int, until_seconds: float) -> bool:
-        """Wait for one of the events, and read what has arrived; whether there was any."""
+        """Wait for one of the events, and read the arrived bytes; whether there were any."""
         self._poll.register(self._sock, events)
         found = self._poll.poll(max(0.0, until_seconds - time.monotonic()) * 1000)
         if not found:
@@ -154,7 +152,7 @@ class Duplex:
         return self._listen() if found[0][1] & ~select.POLLOUT else False
 
     def _listen(self) -> bool:
-        """Read what has arrived, without waiting; whether there was any. Raises the server's error."""
+        """Read the arrived bytes, without waiting; whether there were any. Raises the server's error."""
         came = False
         while not self._answers.ended:
             try:

@@ -42,11 +42,7 @@ class EnvelopedBatches:
         self.schema: pa.Schema = self._messages.schema
 
     def take(self, envelope: pa.Buffer | None) -> BatchBurst | None:
-        """The batch of the next envelope; None if it has a dictionary.
-
-        Raises:
-            BadFrame: the message is damaged.
-        """
+        """The batch of the next envelope; None if it has a dictionary. Raises BadFrame: the message is damaged."""
         parts, checksum = self._envelopes.open(_view(envelope))
         self._file.add(parts.header, parts.body)
         if ipc_framing.IpcHeader(parts.header).kind is not MessageKind.RECORD_BATCH:

@@ -214,7 +214,7 @@ def _headers(file: io.BufferedReader) -> dict[str, str]:
     return headers
 
 
-def _announced(extension: str) -> deque[tuple[int, int]]:
+def _parse_sums(extension: str) -> deque[tuple[int, int]]:
     name, _, value = extension.partition("=")
     if name.strip() != CHECKSUMS:
         return deque()
@@ -257,7 +257,7 @@ class Body:
             self._left = int(size.strip(), 16)
         except ValueError:
             raise ConnectionResetError(f"{size[:20]!r} is not the size of a chunk") from None
-        self.announced = _announced(extension)
+        self.announced = _parse_sums(extension)
         if self.announced and sum([size_bytes for size_bytes, _ in self.announced]) != self._left:
             raise ConnectionResetError(f"a chunk of {self._left} bytes has messages of another size")
         if self._left == 0:
@@ -266,7 +266,6 @@ class Body:
 
     @property
     def between_chunks(self) -> bool:
-        """Whether a new chunk begins with the next byte."""
         return self._chunked and not self.ended and not self._left and not self._back
 
     def next_chunk_bytes(self) -> int:
@@ -313,10 +312,8 @@ class Body:
         """Arrow's decoder calls this; the connection stays open for the next stream."""
 
     def finish(self) -> None:
-        """Check that the HTTP body ends here, after Arrow's end marker.
-
-        Raises:
-            ConnectionResetError: it does not, or it ended without the marker.
+        """Check that the HTTP body ends here, after Arrow's end marker. Raises ConnectionResetError: it does not, or it
+        ended without the marker.
         """
         if self._back:
             raise ConnectionResetError("the body goes on after Arrow's end marker")

@@ -49,9 +49,9 @@ class BrokenStream(Unavailable):
 class BatchBurst:
     """Consecutive batches of one stream that were received together; at least one.
 
-    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums``
-    are those of the batches' messages, or empty if the lane does not see them. ``metadata`` has what each message says
-    beside its batch: a KeyValueMetadata (bulk lane), a Buffer (gRPC lane), or None.
+    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums`` are
+    those of the batches' messages, or empty if the lane does not see them. ``metadata`` has each message's own
+    metadata: a KeyValueMetadata (bulk lane), a Buffer (gRPC lane), or None.
     """
 
     batches: list[Batch]
@@ -88,11 +88,7 @@ class LaneReader(Protocol):
     """
 
     def open(self) -> pa.Schema:
-        """Wait for the schema.
-
-        Raises:
-            TimedOut: not within ``first_message_seconds``.
-        """
+        """Wait for the schema. Raises TimedOut: not within ``first_message_seconds``."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -103,10 +99,8 @@ class LaneReader(Protocol):
         """The server's totals, once ``read_burst`` has returned None."""
 
     def read_burst(self) -> BatchBurst | None:
-        """Wait for the next frame; its batch and those received with it. None at the confirmed end.
-
-        Raises:
-            BrokenStream: the connection ended.
+        """Wait for the next frame; its batch and those received with it. None at the confirmed end. Raises
+        BrokenStream: the connection ended.
         """
 
     def cancel(self) -> None:

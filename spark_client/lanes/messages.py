@@ -3,7 +3,7 @@
 Guarantee: the messages are those of pyarrow's DoPut for the same batches and options, byte for byte, dictionaries and
 their replacements included; only the schema's header may be padded to eight bytes. So the stored frames do not depend
 on the lane. The exception are buffers that a :class:`~.compression.BufferCompressor` has made smaller.
-``protocol.put_framing`` has what is sent before each message.
+``protocol.put_framing`` has the bytes before each message.
 
 How
     One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes through a
@@ -46,10 +46,8 @@ Part = bytes | memoryview
 
 
 class MessageWriter:
-    """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable.
-
-    Args:
-        codec: pyarrow's, for all buffers.
+    """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable. ``codec``:
+    pyarrow's, for all buffers.
     """
 
     def __init__(self, schema: pa.Schema, codec: str | None = None) -> None:
@@ -73,21 +71,17 @@ class MessageWriter:
         """Descriptor and schema as the first message. With ``checked`` all messages have checksums."""
         self._checked = checked
         start = wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header)
-        return [self._framed(start, self._header, descriptor=descriptor)]
+        return [self._frame(start, self._header, descriptor=descriptor)]
 
     def metadata_only(self, metadata: bytes) -> Part:
-        """A message without a batch."""
-        return self._framed(wire.field(_METADATA, metadata), metadata=metadata)
+        return self._frame(wire.field(_METADATA, metadata), metadata=metadata)
 
     def end(self) -> Part:
-        """The end of the put."""
         return end_of_put(self.running_crc32c)
 
     def add(self, batch: Any, metadata: bytes = b"") -> None:
-        """Encode a batch, after the dictionaries that it needs.
-
-        Raises:
-            pa.ArrowException: the batch has another schema, or cannot be encoded.
+        """Encode a batch, after the dictionaries that it needs. Raises pa.ArrowException: the batch has another schema,
+        or cannot be encoded.
         """
         self._metadata.append(metadata)
         self._writer.write_batch(batch)
@@ -100,10 +94,8 @@ class MessageWriter:
         return int(self._file.tell()) - self._taken_bytes
 
     def take(self) -> list[Part]:
-        """The waiting messages, ready to be sent.
-
-        Raises:
-            InvalidRequest: a message is larger than ``MAX_MESSAGE_BYTES``, Arrow Flight's own limit.
+        """The waiting messages, ready to be sent. Raises InvalidRequest: a message is larger than
+        ``MAX_MESSAGE_BYTES``, Arrow Flight's own limit.
         """
         self._file.flush()
         self._taken_bytes = int(self._file.tell())
@@ -128,10 +120,10 @@ class MessageWriter:
                 header, body = self.compressor.compressed(encoded, content) or (header, content)
         fields = wire.field(_HEADER, header) + (wire.field(_METADATA, metadata) if metadata else b"")
         head = wire.field_head(_BODY, sum(map(len, body)))
-        yield self._framed(fields + head, header, body, metadata=metadata)
+        yield self._frame(fields + head, header, body, metadata=metadata)
         yield from body
 
-    def _framed(
+    def _frame(
         self,
         start: bytes,
         header: Part = b"",

@@ -58,7 +58,7 @@ _SLICE_SECONDS = 0.05
 
 
 class StreamStalled(Unavailable):
-    """No progress before the deadline; the message says what the server waits for."""
+    """No progress before the deadline; the message names the reason why the server waits."""
 
     code = "stream_stalled"
 
@@ -104,7 +104,6 @@ class PartitionStream:
 
     @property
     def rows(self) -> int:
-        """Those received."""
         return self._received.rows
 
     @property
@@ -137,7 +136,7 @@ class PartitionStream:
             StaleTicket: the data was replaced.
             BrokenStream: every try failed; :class:`EmbeddedEnded`, if an embedded server does not answer.
             StreamStalled: no schema in time, or the stream was overdue when its connection timed out.
-            PartitionFailed: what was read does not agree with the server's totals.
+            PartitionFailed: the frames read do not agree with the server's totals.
             FlightShuffleError: the server's error, for example that the producer failed.
         """
         self.open()
@@ -265,7 +264,6 @@ class PartitionStream:
         self._acknowledging.opened(reading.headers, generation)
 
     def _ticket(self) -> Ticket:
-        """What a new connection asks for."""
         reader = self._acknowledging.reader
         received = self._received
         return Ticket(

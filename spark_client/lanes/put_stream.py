@@ -2,8 +2,8 @@
 
 Guarantee: :meth:`PutStream.commit` returns only after the server has accepted everything; every error carries the
 server's sentence if it sent one, and ends the stream. The rows that a ``shuffle`` producer sent on a stream that ends
-without ``commit`` (an exception, a killed process) are never visible. The lane (``writing``) does not change what is
-stored.
+without ``commit`` (an exception, a killed process) are never visible. The lane (``writing``) does not change the stored
+frames.
 
 When batches travel
     No reader sees a shuffle's batch before the seal, so on the bulk lane small ones may wait for later ones (up to 64
@@ -79,11 +79,9 @@ class PutStream:
             self.frames += 1
 
     def commit(self, *, last: bool = True) -> dict[str, Any]:
-        """Commit what was written, with its totals; the server's answer. What is written after a commit that is not
-        the ``last`` one is a changelog's next version.
-
-        Raises:
-            FlightShuffleError: the server did not confirm the commit; the message says why.
+        """Commit the written rows, with their totals; the server's answer. Rows written after a commit that is not the
+        ``last`` one are a changelog's next version. Raises FlightShuffleError: the server did not confirm the commit;
+        the message says why.
         """
         totals = Commit(self.rows, self.frames)
         answers = self._writing.finish(totals) if last else [self._writing.commit(totals)]
@@ -141,10 +139,8 @@ def _sent_bytes(batch: Any) -> int:
 
 def as_reader(data: Any) -> pa.RecordBatchReader:
     """A reader over a Table, RecordBatch, RecordBatchReader, iterable of RecordBatches, or object with
-    ``__arrow_c_stream__`` (Polars, DuckDB, pandas).
-
-    Raises:
-        InvalidRequest: ``data`` is none of these, or an empty iterable, which has no schema.
+    ``__arrow_c_stream__`` (Polars, DuckDB, pandas). Raises InvalidRequest: ``data`` is none of these, or an empty
+    iterable, which has no schema.
     """
     if isinstance(data, pa.RecordBatchReader):
         return data
@@ -194,28 +190,28 @@ async def put_async(
     else:
         reader = await asyncio.to_thread(as_reader, data)
         first, batches, schema = None, _in_threads(reader), reader.schema
-    stream = await _opened(server, command, schema, compression)
+    stream = await _open(server, command, schema, compression)
     try:
         if first is not None:
-            await _finished(stream.write, own_dictionaries(first), cancel=stream.cancel)
+            await _run_to_end(stream.write, own_dictionaries(first), cancel=stream.cancel)
         async for batch in batches:
-            await _finished(stream.write, own_dictionaries(batch), cancel=stream.cancel)
-        await _finished(stream.commit, cancel=stream.cancel)
+            await _run_to_end(stream.write, own_dictionaries(batch), cancel=stream.cancel)
+        await _run_to_end(stream.commit, cancel=stream.cancel)
     finally:
-        await _finished(stream.abandon)
+        await _run_to_end(stream.abandon)
     return int(stream.rows)
 
 
-async def _opened(
+async def _open(
     server: RemoteServer, command: PutCommand, schema: pa.Schema, compression: Compression
 ) -> PutStream:
     """An open stream, abandoned if this is cancelled meanwhile."""
     made: list[PutStream] = []
     try:
-        await _finished(lambda: made.append(PutStream(server, command, schema, compression=compression)))
+        await _run_to_end(lambda: made.append(PutStream(server, command, schema, compression=compression)))
     except asyncio.CancelledError:
         for stream in made:
-            await _finished(stream.abandon)
+            await _run_to_end(stream.abandon)
         raise
     return made[0]
 
@@ -225,7 +221,7 @@ async def _in_threads(reader: Any) -> AsyncIterator[Any]:
         yield batch
 
 
-async def _finished(
+async def _run_to_end(
     call: Callable[..., Any], *arguments: Any, cancel: Callable[[], None] = lambda: None
 ) -> Any:
     """The result of ``call``, run in a thread. A cancel of this calls ``cancel`` and waits for ``call``."""

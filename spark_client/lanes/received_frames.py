@@ -1,12 +1,12 @@
-"""What a stream has received of its partition, and whether that is what was asked for.
+"""The frames that a stream has received of its partition, compared with the request and the server's totals.
 
 Guarantee: :meth:`ReceivedFrames.fault` finds every difference between the batches received and the server's totals that
 the totals can show: frames that lack or are too many, other rows, another checksum, another range.
 
 Totals
     Of a read to the partition's end the server sends those of the whole partition, so rows and checksum are compared if
-    the read began at frame 0, over all connections. Of a read with ``until`` it sends those of what the last connection
-    was asked for (``transfer.frame_ranges``), so they are compared for that connection. The frames are counted in both.
+    the read began at frame 0, over all connections. Of a read with ``until`` it sends those of the last connection's
+    range (``transfer.frame_ranges``), so they are compared for that connection. The frames are counted in both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class ReceivedFrames:
 
     @property
     def count(self) -> int:
-        """How many frames have been received."""
         return self.next_frame - self.start
 
     def ask(self) -> None:
@@ -43,7 +42,6 @@ class ReceivedFrames:
             self._rows_before, self._crc32c = self.rows, 0
 
     def add(self, burst: BatchBurst) -> None:
-        """A burst has been received."""
         self.next_frame += len(burst.batches)
         self.rows += sum([batch.num_rows for batch in burst.batches])
         if len(burst.checksums) != len(burst.batches):
@@ -62,7 +60,7 @@ class ReceivedFrames:
         return self.next_frame < self._end(totals)
 
     def fault(self, totals: ReadTotals, headers: Mapping[str, str]) -> str | None:
-        """Why the frames, of which none lacks, are not what was asked for; None if they are."""
+        """Why the frames, of which none lacks, differ from the request; None if they do not."""
         began, until = headers.get(FROM_TRAILER), headers.get(UNTIL_TRAILER)
         ranged = self.until is not None
         is_wrong = (

@@ -1,7 +1,7 @@
 """A changelog's snapshot or deltas, read whole or an error; or its versions as they come, each step whole.
 
 Guarantee: a snapshot and deltas end with None only after the batch that the server marked as the last of the one
-version that they are of, and after totals that agree with what this connection gave. A *step* of a followed changelog
+version that they are of, and after totals that agree with this connection's batches. A *step* of a followed changelog
 is all batches of one version; it is returned after its last batch has arrived, and each version's changes are in
 exactly one step, in the order of versions. All of it is of one generation.
 
@@ -10,7 +10,7 @@ Marks
     lane, in ``app_metadata`` (JSON) on the gRPC lane. A batch without a version is an error.
 
 Resuming
-    A follower whose connection broke asks again for what comes after its last complete step; batches of a step that
+    A follower whose connection broke asks again for the versions after its last complete step; batches of a step that
     was cut are dropped, and come again. Its silence is no failure: after ``stall_seconds`` without a change it asks
     again on a new connection, which costs no try.
 
@@ -79,8 +79,7 @@ class VersionStream(PartitionStream):
     ``version`` is that of the batches read so far, None before the first; of a follower, that of the last whole step.
 
     Args:
-        ticket: its ``versions`` say what to read; with ``follow``, :meth:`read_step` reads it, else ``read_burst`` or
-            ``read``.
+        ticket: its ``versions`` are read; with ``follow``, :meth:`read_step` reads it, else ``read_burst`` or ``read``.
     """
 
     def __init__(
@@ -133,10 +132,10 @@ class VersionStream(PartitionStream):
             step = self._step
             if step is None:
                 if not self._may_begin(mark.version):
-                    raise self._misplaced(mark)
+                    raise self._misplaced_error(mark)
                 step = self._step = Step(mark.version)
             elif mark.version != step.version:
-                raise self._misplaced(mark)
+                raise self._misplaced_error(mark)
             if self._wanted.follow:
                 step.batches.append(batch)
             if mark.last:
@@ -202,7 +201,7 @@ class VersionStream(PartitionStream):
     def _position(self) -> str:
         return "its start" if self.version is None else f"version {self.version}"
 
-    def _misplaced(self, mark: Mark) -> PartitionFailed:
+    def _misplaced_error(self, mark: Mark) -> PartitionFailed:
         return PartitionFailed(
             f"{self.name} gave a batch of version {mark.version} after version "
             f"{self.version if self._step is None else self._step.version}, where it had no place: what was read "

@@ -1,4 +1,4 @@
-"""Which lane a put takes.
+"""The choice of a put's lane.
 
 Guarantee: the lane is chosen before any of the put is sent; until then a server that is away for a moment is asked
 again (``connection.transport``). A put that breaks later is not tried on the other lane, because only its caller knows
@@ -91,10 +91,8 @@ def open_writing(
 
 
 def places_of(server: RemoteServer, *, once: bool = False) -> tuple[str, ...]:
-    """The server's places, from its last answer; empty if it has none.
-
-    Raises:
-        FlightShuffleError: the server could not be asked.
+    """The server's places, from its last answer; empty if it has none. Raises FlightShuffleError: the server could not
+    be asked.
     """
     known = _known(server)
     if not known.places and time.monotonic() >= known.until_seconds:

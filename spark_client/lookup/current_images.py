@@ -1,9 +1,9 @@
-"""Keeps images of streaming queries current between their micro-batches, so that a micro-batch finds most of what has
-changed since the last one on its host.
+"""Keeps images of streaming queries current between their micro-batches, so that a micro-batch finds most changes since
+the last one on its host.
 
 A thread of each process that has used an image asks the server every ``EVERY_SECONDS`` for the newest version, and
-fetches what changed, until ``IDLE_SECONDS`` after the last use, or an error: the next use then fetches by itself, and
-says what is wrong. After each fetch it pauses ``PAUSE`` times as long as that took. Of the processes of a host one
+fetches the changes, until ``IDLE_SECONDS`` after the last use, or an error: the next use then fetches by itself, and
+raises the error. After each fetch it pauses ``PAUSE`` times as long as that took. Of the processes of a host one
 fetches at a time.
 """
 
@@ -33,7 +33,7 @@ class _Used:
 
 
 class CurrentImages:
-    """See the module. Thread-safe; a forked child begins with none."""
+    """The images and the thread of one process. Thread-safe; a forked child begins with none."""
 
     def __init__(self) -> None:
         self._begin()

@@ -1,4 +1,4 @@
-"""A host's images of a content: one process fetches what changed, all map.
+"""A host's images of a content: one process fetches the changes, all map.
 
 Guarantee: :meth:`HostImages.at` gives the image of exactly the version that is asked for, or raises. Of all processes
 of a host that need a version at the same time, one asks the server; a process that was killed at any point leaves
@@ -100,11 +100,9 @@ class HostImages:
         )
 
     def advance(self) -> None:
-        """Fetch what has changed since the newest image of this host, unless there is none, or another process
-        fetches. Never a snapshot: that is for a version that is wanted.
-
-        Raises:
-            FlightShuffleError, OSError: the server, or the host, does not allow it.
+        """Fetch the changes since the newest image of this host, unless there is none, or another process fetches.
+        Never a snapshot: that is for a version that is wanted. Raises FlightShuffleError, OSError: the server, or the
+        host, does not allow it.
         """
         version = self.content.source.upper()
         layers = stack(self._names(), version)

@@ -1,11 +1,11 @@
-"""An image: what lookups see of a changelog at one version, as layers one above the other.
+"""An image: the rows of a changelog at one version, for lookups, as layers one above the other.
 
 Guarantee: :meth:`Image.find` gives the rows of each key from the topmost layer that has the key, and from no other:
 these are the rows at the image's version (``layers``). :func:`merged` changes no answer.
 
-A delta becomes a layer by :func:`changed`: the rows of its keys before the delta, plus what it asserts, minus what it
-retracts. Rows are told apart by hashes, and compared; where a comparison shows a collision, or a retracted row is not
-there, the function raises :class:`Unsure`, and the caller takes a snapshot instead.
+A delta becomes a layer by :func:`changed`: the rows of its keys before the delta, plus its assertions, minus its
+retractions. Rows are told apart by hashes, and compared; where a comparison shows a collision, or a retracted row is
+not there, the function raises :class:`Unsure`, and the caller takes a snapshot instead.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class Image:
         return Matches(positions[order], layers[order], rows[order])
 
     def take(self, matches: Matches, columns: slice) -> pa.RecordBatch:
-        """These columns of the rows, in order."""
         used = np.unique(matches.layers).tolist() or [0]
         if len(used) == 1:
             return self.layers[used[0]].take(matches.rows, columns)
@@ -152,7 +151,7 @@ def _where_all_before_went(
 
 @dataclass(frozen=True)
 class LayerRows:
-    """What ``write_layer`` writes; its arguments of these names."""
+    """The rows for ``write_layer``, as its arguments of these names."""
 
     batches: Iterator[pa.RecordBatch]
     live: int | None = None

@@ -3,7 +3,7 @@
 Guarantee: :meth:`Layer.find` gives exactly the rows whose keys equal the wanted ones; a collision of hashes costs a
 comparison. A file that :meth:`Layer.over` accepts is as :func:`write_layer` wrote it.
 
-What a layer has
+Contents
     A *whole* layer (``after`` is None) has all rows at ``version``. Another one has, of each key with a row that
     changed after version ``after``, all rows at ``version``; a key that has none there is *gone*: the layer has one row
     with this key, and nulls. Rows of gone keys come last, from row number ``live`` on. So a key that is in a layer is
@@ -57,11 +57,9 @@ Positions = NDArray[np.int64]
 
 
 class LayerSink(Protocol):
-    """Where a layer is written."""
+    """The file that a layer is written to."""
 
-    def write(self, data: Any, /) -> int:
-        """Append all of the data."""
-        ...
+    def write(self, data: Any, /) -> int: ...
 
 
 _HASH = np.uint64(MAX_ROWS * (MAX_ROWS - 1))
@@ -79,14 +77,13 @@ class Index:
         """The index of rows with these hashes, numbered from ``first`` on."""
         entries = np.arange(first, first + len(hashes), dtype=np.uint64)
         entries |= hashes & _HASH
-        return cls(_sorted(entries))
+        return cls(_sort(entries))
 
     @classmethod
     def joined(cls, parts: Sequence[Index]) -> Index:
-        """One index of several."""
         entries = np.concatenate([np.empty(0, np.uint64), *(part.entries for part in parts)])
         # Timsort finds the sorted runs, and only merges them.
-        return cls(_sorted(entries, "stable"))
+        return cls(_sort(entries, "stable"))
 
     @classmethod
     def in_order(cls, parts: Sequence[Index]) -> Sequence[Index]:
@@ -101,7 +98,6 @@ class Index:
 
     @property
     def numbers(self) -> Positions:
-        """The number of each entry's row."""
         return (self.entries & _NUMBER).astype(np.int64)
 
     def filtered(self, kept: NDArray[np.bool_], first: int) -> Index:
@@ -124,7 +120,7 @@ class Index:
         return hits, low, counts
 
 
-def _sorted(entries: NDArray[np.uint64], kind: Literal["stable"] | None = None) -> NDArray[np.uint64]:
+def _sort(entries: NDArray[np.uint64], kind: Literal["stable"] | None = None) -> NDArray[np.uint64]:
     """The entries, sorted in place. Those of a snapshot by the changelog's own key are so already."""
     if (entries[1:] < entries[:-1]).any():
         entries.sort(kind=kind)
@@ -214,10 +210,8 @@ class Layer:
 
     @classmethod
     def over(cls, data: pa.Buffer, *, check: bool = True) -> Layer:
-        """The layer in these bytes; ``check`` the rows and the index, too, not only the footer.
-
-        Raises:
-            PartitionFailed: they are not what was written.
+        """The layer in these bytes; ``check`` the rows and the index, too, not only the footer. Raises PartitionFailed:
+        they differ from the written ones.
         """
         if data.size >= _END.size:
             length, checksum, magic = _END.unpack(data.slice(data.size - _END.size).to_pybytes())
@@ -248,7 +242,6 @@ class Layer:
         return positions[equal], rows[equal]
 
     def take(self, rows: Positions, columns: slice) -> pa.RecordBatch:
-        """These columns of these rows, in this order."""
         picked, order = [], list[Positions]()
         places = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(places).tolist():
@@ -270,7 +263,6 @@ class Layer:
             yield Keys.of(chunk.columns[: self.key_count])
 
     def filtered(self, kept: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
-        """The rows whose flags are set, in their order."""
         for chunk, start in zip(self.chunks, self._starts[:-1].tolist(), strict=True):
             window = kept[start : start + chunk.num_rows]
             if window.all():
@@ -295,7 +287,7 @@ class Layer:
 
 
 class _Summed:
-    """A file for Arrow's writer that counts and sums up what goes through."""
+    """A file for Arrow's writer that counts and sums up the bytes that go through."""
 
     closed = False
 
@@ -317,10 +309,10 @@ class _Summed:
         self.write(bytes(-self.size_bytes % _ALIGNED_BYTES))
 
     def flush(self) -> None:
-        """Arrow's writer calls this."""
+        """For Arrow's writer."""
 
     def close(self) -> None:
-        """Arrow's writer calls this."""
+        """For Arrow's writer."""
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:

@@ -1,4 +1,4 @@
-"""What a lookup keeps of a changelog on each host, as a value that is pickled into tasks."""
+"""The keys and values of a changelog that a lookup keeps on each host, as a value that is pickled into tasks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ class VersionSource(Protocol):
     """One generation of a changelog, at a server. Pickles."""
 
     @property
-    def name(self) -> str:
-        """The changelog's, for messages."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def identity(self) -> str:
@@ -80,7 +78,6 @@ class LookupContent:
 
     @cached_property
     def values(self) -> pa.Schema:
-        """The value columns."""
         return pa.schema(list(self.declared.schema)[len(self.keys) :])
 
     @cached_property
@@ -91,10 +88,7 @@ class LookupContent:
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the changelog as rows of a layer, without those with a null key, which equal nothing; a column
-        ``_diff`` stays the last one.
-
-        Raises:
-            InvalidRequest: a value does not fit its type in Spark.
+        ``_diff`` stays the last one. Raises InvalidRequest: a value does not fit its type in Spark.
         """
         kept = present([batch.column(key) for key in self.keys])
         if kept is not None:

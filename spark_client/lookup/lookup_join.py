@@ -41,7 +41,7 @@ def probe(image: Image, forms: Sequence[KeyForm], columns: Sequence[pa.Array]) -
 
 @dataclass(frozen=True)
 class Join:
-    """What a task does with each batch.
+    """The join of a task's batches.
 
     Args:
         keys: the left side's key columns.
@@ -56,17 +56,16 @@ class Join:
     schema: pa.Schema
 
     def run(self, batch: pa.RecordBatch, image: Image) -> Iterator[pa.RecordBatch]:
-        """The batch's rows with their values."""
         matches = probe(image, self.forms, [batch.column(key) for key in self.keys])
         counts = np.bincount(matches.positions, minlength=batch.num_rows)
         before = np.concatenate([[0], np.cumsum(counts)])
         shown = np.maximum(counts, 1) if self.how == "left" else counts
-        left = _ordered(batch, self.first)
+        left = _reorder(batch, self.first)
         for rows, within in expanded(shown, PIECE_ROWS):
             numbers = np.where(counts[rows] > 0, before[rows] + within, -1)
-            yield self._joined(left, image, rows, matches, numbers)
+            yield self._join(left, image, rows, matches, numbers)
 
-    def _joined(
+    def _join(
         self, left: pa.RecordBatch, image: Image, rows: Positions, matches: Matches, numbers: Positions
     ) -> pa.RecordBatch:
         if len(rows) != left.num_rows or (rows != np.arange(len(rows))).any():
@@ -80,6 +79,6 @@ class Join:
         return pa.RecordBatch.from_arrays([*left.columns, *taken.columns], schema=self.schema)
 
 
-def _ordered(batch: pa.RecordBatch, first: Sequence[str]) -> pa.RecordBatch:
+def _reorder(batch: pa.RecordBatch, first: Sequence[str]) -> pa.RecordBatch:
     rest = [name for name in batch.schema.names if name not in first]
     return batch.select([*first, *rest])

@@ -64,7 +64,6 @@ class JoinTask:
     chosen: Chosen
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The task's batches, joined with one image."""
         image: Image | None = None
         for batch in batches:
             image = image or self.chosen.image(self.content)
@@ -84,10 +83,8 @@ class ValueTask:
         self._image: Image | None = None
 
     def __call__(self, *columns: Any) -> Any:
-        """The value of each row.
-
-        Raises:
-            InvalidRequest: another number of columns than keys, or a key with several rows.
+        """The value of each row. Raises InvalidRequest: another number of columns than keys, or a key with several
+        rows.
         """
         content = self._content
         if len(columns) != len(content.keys):

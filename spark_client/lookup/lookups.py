@@ -74,7 +74,6 @@ class Lookups:
         owner.at_close(self._close)
 
     def join(self, df: DataFrame, name: str, on: On, how: How, as_of: int | None) -> DataFrame:
-        """``ShuffleClient.lookup``."""
         where = f"lookup in {name!r}"
         if how not in ("left", "inner"):
             raise InvalidRequest(f"{where}: how is 'left' or 'inner', not {how!r}")
@@ -109,7 +108,6 @@ class Lookups:
         as_of: int | None,
         spark: SparkSession,
     ) -> Any:
-        """``ShuffleClient.lookup_udf``."""
         from pyspark.sql.functions import arrow_udf  # noqa: PLC0415 - Spark 4.0 has none
 
         where = f"lookup in {name!r}"

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenLayers:
-    """See the module. Thread-safe; a forked child keeps what its parent had mapped."""
+    """The layers of one process. Thread-safe; a forked child keeps its parent's."""
 
     def __init__(self) -> None:
         self._open: OpenFiles[Layer] = OpenFiles("lookups: closes files")
@@ -54,7 +54,7 @@ class OpenLayers:
         self._checked.add((key, file.inode))
 
     def close(self) -> None:
-        """Close all files. What is in use stays readable."""
+        """Close all files. Layers in use stay readable."""
         self._open.close()
 
 

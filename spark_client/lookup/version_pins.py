@@ -1,4 +1,4 @@
-"""Which version a task looks up in.
+"""Pins: the version that a task looks up in.
 
 Guarantee: all tasks of a micro-batch, on all hosts and in all its runs, look up in one version, the newest when the
 first of them asked: a *pin*, a hold at the server whose name is made of the query's id and the batch's. So a batch
@@ -73,7 +73,7 @@ def version_of(content: LookupContent, batch: MicroBatch) -> int:
         NotFound: the changelog was dropped, or created again.
         Unavailable: the server, or the process that asks it, took too long.
     """
-    return _noted(content, f"{_prefix(content, batch)}{batch.number:014x}", batch)
+    return _note_pin(content, f"{_prefix(content, batch)}{batch.number:014x}", batch)
 
 
 def version_of_application(content: LookupContent, name: str) -> int:
@@ -81,7 +81,7 @@ def version_of_application(content: LookupContent, name: str) -> int:
     :func:`version_of`.
     """
     digest = _digest(f"{content.source.identity} {name}")
-    return _noted(content, f"{content.application}-{digest}a", application_pin(content, name))
+    return _note_pin(content, f"{content.application}-{digest}a", application_pin(content, name))
 
 
 def application_pin(content: LookupContent, name: str) -> str:
@@ -89,7 +89,7 @@ def application_pin(content: LookupContent, name: str) -> str:
     return f"lookup.{content.application}.{name}."
 
 
-def _noted(content: LookupContent, key: str, pin: MicroBatch | str) -> int:
+def _note_pin(content: LookupContent, key: str, pin: MicroBatch | str) -> int:
     with _lock:
         if (known := _known.get(key)) is not None:
             return known

@@ -25,7 +25,7 @@ from .merged import merge
 
 @dataclass(frozen=True)
 class Portion:
-    """What one server holds of a dataset. All portions of a partition, in any order, are the partition.
+    """The part of a dataset that one server holds. All portions of a partition, in any order, are the partition.
 
     Args:
         locations: of equal copies, between which a reader may resume; without the paths of partitions.
@@ -61,10 +61,8 @@ class DatasetRef:
 
     @classmethod
     def find(cls, server: RemoteServer, dataset: str, generation: str | None = None) -> Self:
-        """Ask the server for the locations of this generation, or of the name's present one.
-
-        Raises:
-            NotFound: the server has no such dataset.
+        """Ask the server for the locations of this generation, or of the name's present one. Raises NotFound: the
+        server has no such dataset.
         """
         with about(dataset, server.location):
             found = cls.of(server, dataset, server.flight_info(dataset))
@@ -98,10 +96,8 @@ class DatasetRef:
         return cls(server, dataset, generation, (Portion(tuple(answer["read_locations"]), bytes(filled)),))
 
     def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
-        """The slices of these partitions, of about ``target_bytes``, each as first frame, end and stored bytes.
-
-        Raises:
-            FlightShuffleError: as ``RemoteServer.action``.
+        """The slices of these partitions, of about ``target_bytes``, each as first frame, end and stored bytes. Raises
+        FlightShuffleError: as ``RemoteServer.action``.
         """
         request = PlanRequest(self.dataset, target_bytes, self.generation, tuple(partitions))
         found: dict[int, list[tuple[int, int, int]]] = {}
@@ -115,10 +111,8 @@ class DatasetRef:
         return [place + path if place.startswith("http") else place for place in portion.locations]
 
     def stream(self, partition: int, first: int = 0, until: int | None = None) -> PartitionStream:
-        """The stream of the partition, or of its frames from ``first`` to before ``until``, not opened yet.
-
-        Raises:
-            ValueError: the dataset has several portions: numbers of frames are those of one.
+        """The stream of the partition, or of its frames from ``first`` to before ``until``, not opened yet. Raises
+        ValueError: the dataset has several portions: numbers of frames are those of one.
         """
         (portion,) = self.portions
         return self._stream(portion, partition, first, until)

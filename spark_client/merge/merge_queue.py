@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Nothing(Enum):
-    """What :meth:`MergeQueue.take` answers when it has no item."""
+    """The answer of :meth:`MergeQueue.take` when it has no item."""
 
     WAIT = "nothing yet; the next change that matters will wake"
     END = "every stream has ended and everything was taken"
@@ -170,10 +170,8 @@ class MergeQueue(Generic[T]):
     # The consumer's side.
 
     def take(self) -> T | Nothing:
-        """The next item, ``END``, or ``WAIT``: then the call that brings an item, an end or an error wakes.
-
-        Raises:
-            BaseException: the first error, at each call; errors of our tree as a fresh instance.
+        """The next item, ``END``, or ``WAIT``: then the call that brings an item, an end or an error wakes. Raises
+        BaseException: the first error, at each call; errors of our tree as a fresh instance.
         """
         self.check()
         self._consumer_waits = False

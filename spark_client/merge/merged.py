@@ -20,8 +20,8 @@ Ending
     deadline; it is a daemon and holds only that connection. In a forked child ``next`` raises ``ForkedProcess``.
 
 Deadlines
-    Only a waiting consumer checks them, every half second. An overdue stream fails the merge, with an error that
-    names what the server waits for.
+    Only a waiting consumer checks them, every half second. An overdue stream fails the merge, with an error that names
+    the reason why the server waits.
 """
 
 from __future__ import annotations

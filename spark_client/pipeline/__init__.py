@@ -18,12 +18,12 @@ Where the steps are
     ``finishing``         ``toDF``, ``result``, ``collect``, ``persist``, ``explain``: runs the plan
     ====================  ==========================================================================================
 
-What runs where
+Processes
     One Python worker runs consecutive stages in one pass: before the first exchange as a ``mapInArrow`` over the
-    DataFrame or over what it reads of a scan, after one over what it reads from the service. If an exchange is the
+    DataFrame or over its part of a scan, after one over rows that it reads from the service. If an exchange is the
     first step over a DataFrame, Spark hashes its keys; after a stage or a scan the task does (``placement.hashing``).
 
-What runs when
+Jobs
     ``toDF`` runs one Spark job for each exchange, drops each dataset when the last job that reads it has sealed, and
     returns when all have. An exchange that a plan uses several times runs once. Each use of the DataFrame runs the
     stages after the last exchange. ``jobs.results`` says when the last datasets are dropped. ``collect`` runs one more

@@ -1,4 +1,4 @@
-"""What ``aggregate`` is asked for: columns, functions and names of results, checked against the columns' types."""
+"""The arguments of ``aggregate``: columns, functions and names of results, checked against the columns' types."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ class WantedResult:
 def aggregations_wanted(
     aggregations: Aggregations, named: Mapping[str, Any], stage: str
 ) -> Iterator[WantedResult]:
-    """The results, in their order.
-
-    Raises:
-        InvalidRequest: another form, an unknown function, or a pair of other than two.
+    """The results, in their order. Raises InvalidRequest: another form, an unknown function, or a pair of other than
+    two.
     """
     if not isinstance(aggregations, Mapping):
         raise InvalidRequest(
@@ -81,10 +79,8 @@ def _function(name: Any, stage: str) -> str:
 def computed(
     wanted: WantedResult, column: tuple[StructField, pa.DataType] | None, stage: str
 ) -> tuple[StructField, Computed]:
-    """The result's column in Spark, and how it is computed from ``column``, which is None for rows.
-
-    Raises:
-        InvalidRequest: the function cannot take the column.
+    """The result's column in Spark, and how it is computed from ``column``, which is None for rows. Raises
+    InvalidRequest: the function cannot take the column.
     """
     function = FUNCTIONS[wanted.function]
     if column is None:

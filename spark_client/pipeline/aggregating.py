@@ -72,41 +72,39 @@ def aggregate(
     _check_grouped(steps, keys, stage)
     asked = tuple(each.column for each in wanted if each.column != "*")
     columns = dict(zip(asked, find_keys(steps, asked, stage), strict=True))
-    found = [_computed(steps, each, columns, stage) for each in wanted]
+    found = [_compute(steps, each, columns, stage) for each in wanted]
     fields = [*_fields(steps, keys), *(field for field, _ in found)]
     struct = declared_struct(steps.spark, StructType(fields), stage)
-    grouped, reduction, results = _reduced(steps, keys, found, stage, partitions)
+    grouped, reduction, results = _reduce(steps, keys, found, stage, partitions)
     declared = Declared(stage, arrow_schema(steps.spark, struct, stage))
     return with_stage(grouped, FinalStage(reduction, results, declared), struct)
 
 
-def _reduced(
+def _reduce(
     steps: AnySteps,
     keys: tuple[str, ...],
     found: list[tuple[StructField, Computed]],
     stage: str,
     partitions: SupportsIndex | None,
 ) -> tuple[AnySteps, Reduction, tuple[ResultColumn, ...]]:
-    """Rows of states in partitions by the keys, what merges them there, and the results of the merged."""
+    """Rows of states in partitions by the keys, the functions that merge them there, and the results of the merged."""
     counted = {how.distinct for _, how in found if how.distinct}
     apart = next(iter(counted)) if len(counted) == 1 and not counted <= set(keys) else None
     counts = [how for _, how in found if how.distinct is None or how.distinct != apart]
     states: list[StateColumn] = list(dict.fromkeys(state for how in counts for state in how.states))
     if apart is None:
-        grouped, reduction = _grouped(
-            steps, keys, (), tuple(states), stage, partitions=partitions, placed=keys
-        )
+        grouped, reduction = _group(steps, keys, (), tuple(states), stage, partitions=partitions, placed=keys)
         return grouped, reduction, results_of(found, states)
     # Groups by the column, too, which need no lists: then there is a row for each of its values to be counted.
     wider = (*keys, apart)
-    grouped, reduction = _grouped(
+    grouped, reduction = _group(
         steps, wider, (), tuple(states), stage, partitions=partitions, placed=keys or wider
     )
     merging = MergeStage(reduction, Declared(f"{stage}, different values", reduction.schema))
     merged = with_stage(grouped, merging, grouped.leg.struct)
     names = reduction.schema.names[len(wider) :]
     again = [Again(name, state) for name, state in zip(names, states, strict=True)]
-    grouped, reduction = _grouped(
+    grouped, reduction = _group(
         merged, keys, (), (*again, Present(apart)), stage, partitions=partitions, placed=keys
     )
     return grouped, reduction, results_of(found, states, apart)
@@ -119,7 +117,7 @@ def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None) -
     _check_grouped(steps, keys, stage)
     named = set(keys)
     carried = tuple(name for name in steps.leg.schema.names if name not in named)
-    grouped, reduction = _grouped(steps, keys, carried, (), stage, partitions=partitions, placed=keys)
+    grouped, reduction = _group(steps, keys, carried, (), stage, partitions=partitions, placed=keys)
     declared = Declared(stage, steps.leg.schema, by_name=True)
     return with_stage(grouped, FinalStage(reduction, (), declared), steps.leg.struct)
 
@@ -134,7 +132,7 @@ def _fields(steps: Steps, names: Sequence[str]) -> list[StructField]:
     return [steps.leg.fields[name] for name in names]
 
 
-def _computed(
+def _compute(
     steps: Steps, wanted: WantedResult, columns: Mapping[str, str], stage: str
 ) -> tuple[StructField, Computed]:
     """The result's column in Spark, and how it is computed."""
@@ -148,7 +146,7 @@ def _computed(
     return result, how
 
 
-def _grouped(
+def _group(
     steps: AnySteps,
     keys: tuple[str, ...],
     carried: tuple[str, ...],
@@ -158,7 +156,7 @@ def _grouped(
     partitions: SupportsIndex | None,
     placed: tuple[str, ...],
 ) -> tuple[AnySteps, Reduction]:
-    """The rows, reduced by each task, in partitions by the keys ``placed``; and what merges them there."""
+    """The rows, reduced by each task, in partitions by the keys ``placed``; and the functions that merge them there."""
     if isinstance(partitions, str | list | tuple):
         raise InvalidRequest(
             f"{stage}: partitions is a number, not {partitions!r}; keys are named before it", stage=stage
@@ -218,7 +216,6 @@ def _keeps(stage: Stage, columns: set[str]) -> bool:
 
 
 def _free_names(count: int, taken: set[str]) -> list[str]:
-    """Names of states that no column has."""
     prefix = "state"
     while any(name.startswith(prefix) for name in taken):
         prefix = f"_{prefix}"

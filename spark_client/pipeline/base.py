@@ -1,4 +1,4 @@
-"""What every step of a pipeline stands on: the steps before it, and the checks of functions, schemas and columns."""
+"""The base of every step of a pipeline: the steps before it, and the checks of functions, schemas and columns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class Steps:
 
     @property
     def schema(self) -> StructType:
-        """The schema of the rows after the last step."""
         return self.leg.struct
 
 
@@ -55,7 +54,7 @@ def case_sensitive(steps: Steps) -> bool:
 def declare(
     steps: Steps, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
 ) -> tuple[StructType, Declared]:
-    """What a stage of the function gives."""
+    """The declared result of a stage of the function."""
     if not callable(fn):
         raise InvalidRequest(f"{stage_name(steps, method)}: {fn!r} is not a function")
     name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}")

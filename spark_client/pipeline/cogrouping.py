@@ -27,7 +27,7 @@ AnySteps = TypeVar("AnySteps", bound=Steps)
 
 @dataclass(frozen=True, eq=False)
 class Cogrouped(Generic[AnySteps]):
-    """What :meth:`Pipeline.cogroup` gives."""
+    """The result of :meth:`Pipeline.cogroup`."""
 
     left: AnySteps
     right: Steps
@@ -113,7 +113,9 @@ class _End:
         return key_types(self.steps.leg.schema, self.keys)
 
     def side(self, compared: Types, wanted: Types | None) -> tuple[PlanPart, GroupedSide]:
-        """What the tasks read, placed by the hashes of the ``wanted`` types, and how they group it."""
+        """The exchange that the tasks read, placed by the hashes of the ``wanted`` types, and how they group
+        its rows.
+        """
         (part,) = self.steps.leg.parts
         exchange = self.exchange
         if wanted is not None:

@@ -53,7 +53,7 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
         fields.append(StructField(one.name, kind, one.nullable or another.nullable, one.metadata))
     struct = StructType(fields)
     declared = Declared(stage, arrow_schema(steps.spark, struct, stage))
-    parts = [part for leg in (steps.leg, other.leg) for part in _aligned(leg, struct, declared).parts]
+    parts = [part for leg in (steps.leg, other.leg) for part in _align(leg, struct, declared).parts]
     return replace(steps, leg=Leg(tuple(parts), struct, declared))
 
 
@@ -112,8 +112,7 @@ def count_rows(steps: Steps) -> int:
         return sum(row[0] for row in counts.collect())
 
 
-def _aligned(leg: Leg, struct: StructType, declared: Declared) -> Leg:
-    """The leg's rows with these columns."""
+def _align(leg: Leg, struct: StructType, declared: Declared) -> Leg:
     if leg.declared.schema.equals(declared.schema, check_metadata=True) and leg.struct == struct:
         return leg
     return leg.with_stage(AlignStage(declared), struct)

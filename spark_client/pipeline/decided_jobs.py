@@ -1,8 +1,8 @@
 """Decides the Spark jobs of a run before the first of them runs; asks neither Spark nor a server.
 
-Guarantee: each exchange that the run needs, and that is not there, is written by one job, after the jobs that write
-what it reads. After its last reader an exchange is released, unless it is persisted or the run is for it. A run that
-has lost datasets is decided again, with fewer that are there.
+Guarantee: each exchange that the run needs, and that is not there, is written by one job, after the jobs that write its
+inputs. After its last reader an exchange is released, unless it is persisted or the run is for it. A run that has lost
+datasets is decided again, with fewer that are there.
 
 Jobs
     The exchanges that one leg reads, of both sides of a join or of the parts of a union, are written by one job, if
@@ -34,7 +34,7 @@ class ExchangeRead:
 
 @dataclass(frozen=True)
 class ExchangeWrite:
-    """An exchange that a job writes, the leg whose rows it sends, and what the leg's tasks read."""
+    """An exchange that a job writes, the leg whose rows it sends, and the exchanges that the leg's tasks read."""
 
     exchange: Exchange
     leg: Leg
@@ -75,7 +75,7 @@ def jobs_of(
 
 
 class _Decision:
-    """What the jobs so far write."""
+    """The exchanges that the jobs so far write."""
 
     def __init__(self, there: set[Exchange], kept: Collection[Exchange]) -> None:
         self._there = there
@@ -128,7 +128,7 @@ class _Decision:
 
 
 def reads_of(part: PlanPart) -> tuple[ExchangeRead, ...]:
-    """What the tasks of a part read: nothing, one exchange, or the two of a pair."""
+    """The inputs of the tasks of a part: nothing, one exchange, or the two of a pair."""
     origin = part.origin
     if isinstance(origin, Exchange):
         return (ExchangeRead(origin, may_cut=origin.may_cut(part.stages)),)

@@ -66,10 +66,10 @@ def add_exchange(
         split=None if split is None else bool(split),
         name=name,
     )
-    return _sent(steps, exchange, order)
+    return _send(steps, exchange, order)
 
 
-def _sent(steps: AnySteps, exchange: Exchange, order: tuple[SortKey, ...]) -> AnySteps:
+def _send(steps: AnySteps, exchange: Exchange, order: tuple[SortKey, ...]) -> AnySteps:
     declared = replace(steps.leg.declared, stage=str(exchange))
     leg = Leg((PlanPart(exchange),), steps.leg.struct, declared)
     if order:

@@ -7,8 +7,8 @@ those that the run is for are the caller's.
 Persisted exchanges
     A run claims those that it reaches before its first job, and one that is not there until it is written, so that two
     runs never write the same. It claims them from the one that was made last to the one that was made first, which is
-    downstream before upstream: so two runs never wait for each other, and a run does not look upstream of what is
-    there.
+    downstream before upstream: so two runs never wait for each other, and a run does not look upstream of a dataset
+    that is there.
 
 Reading tasks
     Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``, ``jobs.skew``).
@@ -70,7 +70,7 @@ class Execution:
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
-        """Run all exchanges that the leg reads; what the tasks of each of its parts get, and their stages.
+        """Run all exchanges that the leg reads; the inputs of the tasks of each of its parts, and their stages.
 
         Args:
             alone: each partition has a task of its own, unless its exchange says how many.
@@ -87,7 +87,7 @@ class Execution:
             raise
 
     def sealed(self, exchange: Exchange) -> SealedDataset:
-        """Run what the exchange needs, and the exchange; its dataset. Raises as :meth:`inputs`."""
+        """Run the exchanges that this one needs, and this one; its dataset. Raises as :meth:`inputs`."""
         self._run([exchange])
         return self._written[exchange]
 
@@ -106,7 +106,6 @@ class Execution:
         return self._written[exchange]
 
     def statistics(self) -> tuple[RunStatistics, dict[Exchange, ExchangeStatistics]]:
-        """Of what has run so far."""
         found = {
             exchange: ExchangeStatistics.of(exchange, sealed, self._readers[exchange], is_reused=is_reused)
             for exchange, (sealed, is_reused) in self._ran.items()
@@ -114,7 +113,7 @@ class Execution:
         return RunStatistics(tuple(found.values()), time.monotonic() - self._began), found
 
     def drop_all(self) -> None:
-        """Drop what is there for this run alone, because it has failed."""
+        """Drop the datasets of this run alone, because it has failed."""
         for exchange in list(self._written):
             self._drop(exchange)
 
@@ -147,7 +146,7 @@ class Execution:
             left.update(exchanges(node.read(lambda each: self._find(each) is not None)))
 
     def _find(self, node: Exchange) -> PersistedDataset | None:
-        """What the driver keeps of it, by what was found first: another thread may persist it in the meantime."""
+        """The driver's dataset of it, by the one found first: another thread may persist it in the meantime."""
         if node not in self._persisted:
             self._persisted[node] = self._shuffles.persisted.find(node)
         return self._persisted[node]
@@ -264,7 +263,7 @@ def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
 
 
 def _dataset_name(exchange: Exchange, token: str, number: int) -> str:
-    """The name of what an exchange writes: ``number`` tells it from others of ``token``."""
+    """The name of an exchange's dataset: ``number`` tells it from others of ``token``."""
     if exchange.name is None:
         return f"exchange/{token}/{number}"
     # Neither two dots in a row, nor one alone, may be in a name.

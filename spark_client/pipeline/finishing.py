@@ -1,4 +1,4 @@
-"""Running a plan: as a DataFrame, or as a reader of its result; what the run was like, and what of it stays."""
+"""Running a plan: as a DataFrame, or as a reader of its result; its statistics, and the datasets that stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _runs = LastRuns()
 
 
 class Result:
-    """What ``Pipeline.result`` returns; as a context manager it gives the DataFrame, and releases it at the end."""
+    """The answer of ``Pipeline.result``; as a context manager it gives the DataFrame, and releases it at the end."""
 
     def __init__(
         self,
@@ -48,12 +48,11 @@ class Result:
 
     @property
     def statistics(self) -> RunStatistics:
-        """Of the run that made it."""
         return self._statistics
 
     def release(self) -> None:
-        """Drop what only this result reads: persisted exchanges stay. Twice is fine. A dataset of a server that cannot
-        be reached ends with its lease.
+        """Drop the datasets that only this result reads: persisted exchanges stay. Twice is fine. A dataset of a server
+        that cannot be reached ends with its lease.
         """
         datasets, self._datasets = self._datasets, []
         for dataset in datasets:
@@ -131,7 +130,6 @@ def explain(steps: Steps) -> None:
 
 
 def _run_to_frame(steps: Steps) -> tuple[DataFrame, Execution, object]:
-    """The DataFrame, its run, and what stands for it in ``results``."""
     execution = Execution(steps.shuffles, steps.spark)
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)

@@ -233,7 +233,7 @@ def joined_columns(
 
     Args:
         keys: the sides' names of each key, as the schemas have them.
-        folded: of a name, what is the same for names that are the same.
+        folded: a key of a name, the same for names that are the same.
 
     Raises:
         InvalidRequest: a name would be there twice.
@@ -305,11 +305,8 @@ def time_columns(as_of: Any, where: str) -> tuple[str, str]:
 
 
 def as_of_times(key: JoinKey, direction: str, tolerance: Any, *, exact: bool, where: str) -> AsOf:
-    """What an as-of join compares.
-
-    Raises:
-        InvalidRequest: the columns are neither times nor numbers, no such direction, or a tolerance that is negative
-            or no distance of such times.
+    """The times that an as-of join compares. Raises InvalidRequest: the columns are neither times nor numbers, no such
+    direction, or a tolerance that is negative or no distance of such times.
     """
     chosen = _DIRECTIONS.get(direction)
     if chosen is None:

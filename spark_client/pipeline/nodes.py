@@ -1,4 +1,4 @@
-"""What a plan consists of: legs, the exchanges between them, and where each leg's rows come from.
+"""The nodes of a plan: legs, the exchanges between them, and the origins of each leg's rows.
 
 A plan is a tree of immutable nodes, from the last leg back to the DataFrames and scans: a :class:`Leg` has
 :class:`PlanPart` s, a part has an *origin* and the stages over it, and an origin is
@@ -32,7 +32,7 @@ from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, 
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """What the first tasks get: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
+    """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
     ``batch_rows`` is the rows of the batches that functions get; None for the session's limit.
     """
@@ -52,7 +52,6 @@ class Input:
         shares: Shares,
         batch_rows: int | None = None,
     ) -> Input:
-        """One task for each share."""
         return cls(spark.range(0, len(shares), 1, len(shares)), label, source, shares, batch_rows)
 
     @property
@@ -71,7 +70,7 @@ class Input:
 class Exchange:
     """The rows of ``leg``, sent to partitions, by the arguments of :meth:`Pipeline.exchange`.
 
-    ``label`` replaces it in what a user sees. ``types`` are those in which the keys are compared with another side's;
+    ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
     keys. ``serial`` is greater than those of the exchanges that it needs, which were made before.
     """
@@ -156,7 +155,6 @@ class Leg:
         return {field.name: field for field in self.struct}
 
     def with_stage(self, stage: Stage, struct: StructType) -> Leg:
-        """The same rows after one more stage."""
         parts = tuple(replace(part, stages=(*part.stages, stage)) for part in self.parts)
         return Leg(parts, struct, stage.declared)
 

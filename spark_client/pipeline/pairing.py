@@ -79,14 +79,13 @@ class _Side:
 
     @property
     def exchange(self) -> Exchange | None:
-        """The exchange that has placed the rows so."""
         last = self.steps.leg.last
         if last is None or last.keys != self.keys:
             return None
-        if any(_moved(self.steps, key, key) for key in self.keys):
+        if any(_key_source(self.steps, key, key) for key in self.keys):
             return None
         wanted = self.types or key_types(self.steps.leg.schema, self.keys)
-        return last if _hashed(placed_types(last)) == _hashed(wanted) else None
+        return last if _hash_types(placed_types(last)) == _hash_types(wanted) else None
 
     def part(self, count: int) -> tuple[PlanPart, PlacedKeys | None]:
         exchange, leg = self.exchange, self.steps.leg
@@ -102,7 +101,7 @@ def check_keys_kept(steps: Steps, exchange: Exchange, keys: Sequence[str], stage
     names of the exchange's keys as they are found now.
     """
     for key, placed in zip(keys, exchange.keys, strict=True):
-        source = _moved(steps, key, placed)
+        source = _key_source(steps, key, placed)
         if source is not None:
             names = ", ".join(map(repr, keys))
             raise InvalidRequest(
@@ -113,7 +112,7 @@ def check_keys_kept(steps: Steps, exchange: Exchange, keys: Sequence[str], stage
             )
 
 
-def _moved(steps: Steps, key: str, placed: str) -> str | None:
+def _key_source(steps: Steps, key: str, placed: str) -> str | None:
     """The column of the last exchange that a select has given the key's name, if it is not that by which rows are
     placed; None also if that is not known.
     """
@@ -164,11 +163,11 @@ def placing_types(
     """The types by whose hashes each side must be placed so that equal keys meet. None if those of its own columns
     will do: Spark can then compute the hashes.
     """
-    if _hashed(left) == _hashed(right):
+    if _hash_types(left) == _hash_types(right):
         return None, None
     one, two = (
         tuple(
-            own if _hashed([own]) == _hashed([shared]) else shared
+            own if _hash_types([own]) == _hash_types([shared]) else shared
             for own, shared in zip(side, common, strict=True)
         )
         for side in (left, right)
@@ -176,7 +175,7 @@ def placing_types(
     return one if one != left else None, two if two != right else None
 
 
-def _hashed(kinds: Sequence[pa.DataType]) -> list[pa.DataType]:
+def _hash_types(kinds: Sequence[pa.DataType]) -> list[pa.DataType]:
     return [_hashed_as(kind) for kind in kinds]
 
 

@@ -1,4 +1,4 @@
-"""What a user does with a pipeline; each step is added, or the plan run, by a function of the step's module."""
+"""Pipeline: the user's methods; each calls a function of the step's module, which adds the step or runs the plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pipeline(Steps):
 
     @classmethod
     def of_scan(cls, shuffles: Shuffles, spark: SparkSession, scan: Scan) -> Pipeline:
-        """A pipeline without steps over what its first tasks read."""
+        """A pipeline without steps over the parts of a scan."""
         return cls(shuffles, spark, leg_of_scan(spark, scan))
 
     def mapInArrow(self, fn: MapFunction, schema: StructType | str) -> Self:  # noqa: N802 - Spark's name
@@ -275,7 +275,7 @@ class Pipeline(Steps):
                 before ``boundaries[i]``, in Spark's order. There is one partition more than boundaries, and an empty
                 one between two equal ones. For several columns, tuples. :meth:`sample_boundaries` gives some for
                 partitions of about equal size. ``exchange(boundaries=b, by="x", sort="x")`` sorts all rows.
-            by: what ``boundaries`` are values of, in the forms of ``sort``.
+            by: the columns of ``boundaries``, in the forms of ``sort``.
             budget_bytes: bytes that one writing task may gather before it sends, at least 1 MiB; its peak is about
                 twice as much (``arrow.coalescer``). Frames have about ``budget_bytes / partitions``, up to 2 or 3
                 MiB, so many partitions need a larger budget.
@@ -320,7 +320,7 @@ class Pipeline(Steps):
 
         Args:
             partitions: 1 to 100,000; None: as many as ``spark.sql.shuffle.partitions`` says now.
-            by: what the ranges are in the order of, as ``sort`` of :meth:`exchange`.
+            by: the order of the ranges, as ``sort`` of :meth:`exchange`.
             seed: the same seed gives the same boundaries for the same rows in the same tasks.
 
         Returns:
@@ -346,8 +346,8 @@ class Pipeline(Steps):
         return to_frame(self)
 
     def result(self) -> Result:
-        """As :meth:`toDF`, with an end: ``with pipeline.result() as df:`` drops at the end of the block what only this
-        DataFrame reads. Without a block: ``result.df``, ``result.statistics``, ``result.release()``.
+        """As :meth:`toDF`, with an end: ``with pipeline.result() as df:`` drops at the end of the block the datasets
+        that only this DataFrame reads. Without a block: ``result.df``, ``result.statistics``, ``result.release()``.
         """
         return result(self)
 
@@ -356,13 +356,13 @@ class Pipeline(Steps):
         return collect(self)
 
     def persist(self) -> Self:
-        """Keep what the last exchange writes: from now on it runs once for all plans that use it, also in several
+        """Keep the dataset of the last exchange: from now on it runs once for all plans that use it, also in several
         threads, and also for plans that were made before. The steps after it run for each plan. Returns this pipeline.
 
         Its dataset stays until :meth:`unpersist`, the end of the ``client.scope()`` in which it was written, or the
         close of the client; ``client.release`` leaves it. When no pipeline that uses it is referred to any more, it is
-        dropped, or, if ``toDF`` made a DataFrame of it that was not released, it is from then on such a result. One
-        that the server has lost is written again by the next plan. After a union or a join, all exchanges that it reads
+        dropped, or, if ``toDF`` made a DataFrame of it that was not released, it is from then on such a result. The
+        next plan writes a dataset again that the server has lost. After a union or a join, all exchanges that it reads
         are persisted. Twice is fine.
 
         Raises:
@@ -371,7 +371,7 @@ class Pipeline(Steps):
         return persist(self)
 
     def unpersist(self) -> Self:
-        """Drop what :meth:`persist` kept; DataFrames and running jobs that read it fail. Returns this pipeline.
+        """Drop the dataset of :meth:`persist`; DataFrames and running jobs that read it fail. Returns this pipeline.
 
         Twice is fine.
         """

@@ -1,4 +1,4 @@
-"""A plan for people: its steps from the last one back, the placement of each exchange, and what a run made of them.
+"""A plan for people: its steps from the last one back, the placement of each exchange, and the statistics of a run.
 
 A step stands above the one that it reads. Where it reads several, each is a branch. An exchange has a number, and one
 that is used twice is shown once; the other place has only the number.
@@ -34,7 +34,6 @@ class _Text:
         self._numbers: dict[Exchange, int] = {}
 
     def of_leg(self, leg: Leg, seconds: Mapping[str, float]) -> list[str]:
-        """``seconds`` are those of the leg's stages."""
         if leg.single is not None:
             return self._of_part(leg.single, seconds)
         return ["union", *_branches([self._of_part(part, seconds) for part in leg.parts])]

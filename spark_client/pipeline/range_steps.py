@@ -68,11 +68,8 @@ def sample_boundaries(
 
 
 def ranges_by(steps: Steps, boundaries: Any, by: Any, where: str) -> ByRange:
-    """The placement by these boundaries.
-
-    Raises:
-        InvalidRequest: no keys, or as for ``sort``; a boundary that has no value for each key, or is no value of
-            the key's type, or comes before the one before it.
+    """The placement by these boundaries. Raises InvalidRequest: no keys, or as for ``sort``; a boundary that has no
+    value for each key, or is no value of the key's type, or comes before the one before it.
     """
     keys = sort_keys(steps, by, where)
     if not keys:
@@ -108,9 +105,7 @@ def ranges_by(steps: Steps, boundaries: Any, by: Any, where: str) -> ByRange:
 
 def sort_keys(steps: Steps, given: Any, where: str) -> tuple[SortKey, ...]:
     """The keys to sort by, one or a list of them, or none for None, with the columns' names as Spark resolves them.
-
-    Raises:
-        InvalidRequest: no such form, no such column, or a type without an order.
+    Raises InvalidRequest: no such form, no such column, or a type without an order.
     """
     if given is None:
         return ()
@@ -146,12 +141,12 @@ def _held(samples: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
         found.append(batch)
         size_bytes += batch.nbytes
         while size_bytes > _HELD_BYTES and any(each.num_rows > 1 for each in found):
-            found = [_thinned(each) for each in found]
+            found = [_thin(each) for each in found]
             size_bytes = sum(each.nbytes for each in found)
     return found
 
 
-def _thinned(sample: pa.RecordBatch) -> pa.RecordBatch:
+def _thin(sample: pa.RecordBatch) -> pa.RecordBatch:
     """Every second row, with the weight of all."""
     kept = sample.take(pa.array(range(0, sample.num_rows, 2)))
     weights = values(kept.columns[-1], np.float64) * (sample.num_rows / kept.num_rows)

@@ -1,4 +1,4 @@
-"""What a run of a plan moved and took, for programs; ``explain`` shows it to people."""
+"""The rows, bytes and seconds of a run of a plan, for programs; ``explain`` shows them to people."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ExchangeStatistics:
         median_bytes, largest_bytes: of a partition with rows; 0 if none has any.
         tasks: how many wrote it.
         pieces: how many partitions, pieces of partitions, or splits of files those tasks read; 0 from a DataFrame.
-        spilled_bytes: what the stages of those tasks, and the streams that they read, wrote to files of their own, for
-            want of memory.
+        spilled_bytes: the bytes that the stages of those tasks, and the streams that they read, wrote to files of their
+            own, for want of memory.
         stage_seconds: the time inside each stage, over all tasks, without waiting for the stage before; ``reading`` is
-            the wait for the first stage's input, ``writing`` what the tasks did with the rows of the last one.
+            the wait for the first stage's input, ``writing`` the tasks' work on the rows of the last one.
         longest_task_seconds: of the task that took longest.
         job_seconds: how long the driver waited for the Spark job and the seal.
         reading_tasks: how many tasks read it in this run, or will for the DataFrame; 0 if the driver reads it.
@@ -100,7 +100,7 @@ class ExchangeStatistics:
 class RunStatistics:
     """One run: its exchanges in the order in which they ran, and the seconds that the driver waited for all of it.
 
-    What runs later, when Spark uses the DataFrame of ``toDF``, is not in it.
+    Stages that run later, when Spark uses the DataFrame of ``toDF``, are not in it.
     """
 
     exchanges: tuple[ExchangeStatistics, ...]
@@ -118,7 +118,7 @@ class RunStatistics:
 
     @property
     def spilled_bytes(self) -> int:
-        """What tasks wrote to files of their own."""
+        """The bytes that tasks wrote to files of their own."""
         return sum(each.spilled_bytes for each in self._ran)
 
     @property
@@ -126,7 +126,6 @@ class RunStatistics:
         return [each for each in self.exchanges if not each.is_reused]
 
     def __str__(self) -> str:
-        """One line."""
         ran = self._ran
         reused = len(self.exchanges) - len(ran)
         parts = [
@@ -160,7 +159,6 @@ class LastRun:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of the leg's own stages, by their names."""
         if self.last is not None:
             return self.last.stage_seconds
         return {} if self.frame is None else self.frame.by_stage

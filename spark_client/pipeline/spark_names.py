@@ -1,4 +1,4 @@
-"""What a pipeline has instead of the methods that a DataFrame of Spark has: what a newcomer looks for."""
+"""Spark's names: the pipeline's counterparts of a DataFrame's methods, for newcomers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _INSTEAD = {
 
 
 def instead(name: str) -> str | None:
-    """What a pipeline has instead of a DataFrame's method or property; None for any other name."""
+    """The pipeline's counterpart of a DataFrame's method or property; None for any other name."""
     if name.startswith("_") or not hasattr(DataFrame, name):
         return None
     return _INSTEAD.get(name, "toDF() runs it and gives the DataFrame, which has that")

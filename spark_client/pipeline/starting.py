@@ -1,4 +1,4 @@
-"""The first leg of a plan: the rows of a DataFrame, or what tasks read of a scan."""
+"""The first leg of a plan: the rows of a DataFrame, or of a scan."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from .nodes import Input, Leg, PlanPart
 
 
 def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
-    """The rows of a DataFrame.
-
-    Raises:
-        InvalidRequest: as :func:`check_frame` and :func:`arrow_schema`.
-    """
+    """The rows of a DataFrame. Raises InvalidRequest: as :func:`check_frame` and :func:`arrow_schema`."""
     check_frame(df, "the DataFrame")
     spark = df.sparkSession
     shuffles.sessions.used(spark)
@@ -26,6 +22,6 @@ def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
 
 
 def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
-    """What the first tasks read."""
+    """The rows of a scan, which the first tasks read."""
     start = Input.of(spark, str(scan), scan.splits, Shares.each(len(scan.splits)), scan.batch_rows)
     return Leg((PlanPart(start),), scan.struct, scan.declared)

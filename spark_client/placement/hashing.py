@@ -3,7 +3,7 @@
 `partition_ids` is Spark's `HashPartitioning`: `pmod(hash(keys), n)`, with Murmur3 from seed 42 and the hash of each
 key as the seed of the next. Its memory is the result plus a few arrays of `SLICE_ROWS`.
 
-What a value hashes as
+Hashes of values
     ==============================================  =======================================================
     bool, int8, int16, int32, date32                one 32-bit word
     int64, timestamp and duration (microseconds),   one 64-bit word
@@ -18,7 +18,7 @@ What a value hashes as
 
 The width counts, so rows must first have the types of their declared Spark schema.
 
-What is refused
+Refused
     Maps, as in Spark, and types that Spark cannot hold (unsigned integers, float16, date64, decimal256, ...); the
     error names the cast that helps. Strings with a collation other than Spark's default UTF8_BINARY, and variants, do
     not show in Arrow's types: the pipeline refuses such keys (``jobs.check_key``), this module places them by their

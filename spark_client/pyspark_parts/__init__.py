@@ -1,4 +1,4 @@
-"""What PySpark does not document, or has only in some of the versions that this package supports.
+"""Names that PySpark does not document, or has only in some of the versions that this package supports.
 
 Nothing else here imports such names (``tests/test_layout.py``), and a test has all of them in every version.
 """

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 DIVIDED_KINDS = frozenset(
     {PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF}
 )
-"""What the two functions ``infer_…`` give for a function that takes a group in batches."""
+"""The answers of the two functions ``infer_…`` for a function that takes a group in batches."""
 
 
 def arrow_schema_of(struct: StructType, *, timezone: str | None, large: bool = False) -> pa.Schema:
-    """Spark's own Arrow schema for ``struct``; ``large`` gives text and bytes 64-bit offsets.
-
-    Raises:
-        PySparkTypeError, UnsupportedOperationException, ValueError: Spark has no Arrow type for a column.
+    """Spark's own Arrow schema for ``struct``; ``large`` gives text and bytes 64-bit offsets. Raises PySparkTypeError,
+    UnsupportedOperationException, ValueError: Spark has no Arrow type for a column.
     """
     options: dict[str, Any] = {
         "error_on_duplicated_field_names_in_struct": True,

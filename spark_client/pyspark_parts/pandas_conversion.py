@@ -2,7 +2,7 @@
 
 That code differs between Spark's methods (``mapInPandas`` converts all columns together, the others each by itself) and
 between its versions: 4.1 has it in a serializer. It takes types from Arrow's schema, not from Spark's, so that
-user-defined types are what they consist of.
+user-defined types are converted as the types that they consist of.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PandasConversion:
         try:
             from pyspark.sql.conversion import ArrowBatchTransformer  # noqa: PLC0415 - imports pandas
         except ImportError:
-            return _together(self._serialized(batch))
+            return _together(self._serialize(batch))
         wrapped = ArrowBatchTransformer.wrap_struct(batch)
         (frame,) = ArrowBatchTransformer.to_pandas(wrapped, **self._options(), df_for_struct=True)
         return frame
@@ -51,7 +51,7 @@ class PandasConversion:
         try:
             from pyspark.sql.conversion import ArrowBatchTransformer  # noqa: PLC0415 - as above
         except ImportError:
-            return self._serialized(data)
+            return self._serialize(data)
         columns: list[Any] = ArrowBatchTransformer.to_pandas(data, **self._options())
         return columns
 
@@ -82,7 +82,7 @@ class PandasConversion:
     def _options(self) -> dict[str, Any]:
         return {"timezone": self.timezone, "prefer_int_ext_dtype": self.int_extension}
 
-    def _serialized(self, data: Any) -> list[Any]:
+    def _serialize(self, data: Any) -> list[Any]:
         table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
         serializer = self._serializer()
         return [serializer.arrow_to_pandas(column, at) for at, column in enumerate(table.itercolumns())]
@@ -102,7 +102,7 @@ class PandasConversion:
 
 
 def check_result(result: Any, struct: StructType, *, by_name: bool, cut: bool) -> None:
-    """Check what a function of pandas returned. ``cut`` allows more columns than the declared ones, where they go by
+    """Check the result of a function of pandas. ``cut`` allows more columns than the declared ones, where they go by
     position.
 
     Raises:

@@ -1,4 +1,5 @@
-"""The functions of ``aggregate``: for each, what it takes, its states, its result's type and Spark's name for it.
+"""The functions of ``aggregate``: for each, the types that it takes, its states, its result's type and Spark's name for
+it.
 
 Types of results are Spark's: the sum of integers is a ``bigint``, that of ``decimal(p, s)`` a ``decimal(p + 10, s)``,
 its mean a ``decimal(p + 4, s + 4)``, each of at most 38 digits; other sums and means are doubles.
@@ -156,7 +157,7 @@ def _numeric(label: str, make: Maker) -> Function:
     return Function(label, make, "numbers", _is_number)
 
 
-def _ordered(label: str, make: Maker) -> Function:
+def _order_function(label: str, make: Maker) -> Function:
     return Function(label, make, "values that have an order", _has_order, compares=True, keeps_type=True)
 
 

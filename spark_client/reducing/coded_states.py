@@ -141,7 +141,6 @@ class Again:
 
 
 def _different(owners: NDArray[np.int64], elements: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """Each different pair once."""
     pairs = [array_over(owners), canonical(elements)]
     if pa.types.is_nested(elements.type):
         first = first_rows(values(group_codes(pairs), np.int32))

@@ -67,7 +67,7 @@ def deviation(freedom: int, state: pa.Array, *, root: bool) -> pa.Array:
     counts = values(state.field(0), np.int64)
     enough = np.flatnonzero(counts > freedom)
     found = values(state.field(2), np.float64)[enough] / (counts[enough] - freedom)
-    return _placed(np.sqrt(found) if root else found, enough, len(counts))
+    return _place(np.sqrt(found) if root else found, enough, len(counts))
 
 
 def length(state: pa.Array) -> pa.Array:
@@ -91,7 +91,7 @@ def quantile(share: float, state: pa.Array) -> pa.Array:
     between = (above - places) * lower + (places - below) * higher
     # As Spark: half of the least double, twice, would be none.
     equal = (below == above) | (lower == higher)
-    return _placed(np.where(equal, lower, between), some, len(counts))
+    return _place(np.where(equal, lower, between), some, len(counts))
 
 
 def approximate_quantile(share: float, state: pa.Array) -> pa.Array:
@@ -109,10 +109,10 @@ def approximate_quantile(share: float, state: pa.Array) -> pa.Array:
     )
     found = pc.list_flatten(grouped["value_tdigest"]).combine_chunks()
     owned = values(grouped["list"].combine_chunks(), np.int64)
-    return _placed(values(found.fill_null(float("nan")), np.float64), owned, len(counts))
+    return _place(values(found.fill_null(float("nan")), np.float64), owned, len(counts))
 
 
-def _placed(found: NDArray[np.float64], places: NDArray[np.int64], rows: int) -> pa.Array:
+def _place(found: NDArray[np.float64], places: NDArray[np.int64], rows: int) -> pa.Array:
     """An array with these values at these rows, and null elsewhere."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 

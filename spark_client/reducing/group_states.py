@@ -1,7 +1,7 @@
 """States of groups: one column each, from which aggregates are computed, and which merge in any order.
 
 A state's column is made of a batch row by row (*lifted*: the state of a group of one row) and *merged* group by group.
-So a row, what one task knows of a group, and what all know have one form, and an exchange may carry any of them.
+So a row, one task's state of a group, and the state of all tasks have one form, and an exchange may carry any of them.
 
     ==================  ==================================================  ==========================
     state               lifted                                              merged by
@@ -63,7 +63,7 @@ class StateColumn(Protocol):
 
 @dataclass(frozen=True)
 class Merging:
-    """What most states have in common."""
+    """The common part of most states."""
 
     def merged(self, column: pa.Array, codes: NDArray[np.int64], groups: int) -> pa.Array:
         raise NotImplementedError
@@ -187,15 +187,15 @@ def as_integers(floats: pa.Array) -> pa.Array:
 
     nan = pa.scalar(float("nan"), floats.type)
     kind = pa.int32() if floats.type.bit_width == 32 else pa.int64()
-    return _turned(pc.if_else(pc.is_nan(floats), nan, floats).view(kind))
+    return _turn(pc.if_else(pc.is_nan(floats), nan, floats).view(kind))
 
 
 def as_floats(integers: pa.Array, kind: pa.DataType) -> pa.Array:
     """The reverse of :func:`as_integers`."""
-    return _turned(integers).view(kind)
+    return _turn(integers).view(kind)
 
 
-def _turned(integers: pa.Array) -> pa.Array:
+def _turn(integers: pa.Array) -> pa.Array:
     """Negative numbers with all bits but the sign inverted: a float's bits grow with its magnitude."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 

@@ -9,10 +9,10 @@ How
 
 Memory of :meth:`Reduction.reduced`
     A merge holds its rows, Arrow's hash table, which copies the keys and doubles as it grows, and the result. So rows
-    count with ``MERGED_COPIES`` times their bytes and ``MERGED_ROW_BYTES`` each (:func:`merge_bytes`), which is what a
-    merge takes if no two rows are of one group. Rows are gathered up to ``CHUNK_BYTES``, or as many as the groups found
-    so far have, but at most until they and the groups count as much as the budget. Groups that count more than half
-    of it are given on.
+    count with ``MERGED_COPIES`` times their bytes and ``MERGED_ROW_BYTES`` each (:func:`merge_bytes`), which a merge
+    takes if no two rows are of one group. Rows are gathered up to ``CHUNK_BYTES``, or as many as the groups found so
+    far have, but at most until they and the groups count as much as the budget. Groups that count more than half of it
+    are given on.
 
 Rows that do not reduce
     If a merge leaves more than a third of the bytes of its rows, as with keys that do not repeat or with lists of all
@@ -42,7 +42,7 @@ MERGED_ROW_BYTES = 160
 
 
 def merge_bytes(data: Any) -> int:
-    """What a merge of these rows takes at most, with the rows themselves."""
+    """The most that a merge of these rows takes, with the rows themselves."""
     return int(MERGED_COPIES * data.nbytes + MERGED_ROW_BYTES * data.num_rows)
 
 
@@ -77,7 +77,7 @@ class Reduction:
         plain = not any(pa.types.is_nested(table.schema.field(key).type) for key in self.keys)
         if plain and not self.carried and all(state.kernel for state in self.states):
             names = [str(number) for number in range(len(self.keys))]
-            grouped = self._aggregated(names, [table.column(key) for key in self.keys], table)
+            grouped = self._aggregate(names, [table.column(key) for key in self.keys], table)
             return self._table([grouped.column(name) for name in names], grouped)
         codes = (
             group_codes([table.column(key) for key in self.keys])
@@ -88,7 +88,7 @@ class Reduction:
         first = first_rows(numbers)
         places = array_over(first)
         kept = [table.column(name).take(places) for name in (*self.keys, *self.carried)]
-        grouped = self._aggregated(["0"], [codes], table) if self.states else None
+        grouped = self._aggregate(["0"], [codes], table) if self.states else None
         merged = {
             index: state.merged(_one(table.column(self._at(index))), numbers.astype(np.int64), len(first))
             for index, state in enumerate(self.states)
@@ -138,7 +138,7 @@ class Reduction:
     def _at(self, state: int) -> int:
         return len(self.keys) + len(self.carried) + state
 
-    def _aggregated(self, names: list[str], groups: list[Any], table: pa.Table) -> pa.Table:
+    def _aggregate(self, names: list[str], groups: list[Any], table: pa.Table) -> pa.Table:
         """Arrow's aggregation of the states with kernels; a state's result is named after its number."""
         import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which tasks without groups do without
 

@@ -1,4 +1,4 @@
-"""What a scan was given, as a pyarrow Dataset: the files of directories, patterns, lists and addresses.
+"""Discovery: the files of directories, patterns, lists and addresses, as a pyarrow Dataset.
 
 Guarantee: the files are those that ``spark.read`` takes: of a directory those in it, or, where its folders
 ``name=value`` give columns (``partitions``), those in such folders, in the order of their paths; with ``recursive``
@@ -96,7 +96,7 @@ def _texts(what: Iterable[Any]) -> Iterable[str | Path]:
 
 
 class _Files:
-    """The files of what was given, each with its file system and its folders' columns."""
+    """The files of the user's paths, each with its file system and its folders' columns."""
 
     def __init__(self, rules: FolderRules, *, recursive: bool) -> None:
         self.folders: dict[Pairs, None] = {}
@@ -104,7 +104,7 @@ class _Files:
         self.without_data: list[str] = []
         self._rules = rules
         self._recursive = recursive
-        # File systems by path, of what is taken only once.
+        # File systems by path, of files that are taken only once.
         self._taken: dict[str, list[Any]] = {}
 
     def of(self, texts: Sequence[str | Path]) -> Iterator[tuple[Any, str, Pairs]]:
@@ -117,7 +117,7 @@ class _Files:
                 runs.append((filesystem, []))
             runs[-1][1].append((pattern, text))
         for filesystem, given in runs:
-            for info, text in _asked(filesystem, given):
+            for info, text in _ask(filesystem, given):
                 if info.type == fs.FileType.Directory:
                     yield from self._below(filesystem, info.path, text)
                 elif _is_hidden(info.base_name) or info.size == 0:
@@ -130,7 +130,7 @@ class _Files:
     def _below(self, filesystem: Any, base: str, text: str | Path) -> Iterator[tuple[Any, str, Pairs]]:
         from pyarrow import fs  # noqa: PLC0415 - as above
 
-        listed = _listed(filesystem, fs.FileSelector(base, recursive=True))
+        listed = _list(filesystem, fs.FileSelector(base, recursive=True))
         if any(each.path.removeprefix(base).strip("/") == "_delta_log" for each in listed):
             raise InvalidRequest(
                 f"scan: {text} is a Delta table, and some of its files may be of older versions: give "
@@ -167,12 +167,12 @@ class _Files:
         return True
 
 
-def _asked(filesystem: Any, given: Sequence[tuple[str, str | Path]]) -> Iterator[tuple[Any, str | Path]]:
-    """What there is of each pattern, with the text that it was given as."""
+def _ask(filesystem: Any, given: Sequence[tuple[str, str | Path]]) -> Iterator[tuple[Any, str | Path]]:
+    """The files and directories of each pattern, with the user's text."""
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     # In one call, so that a store is asked in parallel.
-    plain = iter(_listed(filesystem, [path for path, _ in given if not is_pattern(path)]))
+    plain = iter(_list(filesystem, [path for path, _ in given if not is_pattern(path)]))
     for pattern, text in given:
         try:
             found = matching(filesystem, pattern) if is_pattern(pattern) else [next(plain)]
@@ -193,7 +193,7 @@ def _asked(filesystem: Any, given: Sequence[tuple[str, str | Path]]) -> Iterator
             yield info, text
 
 
-def _listed(filesystem: Any, what: Any) -> list[Any]:
+def _list(filesystem: Any, what: Any) -> list[Any]:
     try:
         return list(filesystem.get_file_info(what))
     except OSError as error:

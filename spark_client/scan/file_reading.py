@@ -43,7 +43,7 @@ MISFITS = (
     "Decimal value does not fit",
     "is not a valid decimal",
 )
-"""What is in Arrow's errors of values of CSV and JSON that are not of their column's type."""
+"""Words in Arrow's errors of values of CSV and JSON that are not of their column's type."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class FileReading:
         try:
             for batch in self._batches(file, pieces):
                 rows += batch.num_rows
-                yield from self._given(batch, file.path, values)
+                yield from self._complete(batch, file.path, values)
         except FileNotFoundError as error:
             raise NotFound(
                 f"{file.path} is not on {socket.gethostname()}: every task must reach the files of a scan, and they "
@@ -80,10 +80,10 @@ class FileReading:
                 file=file.path,
             ) from error
         except (pa.ArrowException, OSError) as error:
-            raise _explained(file.path, error) from error
+            raise _explain(file.path, error) from error
         planned = [piece.rows for piece in pieces]
         if None not in planned and rows != sum(filter(None, planned)):
-            raise _changed(file.path, "rows", sum(filter(None, planned)), rows)
+            raise _changed_error(file.path, "rows", sum(filter(None, planned)), rows)
 
     def _batches(self, file: File | Fragment, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         if isinstance(file, Fragment):
@@ -91,7 +91,7 @@ class FileReading:
             return iter(file.fragment.to_batches(columns=columns, batch_size=self.batch_rows))
         home = self.homes[file.home]
         if home.format is not None:
-            return self._scanned(home, file)
+            return self._scan(home, file)
         if home.kind == "parquet":
             return self._row_groups(home, file, pieces)
         return self._record_batches(home, file, pieces)
@@ -111,7 +111,7 @@ class FileReading:
             )
             metadata = reader.metadata
             if metadata.num_row_groups != file.units:
-                raise _changed(file.path, "row groups", file.units, metadata.num_row_groups)
+                raise _changed_error(file.path, "row groups", file.units, metadata.num_row_groups)
             arrow = reader.schema_arrow
             schema = parquet_schema(arrow, metadata)
             names = self._names_in(file, schema)
@@ -120,13 +120,15 @@ class FileReading:
             for piece in pieces:
                 group = metadata.row_group(piece.unit)
                 if group.num_rows != piece.rows:
-                    raise _changed(file.path, f"rows in row group {piece.unit}", piece.rows, group.num_rows)
+                    raise _changed_error(
+                        file.path, f"rows in row group {piece.unit}", piece.rows, group.num_rows
+                    )
                 if group.total_byte_size != piece.group_bytes:
                     what = f"bytes in row group {piece.unit}"
-                    raise _changed(file.path, what, piece.group_bytes, group.total_byte_size)
+                    raise _changed_error(file.path, what, piece.group_bytes, group.total_byte_size)
                 rows = self._batch_rows(piece)
                 for batch in reader.iter_batches(rows, [piece.unit], names, use_threads=False):
-                    given = _retyped(batch, retyped, file.path)
+                    given = _retype(batch, retyped, file.path)
                     if legacy:
                         check_dates(given, file.path)
                     yield given
@@ -134,21 +136,21 @@ class FileReading:
     def _record_batches(self, home: FileHome, file: File, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         with home.filesystem.open_input_file(file.path) as source:
             if file.size_bytes not in (None, source.size()):
-                raise _changed(file.path, "bytes", file.size_bytes, source.size())
+                raise _changed_error(file.path, "bytes", file.size_bytes, source.size())
             schema = pa.ipc.open_file(source).schema
             fields = [schema.get_field_index(name) for name in self._names_in(file, schema)]
             source.seek(0)
             options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
             reader = pa.ipc.open_file(source, options=options)
             if reader.num_record_batches != file.units:
-                raise _changed(file.path, "record batches", file.units, reader.num_record_batches)
+                raise _changed_error(file.path, "record batches", file.units, reader.num_record_batches)
             for piece in pieces:
                 yield reader.get_batch(piece.unit)
 
-    def _scanned(self, home: FileHome, file: File) -> Iterator[Any]:
+    def _scan(self, home: FileHome, file: File) -> Iterator[Any]:
         size_bytes = home.filesystem.get_file_info(file.path).size
         if None not in (size_bytes, file.size_bytes) and size_bytes != file.size_bytes:
-            raise _changed(file.path, "bytes", file.size_bytes, size_bytes)
+            raise _changed_error(file.path, "bytes", file.size_bytes, size_bytes)
         if home.kind == "json":
             return self._json_rows(home, file)
         return self._fragment(home, file)
@@ -175,7 +177,7 @@ class FileReading:
             batch_readahead=READAHEAD,
             use_threads=False,
         ):
-            given = _retyped(batch, retyped, file.path, self.zone)
+            given = _retype(batch, retyped, file.path, self.zone)
             if home.kind == "orc":
                 check_dates(given, file.path)
             yield given
@@ -196,7 +198,7 @@ class FileReading:
         )
         with home.filesystem.open_input_stream(file.path) as source:
             for batch in json.open_json(source, options.read_options, parsing):
-                yield _retyped(batch, _other_kinds(read, there, names), file.path)
+                yield _retype(batch, _other_kinds(read, there, names), file.path)
 
     def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
         """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
@@ -217,7 +219,7 @@ class FileReading:
             return self.batch_rows
         return max(1, min(self.batch_rows, BATCH_BYTES * piece.rows // piece.size_bytes))
 
-    def _given(self, batch: Any, path: str, values: dict[str, Any]) -> Iterator[Any]:
+    def _complete(self, batch: Any, path: str, values: dict[str, Any]) -> Iterator[Any]:
         """The batch with all columns, in Spark's types, and only the rows and columns of the result."""
         declared = self.wanted.of(path)
         columns, fields = [], []
@@ -259,7 +261,7 @@ def _other_kinds(physical: pa.Schema, schema: pa.Schema, names: Sequence[str]) -
     return {name: kind for name, kind in kinds.items() if physical.field(name).type != kind}
 
 
-def _retyped(batch: Any, kinds: dict[str, pa.DataType], path: str, zone: str | None = None) -> Any:
+def _retype(batch: Any, kinds: dict[str, pa.DataType], path: str, zone: str | None = None) -> Any:
     """The batch with these columns of these types; ``zone`` is that of times which become instants, UTC if None."""
     for name, kind in kinds.items():
         index = batch.schema.get_field_index(name)
@@ -290,7 +292,7 @@ def _instants(column: Any, zone: str, name: str, path: str) -> Any:
         ) from error
 
 
-def _changed(path: str, what: str, planned: int | None, found: int) -> PartitionFailed:
+def _changed_error(path: str, what: str, planned: int | None, found: int) -> PartitionFailed:
     return PartitionFailed(
         f"{path} has changed since the scan was planned: {planned} {what} were planned, {found} are there; call scan "
         "again",
@@ -298,7 +300,7 @@ def _changed(path: str, what: str, planned: int | None, found: int) -> Partition
     )
 
 
-def _explained(path: str, error: Exception) -> Exception:
+def _explain(path: str, error: Exception) -> Exception:
     text = str(error).partition("\n")[0]
     # Arrow raises OSError for damaged pages, too; only errors of the system have a number.
     if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in text or "HTTP" in text):

@@ -1,13 +1,13 @@
 """Where files are: addresses become file systems of pyarrow, and those become values for Spark's tasks.
 
-What travels to tasks
-    The paths, as they were given, because a task opens the files by them: a signed address is one. Of a file system
-    what is known to be needed (``NEEDED``), which says where the files are and how they are read. All else stays in
-    the driver, and :func:`portable` logs its names: a task finds credentials in its own environment, as pyarrow,
-    fsspec and deltalake do where they are given none. File systems and fragments of other libraries, such as Lance's,
-    are sent as those libraries pickle them.
+Sent to tasks
+    The paths, as they were given, because a task opens the files by them: a signed address is one. Of a file system the
+    arguments that are known to be needed (``NEEDED``), which say where the files are and how they are read. All else
+    stays in the driver, and :func:`portable` logs its names: a task finds credentials in its own environment, as
+    pyarrow, fsspec and deltalake do where they are given none. File systems and fragments of other libraries, such as
+    Lance's, are sent as those libraries pickle them.
 
-What is shown
+Shown
     Addresses without queries and user info, in plans, logs and errors (``protocol.shown_addresses``); :func:`hidden`
     is for the errors of other libraries.
 """
@@ -65,17 +65,18 @@ def locate(texts: Iterable[str]) -> list[tuple[Any, str]]:
     """For each address or local path its file system, and the pattern of paths in it (``globs``).
 
     A local path is taken as it is. In an address that pyarrow knows ``%20`` is a blank, ``%2A`` a star that is no
-    pattern's, and ``%25`` what Spark, which decodes nothing, writes as ``%``; on others fsspec decides. Options follow
-    the path, ``?region=…``; another ``?`` belongs to the pattern. One bucket has one file system.
+    pattern's, and ``%25`` a percent sign, which Spark, because it decodes nothing, writes as ``%``; on others fsspec
+    decides. Options follow the path, ``?region=…``; another ``?`` belongs to the pattern. One bucket has one file
+    system.
 
     Raises:
         InvalidRequest: an address has a password, cannot be reached, or neither pyarrow nor fsspec knows its kind.
     """
     buckets: dict[tuple[str, str, str], tuple[Any, str]] = {}
-    return [_located(text, buckets) for text in texts]
+    return [_locate(text, buckets) for text in texts]
 
 
-def _located(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) -> tuple[Any, str]:
+def _locate(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) -> tuple[Any, str]:
     from pyarrow import fs  # noqa: PLC0415 - only a scan needs it
 
     if not _ADDRESS.match(text):
@@ -90,7 +91,7 @@ def _located(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) ->
             "environment"
         )
     scheme, place, path, options = _parts(text)
-    pattern = _decoded(path)
+    pattern = _decode(path)
     if scheme == "file" and place in ("", "localhost"):
         return fs.LocalFileSystem(), str(Path(pattern))
     bucket = (scheme, place, options)
@@ -106,7 +107,7 @@ def _located(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) ->
         if "Unrecognized filesystem" not in str(error):
             raise InvalidRequest(f"scan: {address}: {shown(str(error))}") from error
         found, path = _of_fsspec(text)
-        # What HTTP serves cannot be listed, so that a pattern has no meaning there.
+        # HTTP has no listing, so a pattern has no meaning there.
         return found, escaped(path) if scheme in ("http", "https") else path
     except OSError as error:
         raise InvalidRequest(f"scan: {address} cannot be reached: {shown(str(error))}") from error
@@ -127,15 +128,15 @@ def _parts(text: str) -> tuple[str, str, str, str]:
     return scheme.lower(), place, path[:end], path[end:]
 
 
-def _decoded(path: str) -> str:
-    """The pattern that an address's path is of. What was quoted there is not special."""
+def _decode(path: str) -> str:
+    """The pattern that an address's path is of. Quoted characters are not special."""
     parts = _QUOTED.split(path)
     parts[1::2] = [escaped(unquote(part)) for part in parts[1::2]]
     return "".join(parts)
 
 
 def portable(filesystem: Any) -> Any:
-    """An equal file system for a task, with what it needs, and without credentials."""
+    """An equal file system for a task, with the arguments that it needs, and without credentials."""
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     if isinstance(filesystem, fs.SubTreeFileSystem):
@@ -146,20 +147,20 @@ def portable(filesystem: Any) -> Any:
             return fs.PyFileSystem(type(handler)(_of_its_kind(handler.fs)))
         if type(handler).__module__.startswith("deltalake."):
             address, options, *others = handler._handler.__getnewargs__()
-            return fs.PyFileSystem(type(handler)(address, _needed(options or {}), *others))
+            return fs.PyFileSystem(type(handler)(address, _pick_needed(options or {}), *others))
         return filesystem
     make, arguments = filesystem.__reduce__()[:2]
-    return make(*(_needed(each) if isinstance(each, dict) else each for each in arguments))
+    return make(*(_pick_needed(each) if isinstance(each, dict) else each for each in arguments))
 
 
-def _needed(options: Mapping[str, Any]) -> dict[str, Any]:
+def _pick_needed(options: Mapping[str, Any]) -> dict[str, Any]:
     found, left = dict[str, Any](), list[str]()
     for name, value in options.items():
         known = str(name).lower()
         if known in _PLACES or (known == "token" and value in _WORDS):
             found[name] = value
         elif known in NEEDED or _PREFIXES.sub("", known) in NEEDED:
-            found[name] = _sent(value)
+            found[name] = _to_send(value)
         elif value:
             left.append(str(name))
     if isinstance(proxy := found.get("proxy_options"), dict):
@@ -174,17 +175,17 @@ def _needed(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _sent(value: Any) -> Any:
+def _to_send(value: Any) -> Any:
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     if isinstance(value, Mapping):
-        return _needed(value)
+        return _pick_needed(value)
     if isinstance(value, str):
         return shown(value)
     if type(value) in (list, tuple):
         if value and all(type(each) in (list, tuple) and len(each) == 2 for each in value):
-            return [*_needed(dict(value)).items()]  # headers, as pairs
-        return type(value)(map(_sent, value))
+            return [*_pick_needed(dict(value)).items()]  # headers, as pairs
+        return type(value)(map(_to_send, value))
     # A file system within another one, such as a cache's.
     if hasattr(value, "storage_options"):
         return _of_its_kind(value)
@@ -199,15 +200,13 @@ def _of_its_kind(given: Any) -> Any:
     except (TypeError, ValueError):
         named = {}
     named.pop("self", None)
-    return type(given)(**_needed({**named, **given.storage_options}))
+    return type(given)(**_pick_needed({**named, **given.storage_options}))
 
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Raise errors so that no text of theirs shows more of an address than may be shown, their causes' neither.
-
-    Raises:
-        SourceUnavailable: for an error of another library that shows more.
+    """Raise errors so that no text of theirs shows more of an address than may be shown, their causes' neither. Raises
+    SourceUnavailable: for an error of another library that shows more.
     """
     try:
         yield

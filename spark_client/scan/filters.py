@@ -1,4 +1,4 @@
-"""The filter of a scan: checked in the driver, and what may be pruned by it."""
+"""The filter of a scan: checked in the driver, and the row groups that it may prune."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ _JOINED = re.compile(r"\(\? (?:and|or) \?\)")
 
 
 def expression_of(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - pyarrow's name
-    """The filter as an expression that fits the schema; None for none.
-
-    Raises:
-        InvalidRequest: it is no filter, or does not fit.
+    """The filter as an expression that fits the schema; None for none. Raises InvalidRequest: it is no filter, or does
+    not fit.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
     from pyarrow import parquet as pq  # noqa: PLC0415 - as above

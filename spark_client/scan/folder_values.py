@@ -52,7 +52,7 @@ def unescaped(text: str) -> str:
 
 @dataclass(frozen=True)
 class FolderRules:
-    """What of a session decides how folders are read.
+    """The settings of a session that decide how folders are read.
 
     Args:
         infers: ``spark.sql.sources.partitionColumnTypeInference.enabled``; otherwise all values are texts.
@@ -84,14 +84,12 @@ class FolderRules:
         )
 
     def key(self, name: str) -> str:
-        """What is equal for names of one column."""
+        """A key that is equal for names of one column."""
         return name if self.case_sensitive else name.lower()
 
     def values(self, column: str, texts: Iterable[str]) -> Mapping[str, Any]:
-        """The value of each text of a column, as pyarrow's scalar of the column's type.
-
-        Raises:
-            InvalidRequest: a date or time is not of the years 1 to 9999, which is all that Python has.
+        """The value of each text of a column, as pyarrow's scalar of the column's type. Raises InvalidRequest: a date
+        or time is not of the years 1 to 9999, which is all that Python has.
         """
         found = list(dict.fromkeys(texts))
         kind = reduce(_wider, map(self._kind, found), pa.null())

@@ -1,6 +1,6 @@
-"""The Arrow types that Spark holds for what files have, as Spark itself reads them.
+"""The Arrow types that Spark holds for files' types, as Spark itself reads them.
 
-What Spark says in a footer counts first (``spark_footers``). Unsigned integers become the next larger signed type
+Spark's own types in a footer count first (``spark_footers``). Unsigned integers become the next larger signed type
 (``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries, run-end encodings and
 views become plain. Everything may be null, as in Spark's own readers. A timestamp without a zone is ``timestamp_ntz``;
 Parquet's old INT96, which Spark writes by default, is an instant.
@@ -41,10 +41,8 @@ def struct_of(
     remedy: str = "leave it out with columns=",
     said: StructType | None = None,
 ) -> StructType:
-    """Spark's schema for a file's or a table's; ``said`` is what Spark's footer says, ``remedy`` is for the error.
-
-    Raises:
-        InvalidRequest: Spark has no type for a column, or has another one for it than Arrow can give.
+    """Spark's schema for a file's or a table's; ``said`` has the types in Spark's footer, ``remedy`` is for the error.
+    Raises InvalidRequest: Spark has no type for a column, or has another one for it than Arrow can give.
     """
     known = {field.name: field for field in said or ()}
     fields = []
@@ -87,7 +85,7 @@ def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
     def field(given: pa.Field) -> pa.Field:
         if given.name in texts:
             return given.with_type(pa.string())
-        return given.with_type(_mapped(given.type, _zoned)) if given.name in instants else given
+        return given.with_type(_map_type(given.type, _with_zone)) if given.name in instants else given
 
     if instants or texts:
         schema = pa.schema([field(each) for each in schema])
@@ -99,12 +97,12 @@ def orc_schema(schema: pa.Schema) -> pa.Schema:
     inside of other types stay, and :func:`struct_of` refuses them.
     """
     return with_said(
-        pa.schema([field.with_type(_zoned(field.type)) for field in schema]), said_by_orc(schema)
+        pa.schema([field.with_type(_with_zone(field.type)) for field in schema]), said_by_orc(schema)
     )
 
 
 def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:
-    """A file's Arrow schema with the types of what Spark says its columns are; the same object if it says no more."""
+    """A file's Arrow schema with the types that Spark says its columns have; the same object if it says no more."""
     kinds = {field.name: field.dataType for field in said or ()}
     fields = [
         field.with_type(as_said(field.type, kinds[field.name])) if field.name in kinds else field
@@ -122,14 +120,14 @@ def plain_views(schema: pa.Schema) -> pa.Schema:
 
 
 def json_schema(schema: pa.Schema) -> pa.Schema:
-    """What JSON is read as, to be cast: pyarrow's reader ignores the zones of times and the digits that a decimal has
-    room for, and its casts do not.
+    """The schema as which JSON is read, to be cast: pyarrow's reader ignores the zones of times and the digits that a
+    decimal has room for, and its casts do not.
     """
-    return pa.schema([field.with_type(_mapped(field.type, _read_of_json)) for field in schema])
+    return pa.schema([field.with_type(_map_type(field.type, _read_of_json)) for field in schema])
 
 
 def csv_schema(schema: pa.Schema) -> pa.Schema:
-    """What CSV is read as, to be cast: pyarrow's reader ignores the digits that a decimal has room for."""
+    """The schema as which CSV is read, to be cast: pyarrow's reader ignores the digits that a decimal has room for."""
     texts = [field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in schema]
     return pa.schema(texts)
 
@@ -158,26 +156,26 @@ def is_view(kind: pa.DataType) -> bool:
     return kind in (pa.string_view(), pa.binary_view())
 
 
-def _zoned(kind: pa.DataType) -> pa.DataType:
+def _with_zone(kind: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz is None else kind
 
 
 def held(kind: pa.DataType) -> pa.DataType:
     """The Arrow type that Spark has for a type of a file; every part of it may be null."""
-    return _mapped(kind, lambda t: _SIMPLE.get(t, t))
+    return _map_type(kind, lambda t: _SIMPLE.get(t, t))
 
 
-def _mapped(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def _map_type(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """The type with its leaves replaced, everything nullable, and lists and encodings plain."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
-        return _mapped(kind.storage_type, leaf)
+        return _map_type(kind.storage_type, leaf)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _mapped(kind.value_type, leaf)
+        return _map_type(kind.value_type, leaf)
     if types.is_map(kind):
-        return pa.map_(_mapped(kind.key_type, leaf), _mapped(kind.item_type, leaf))
+        return pa.map_(_map_type(kind.key_type, leaf), _map_type(kind.item_type, leaf))
     if types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _mapped(field.type, leaf)) for field in kind])
+        return pa.struct([pa.field(field.name, _map_type(field.type, leaf)) for field in kind])
     if types.is_nested(kind) and kind.num_fields == 1:
-        return pa.list_(_mapped(kind.value_type, leaf))
+        return pa.list_(_map_type(kind.value_type, leaf))
     return leaf(kind)

@@ -1,8 +1,9 @@
-"""The columns of what is scanned and their types, known before any job: of the first file, of all files, or as given.
+"""The columns of a scan and their types, known before any job: of the first file, of all files, or as given.
 
-Guarantee: a type is what ``spark.read`` gives to the first file, or to all of them with ``merge_schema``, or what the
-user's ``schema`` says. It is never guessed from some of the rows: CSV without a schema is text, as Spark's is with a
-header and without ``inferSchema``, and JSON needs one. A Dataset or FileFormat of pyarrow has pyarrow's own types.
+Guarantee: a type is the one that ``spark.read`` gives to the first file, or to all of them with ``merge_schema``, or
+that of the user's ``schema``. It is never guessed from some of the rows: CSV without a schema is text, as Spark's is
+with a header and without ``inferSchema``, and JSON needs one. A Dataset or FileFormat of pyarrow has pyarrow's own
+types.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ REMEDY = "leave it out with columns=, or name the columns and their types with s
 
 @dataclass(frozen=True)
 class KnownColumns:
-    """What is known.
+    """The known columns.
 
     Args:
         origin: where it is from, for errors.
@@ -82,7 +83,7 @@ def known_columns(
     try:
         first = next(iter(dataset.get_fragments()), None)
     except ValueError:
-        # A filtered dataset: what plans the pieces says what to do.
+        # A filtered dataset: the error of the planner of pieces names the remedy.
         return KnownColumns("the dataset", plain_views(dataset.schema), None, lenient=True, kind="")
     kind = str(getattr(getattr(first, "format", None), "default_extname", ""))
     if schema is not None:
@@ -93,7 +94,7 @@ def known_columns(
             "infers is spark.read.json(path).schema"
         )
     if merge:
-        return _merged(dataset, kind, own_types=own_types)
+        return _merge(dataset, kind, own_types=own_types)
     return _of_first(dataset, first, kind, given=given, own_types=own_types)
 
 
@@ -138,7 +139,7 @@ def _as_given(spark: SparkSession, dataset: Any, schema: Any, kind: str) -> Know
     return KnownColumns(GIVEN, pa.schema([*arrow, *more]), struct, lenient=True, kind=kind)
 
 
-def _merged(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
+def _merge(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
     """The columns of all files, each with the type that all of them have which have it."""
     fragments = list(dataset.get_fragments())
     folders = _of_folders(dataset)
@@ -168,7 +169,6 @@ def _merged(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
 
 
 def _of_folders(dataset: Any) -> dict[str, pa.Field]:
-    """The columns that are of folders' names."""
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
     names: set[str] = set()
@@ -180,7 +180,7 @@ def _of_folders(dataset: Any) -> dict[str, pa.Field]:
 
 
 def _of_file(fragment: Any, *, own_types: bool) -> tuple[pa.Schema, pa.Schema, StructType | None]:
-    """A file's columns as Arrow has them, as they are read, and what its footer says."""
+    """A file's columns as Arrow has them, as they are read, and the types in its footer."""
     from pyarrow import dataset as ds  # noqa: PLC0415 - as above
 
     if not isinstance(fragment, ds.FileFragment):

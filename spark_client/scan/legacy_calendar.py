@@ -1,8 +1,8 @@
 """Old dates in files of a calendar that is Julian before 1582: Parquet of an old Spark, and ORC.
 
 Spark says so in a Parquet file's metadata, and takes ORC's dates for such unless the file says otherwise, which pyarrow
-does not show. It converts what it reads; pyarrow does not. So such a value is an error here. Later dates, and instants
-since 1900, are the same in both calendars.
+does not show. It converts such dates when it reads them; pyarrow does not. So such a value is an error here. Later
+dates, and instants since 1900, are the same in both calendars.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 
 _VERSION = b"org.apache.spark.version"
-# Of what, since which version Spark writes today's calendar, and what says that it did not.
+# The kind of values, the version since which Spark writes today's calendar, and the key that says that it did not.
 _DATES = ((3, 0), b"org.apache.spark.legacyDateTime")
 _INT96 = ((3, 1), b"org.apache.spark.legacyINT96")
 _FIRST_DAY = -141_427  # 1582-10-15

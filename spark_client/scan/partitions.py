@@ -22,10 +22,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def folders_with_columns(base: str, folders: Iterable[str], rules: FolderRules) -> dict[str, Pairs]:
-    """Those of ``folders``, which have files and lie below ``base``, that give columns.
-
-    Raises:
-        InvalidRequest: they do not agree, or a name or value is empty or there twice.
+    """Those of ``folders``, which have files and lie below ``base``, that give columns. Raises InvalidRequest: they do
+    not agree, or a name or value is empty or there twice.
     """
     above: dict[str, str] = {}
     found: dict[str, Pairs] = {}

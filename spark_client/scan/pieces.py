@@ -1,4 +1,4 @@
-"""What the driver finds in a dataset's files: pieces that one task can read, with their sizes.
+"""Pieces of a dataset's files that one task can read, with their sizes, as the driver finds them.
 
 A piece is a row group of a Parquet file, a record batch of an IPC file, a whole file of another format, or a fragment
 of a dataset that is not made of files. Partitions that ``filter`` excludes are passed over without opening their
@@ -30,7 +30,7 @@ VALUE_BYTES = 16
 
 @dataclass(frozen=True)
 class FileHome:
-    """What many files share: how they are opened and read.
+    """The common part of many files: how they are opened and read.
 
     Args:
         kind: ``parquet``, ``arrow`` or another format's usual ending.
@@ -72,7 +72,6 @@ class Fragment:
 
     @property
     def path(self) -> str:
-        """Its name in errors."""
         return str(self.fragment)
 
 
@@ -99,11 +98,9 @@ def pieces_of(
     wanted: WantedColumns,
     filter: Any = None,  # noqa: A002 - pyarrow's name
 ) -> tuple[tuple[FileHome, ...], list[FilePiece]]:
-    """The homes, and the pieces in the dataset's order. The filter fits ``schema``, which may have other types than
-    the dataset's own: then only footers tell what it excludes.
-
-    Raises:
-        InvalidRequest: a file cannot be read, or has other columns than ``wanted``; the dataset has a filter already.
+    """The homes, and the pieces in the dataset's order. The filter fits ``schema``, which may have other types than the
+    dataset's own: then only footers tell which rows it excludes. Raises InvalidRequest: a file cannot be read, or has
+    other columns than ``wanted``; the dataset has a filter already.
     """
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
@@ -136,7 +133,7 @@ class _Planner:
         self.homes: tuple[FileHome, ...] = ()
 
     def files(self, fragments: Sequence[Any]) -> list[File | Fragment]:
-        """What each fragment is of, and the homes. Sizes that no footer tells are asked for in one call for each file
+        """The file of each fragment, and the homes. Sizes that no footer tells are asked for in one call for each file
         system: a store is then asked in parallel.
         """
         from pyarrow import dataset as ds  # noqa: PLC0415 - as above

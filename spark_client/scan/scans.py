@@ -1,10 +1,10 @@
-"""A scan: what is to be read, checked and planned in the driver, and read in Spark's tasks.
+"""A scan: files that are checked and planned in the driver, and read in Spark's tasks.
 
 Guarantee: every row of the dataset that ``filter`` keeps is read by exactly one task, in the order of the files'
 paths and of the rows in them; or the pipeline fails with an error that names the file. Rows have the types that Spark
 gives to such files (``holdable``).
 
-What is fixed when
+Fixed at the plan
     :meth:`Scan.plan` lists the files and reads the footers of those that the filter does not exclude. A file that is
     added later is not read; one that was removed, or written again with other numbers of rows or bytes, is an error of
     the task. Of CSV, ORC and JSON files only the first is opened before the job.
@@ -20,11 +20,11 @@ Columns of files
     ``merge_schema`` all files' columns, in a pyarrow Dataset its schema: then a column that a file lacks is null.
 
 Types of files
-    See ``known_columns``, and for what Spark's footers say ``spark_footers``. CSV has a header and is RFC 4180's, as
-    Spark's with ``header`` and ``escape='"'``; columns are found by their names. A value that is not of its column's
-    type is an error, and in Spark null; but integers with ``0x``, numbers with blanks around them, and ``nan`` and
-    ``inf`` in any case are read. ORC's timestamps are what clocks showed: they are taken for times of the zone of the
-    driver's JVM, as Spark's reader does; one in an hour that is set back is an error.
+    See ``known_columns``, and for Spark's footers ``spark_footers``. CSV has a header and is RFC 4180's, as Spark's
+    with ``header`` and ``escape='"'``; columns are found by their names. A value that is not of its column's type is an
+    error, and in Spark null; but integers with ``0x``, numbers with blanks around them, and ``nan`` and ``inf`` in any
+    case are read. ORC's timestamps are local times: they are taken for times of the zone of the driver's JVM, as
+    Spark's reader does; one in an hour that is set back is an error.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class Scan:
         schema: Any = None,
         merge_schema: bool = False,
     ) -> Scan:
-        """See ``ShuffleClient.scan``."""
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
         if batch_rows is not None and not (_is_integer(batch_rows) and batch_rows >= 1):
@@ -134,7 +133,7 @@ class Scan:
         fields = {field.name: field for field in struct}
         shown = StructType([fields[name] for name in names])
         return cls(
-            f"scan({_described(what)}, {_count(len(splits), 'task')})",
+            f"scan({_describe(what)}, {_count(len(splits), 'task')})",
             shown,
             Declared(where, pa.schema([declared.schema.field(name) for name in names])),
             splits,
@@ -147,8 +146,8 @@ def _has_instants(schema: pa.Schema) -> bool:
 
 
 def _jvm_zone(spark: SparkSession) -> str:
-    """The zone of the driver's JVM. Spark's reader takes what clocks showed, which ORC keeps, for times of that zone,
-    also if the session has another.
+    """The zone of the driver's JVM. Spark's reader takes ORC's local times for times of that zone, also if the session
+    has another.
     """
     ((zone,),) = spark.sql("SELECT java_method('java.time.ZoneId', 'systemDefault')").collect()
     return str(zone)
@@ -186,7 +185,7 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _described(what: Any) -> str:
+def _describe(what: Any) -> str:
     if isinstance(what, list | tuple):
         return _count(len(what), "path")
     return repr(shown(str(what))) if isinstance(what, str | Path) else type(what).__name__

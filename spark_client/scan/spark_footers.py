@@ -1,10 +1,10 @@
-"""What Spark says of a file's columns in the file's footer, where Arrow's types do not show it.
+"""Spark's own types of a file's columns in the file's footer, where Arrow's types do not show them.
 
 Parquet: a schema in JSON. ORC: an attribute of each column, and of each part of one. Spark's own readers go by them, so
 collations, intervals, user-defined types, metadata of columns and ORC's local timestamps are as it wrote them.
 
 Of user-defined types only PySpark's own are made: the name of any other comes from a file, and making it would import
-or unpickle what the file says. Those are read as what they consist of.
+or unpickle a name of the file's. Those are read as the types that they consist of.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _INSTANT = pa.timestamp("us", "UTC")
 
 
 def said_by_parquet(metadata: Any) -> StructType | None:
-    """By its ``FileMetaData``; None if Spark did not write it, or what it says cannot be read: then Spark, too, goes
-    by the columns.
+    """By its ``FileMetaData``; None if Spark did not write it, or its types cannot be read: then Spark, too, goes by
+    the columns.
     """
     text = (metadata.metadata or {}).get(_SCHEMA)
-    return None if text is None else _parsed(text)
+    return None if text is None else _parse(text)
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: bytes) -> StructType | None:
+def _parse(text: bytes) -> StructType | None:
     try:
         found = StructType.fromJson(json.loads(text, object_hook=_plain))
     except Exception:  # noqa: BLE001 - any text may stand there, and PySpark's parser raises what it comes across
@@ -70,7 +70,7 @@ def _of_orc(field: pa.Field) -> DataType:
         return MapType(_of_orc(kind.key_field), _of_orc(kind.item_field))
     if types.is_list(kind):
         return ArrayType(_of_orc(kind.value_field))
-    said = _parsed(_one_column((field.metadata or {}).get(_TYPE, b"").decode()))
+    said = _parse(_one_column((field.metadata or {}).get(_TYPE, b"").decode()))
     if said is not None:
         return said["x"].dataType
     try:
@@ -86,8 +86,8 @@ def _one_column(kind: str) -> bytes:
 
 
 def as_said(kind: pa.DataType, said: DataType) -> pa.DataType:
-    """The Arrow type of the values that a file has as ``kind`` if they are what Spark says; of a part that the two do
-    not have in common ``kind``'s own.
+    """The Arrow type of the values that a file has as ``kind``, by Spark's type; of a part that the two do not have in
+    common ``kind``'s own.
     """
     types = pa.types
     if isinstance(said, UserDefinedType):

@@ -31,21 +31,19 @@ from .pieces import File, FilePiece, Fragment
 
 @dataclass(frozen=True)
 class Splits:
-    """What each task reads, and how. There is at least one split, which may be empty; each is ``packed``."""
+    """The pieces that each task reads, and how. There is at least one split, which may be empty; each is ``packed``."""
 
     packed: tuple[bytes, ...]
     reading: FileReading
 
     @classmethod
     def of(cls, pieces: Sequence[FilePiece], sizes: SplitSizes, reading: FileReading) -> Splits:
-        """The pieces in their order, in splits.
-
-        Raises:
-            InvalidRequest: a file system or fragment cannot be sent to tasks.
+        """The pieces in their order, in splits. Raises InvalidRequest: a file system or fragment cannot be sent to
+        tasks.
         """
         try:
             pickle.dumps(reading)
-            return cls(tuple(map(_packed, _shared_out(pieces, sizes))), reading)
+            return cls(tuple(map(_pack, _shared_out(pieces, sizes))), reading)
         except Exception as error:
             raise InvalidRequest(
                 f"scan: what this dataset reads cannot be sent to tasks ({error}); write it to files, or make a "
@@ -56,7 +54,6 @@ class Splits:
         return len(self.packed)
 
     def pieces(self, number: int) -> list[FilePiece]:
-        """What one split is of."""
         found = []
         plan = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
         for kind, said, units in plan:
@@ -75,7 +72,7 @@ class Splits:
 _KINDS = (File, Fragment)
 
 
-def _packed(pieces: Sequence[FilePiece]) -> bytes:
+def _pack(pieces: Sequence[FilePiece]) -> bytes:
     """The pieces as plain tuples: a path once for each file, and no names."""
     found = []
     for _, group in groupby(pieces, _occurrence):
@@ -86,7 +83,7 @@ def _packed(pieces: Sequence[FilePiece]) -> bytes:
 
 
 def _occurrence(piece: FilePiece) -> int:
-    """What pieces of one file share, not those of a file that was given twice, which is read twice."""
+    """A key that pieces of one file share, but not those of a file that was given twice, which is read twice."""
     return id(piece.file)
 
 

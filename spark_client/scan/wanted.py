@@ -21,7 +21,7 @@ _DRIFT = (
 
 @dataclass(frozen=True)
 class WantedColumns:
-    """What every file must give.
+    """The columns that every file must give.
 
     Args:
         declared: the columns to read, those of the filter among them, in Spark's Arrow types.
@@ -44,10 +44,8 @@ class WantedColumns:
         return replace(self.declared, stage=f"file {path}")
 
     def check(self, path: str, schema: pa.Schema, values: Collection[str]) -> None:
-        """Check that a file of this schema, with ``values`` of its partition, can be read.
-
-        Raises:
-            InvalidRequest: a column is missing, there twice or of another kind, or, with ``every``, there are more.
+        """Check that a file of this schema, with ``values`` of its partition, can be read. Raises InvalidRequest: a
+        column is missing, there twice or of another kind, or, with ``every``, there are more.
         """
         wanted, counts = self.declared.schema, Counter(schema.names)
         known = set(wanted.names)

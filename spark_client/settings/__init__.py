@@ -1,4 +1,4 @@
-"""The table of options, what a session's ``spark.flight.shuffle.*`` say, and the clients made of them."""
+"""The table of options, the settings of a session's ``spark.flight.shuffle.*``, and the clients made of them."""
 
 from .open_clients import open_client
 from .option_table import (

@@ -48,7 +48,7 @@ def open_client(spark: SparkSession, arguments: Mapping[str, Any], make: Callabl
         if client is None:
             client = _clients[key] = make()
         if not _at_exit:
-            # After the first client: before the end of what the client itself has registered.
+            # After the first client: before the client's own calls at the end.
             _at_exit = True
             atexit.register(_end, lambda other: other[0] == os.getpid())
         return cast("C", client)

@@ -1,4 +1,4 @@
-"""The table of options: what a session's ``spark.flight.shuffle.*`` and the format ``flight`` take.
+"""The table of options of a session's ``spark.flight.shuffle.*`` and of the format ``flight``.
 
 An option that is a field of :class:`Reading`, :class:`Writing` or :class:`Timeouts` has its default and its meaning
 there, and so has one of ``Copies`` after ``copies.``. Each use finds its own by :func:`options_of`.

@@ -1,7 +1,7 @@
 """The arguments of a ShuffleClient, read from a session's ``spark.flight.shuffle.*``.
 
-Guarantee: what the caller gives wins over the session, a wrong name or value is named, and no value of a token is in
-an error.
+Guarantee: the caller's arguments win over the session, a wrong name or value is named, and no value of a token is in an
+error.
 
 Names are those of the client's arguments in Spark's spelling: ``spark.flight.shuffle.leaseSeconds``.
 
@@ -40,16 +40,14 @@ _CREDENTIALS = ("token", "tls_root_certs")
 
 
 def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The client's arguments: those ``given`` that are not None, and the session's for the others.
-
-    Raises:
-        InvalidRequest: no location; an unknown setting, or a wrong value; a token that Spark Connect hides; or the
-            location ``embedded`` where Spark's master is not local.
+    """The client's arguments: those ``given`` that are not None, and the session's for the others. Raises
+    InvalidRequest: no location; an unknown setting, or a wrong value; a token that Spark Connect hides; or the location
+    ``embedded`` where Spark's master is not local.
     """
     arguments = {name: value for name, value in given.items() if value is not None}
     if "location" in arguments:
         arguments["location"] = location(str(arguments["location"]))
-    session = _parsed(_texts(spark))
+    session = _parse(_texts(spark))
     where = session.get("location")
     if "location" in arguments and where is not None and arguments["location"] != where:
         session = {name: value for name, value in session.items() if name not in _CREDENTIALS}
@@ -93,7 +91,7 @@ def _check_hidden(spark: SparkSession) -> None:
             )
 
 
-def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
+def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
     if "token" in texts and "tokenFile" in texts:
         raise InvalidRequest(f"set {PREFIX}token or {PREFIX}tokenFile, not both")
     values = {}

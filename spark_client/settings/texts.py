@@ -1,4 +1,5 @@
-"""Values that Spark gives as text: each parser returns the value, or raises a ValueError that says what it takes.
+"""Values that Spark gives as text: each parser returns the value, or raises a ValueError that names the accepted
+values.
 
 A parser that raises InvalidRequest has the whole message.
 """

@@ -74,7 +74,6 @@ def sorted_batches(
 
 
 def _codes_bytes(batch: pa.RecordBatch, keys: Sequence[SortKey]) -> int:
-    """What the codes take beyond ``ROW_BYTES`` for each row."""
     columns = [batch.column(key.column) for key in keys]
     return sum(column.nbytes for column in columns if not pa.types.is_primitive(column.type))
 

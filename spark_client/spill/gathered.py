@@ -19,7 +19,7 @@ _BATCH_BYTES = 2048
 
 
 class Gathered:
-    """Batches in order. ``weight_bytes`` is what they take in RAM, ``least_bytes`` what their rows would take after
+    """Batches in order. ``weight_bytes`` is their size in RAM, ``least_bytes`` that of their rows after
     :meth:`compact`.
     """
 
@@ -30,7 +30,6 @@ class Gathered:
         self._allocations: set[int] = set()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append the batch."""
         dictionaries = held_dictionaries(batch)
         new = {
             address: size
@@ -52,7 +51,6 @@ class Gathered:
             self.add(batch)
 
     def clear(self) -> None:
-        """Hold nothing."""
         self.batches = []
         self.weight_bytes = self.least_bytes = 0
         self._allocations = set()

@@ -59,7 +59,7 @@ _TOP = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """What extents have in common: the place of their schema and dictionaries, and what these take in RAM."""
+    """The common part of extents: the place of their schema and dictionaries, and the size of these in RAM."""
 
     parked: Parked
     dictionary_bytes: int
@@ -80,15 +80,15 @@ class Extent:
 
 
 def weight_bytes(extents: Sequence[Extent]) -> int:
-    """What the rows take in RAM, if they are read together."""
+    """The size of the rows in RAM, if they are read together."""
     heads = groupby(extent.head for extent in extents)
     return sum(extent.rows_bytes for extent in extents) + sum(head.dictionary_bytes for head, _ in heads)
 
 
 class HashFile:
-    """Writes and reads the extents of one side. What is written counts as spilled, also if a later write fails.
+    """Writes and reads the extents of one side. Written bytes count as spilled, also if a later write fails.
 
-    ``extent_bytes`` is the size of the largest extents, ``portion_bytes`` that of what is written at once.
+    ``extent_bytes`` is the size of the largest extents, ``portion_bytes`` that of the rows written at once.
     """
 
     def __init__(self, memory: TaskMemory) -> None:
@@ -101,11 +101,7 @@ class HashFile:
         self.portion_bytes = memory.budget_bytes // _PORTIONS
 
     def write(self, rows: pa.RecordBatch, low: int, high: int) -> Extent:
-        """Write rows whose hashes are in this range.
-
-        Raises:
-            OutOfBudget: the file cannot be written.
-        """
+        """Write rows whose hashes are in this range. Raises OutOfBudget: the file cannot be written."""
         before_bytes = self._scratch.written_bytes
         try:
             head, parked = self._shared.park(rows)
@@ -134,9 +130,7 @@ class HashFile:
 
     def read(self, extents: Iterator[Extent]) -> Iterator[pa.RecordBatch]:
         """The extents' rows, in memory of their own; those of one head, one after the other, share its dictionaries.
-
-        Raises:
-            CorruptFrame: the file's bytes are not those that were written.
+        Raises CorruptFrame: the file's bytes are not those that were written.
         """
         for head, group in groupby(extents, key=lambda extent: extent.head):
             yield from self._scratch.read_after(head.parked, (extent.parked for extent in group))
@@ -155,11 +149,7 @@ class HashLists:
         self.lists: list[list[Extent]] = [[] for _ in range(1 << _BITS)]
 
     def add(self, batches: list[pa.RecordBatch]) -> None:
-        """Write the rows to the lists; empties ``batches``.
-
-        Raises:
-            OutOfBudget: the file cannot be written.
-        """
+        """Write the rows to the lists; empties ``batches``. Raises OutOfBudget: the file cannot be written."""
         batches = together(batches)
         batches.reverse()
         while batches:
@@ -191,7 +181,6 @@ class HashLists:
             self._write()
 
     def _numbers(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """The list of each hash."""
         return ((hashes >> self._shift) & np.uint64((1 << _BITS) - 1)).astype(np.uint8)
 
     def _append(self, extent: Extent) -> None:

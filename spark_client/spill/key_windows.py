@@ -5,11 +5,11 @@ The rows of one hash come in the order in which they were given.
 
 How
     Batches are gathered in RAM, with all memory that they keep alive (``gathered``). If all sides fit the budget
-    together, they are one window, in the given order, and no hash is computed. Beyond the budget the gathered rows
-    are written to a scratch file, in 64 lists by the first bits of their hashes (``hash_lists``), and all later rows
-    whenever they take half of the budget: the allocator keeps part of what the first rows took. A window is then a
-    list, or small neighbouring lists, whose rows take at most half of the budget; the other half is for the consumer.
-    A larger list is split again, by the first bits in which its hashes differ.
+    together, they are one window, in the given order, and no hash is computed. Beyond the budget the gathered rows are
+    written to a scratch file, in 64 lists by the first bits of their hashes (``hash_lists``), and all later rows
+    whenever they take half of the budget: the allocator keeps part of the first rows' memory. A window is then a list,
+    or small neighbouring lists, whose rows take at most half of the budget; the other half is for the consumer. A
+    larger list is split again, by the first bits in which its hashes differ.
 
 Memory
     While rows are gathered and written: the budget, a third of it for the copies that are written, and the largest
@@ -111,8 +111,8 @@ def windows(
     read one after the other.
 
     Args:
-        hashes: of each side, what gives the 64-bit hash of each row's keys. Equal keys must have equal hashes on all
-            sides.
+        hashes: of each side, the function that gives the 64-bit hash of each row's keys. Equal keys must have equal
+            hashes on all sides.
 
     Raises:
         OutOfBudget: the scratch file cannot be written.
@@ -152,7 +152,7 @@ def _gather(
                 continue
             if spilled is None:
                 spilled = _Spilled(hashes, memory)
-                # The allocator keeps part of what the first rows took.
+                # The allocator keeps part of the first rows' memory.
                 room_bytes //= 2
             spilled.write(gathered)
     if spilled is not None:
@@ -170,7 +170,6 @@ class _Spilled:
         self._sides = list(map(HashLists, self._files, hashes))
 
     def write(self, gathered: Sequence[Gathered]) -> None:
-        """Write all rows, and hold none."""
         for lists, side in zip(self._sides, gathered, strict=True):
             batches = side.batches
             side.clear()
@@ -178,7 +177,6 @@ class _Spilled:
         _give_back()
 
     def windows(self) -> Iterator[Window]:
-        """The windows, for one call."""
         sides, self._sides = self._sides, []
         yield from self._windows(sides)
 

@@ -105,7 +105,7 @@ class Runs:
                 ]
             else:
                 leaving = [part for run in runs for part in run.leave(None, equal=True)]
-            yield from _ordered(leaving, piece_bytes(self._memory.budget_bytes))
+            yield from _sort_parts(leaving, piece_bytes(self._memory.budget_bytes))
 
 
 @dataclass(slots=True)
@@ -162,7 +162,6 @@ class _Run:
 
     @property
     def last(self) -> tuple[Any, ...]:
-        """The place of the last row in memory."""
         return self.blocks[-1].last
 
     def leave(self, bound: tuple[Any, ...] | None, *, equal: bool) -> Iterator[_Block]:
@@ -191,7 +190,7 @@ def _read(scratch: Scratch, parked: deque[tuple[Parked, Parked]]) -> Iterator[pa
         yield from scratch.read_after(head, after(head))
 
 
-def _ordered(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch]:
+def _sort_parts(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch]:
     """The rows of all parts, each of which is in order."""
     if len(parts) == 1:
         yield from cut(parts[0].rows, most_bytes)
@@ -204,10 +203,10 @@ def _ordered(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch]:
     del order
     taken = np.zeros(len(parts), np.int64)
     for start, end in pieces(weights, most_bytes):
-        yield _woven(parts, part_of[start:end], taken)
+        yield _weave(parts, part_of[start:end], taken)
 
 
-def _woven(parts: list[_Block], part_of: NDArray[np.int32], taken: NDArray[np.int64]) -> pa.RecordBatch:
+def _weave(parts: list[_Block], part_of: NDArray[np.int32], taken: NDArray[np.int64]) -> pa.RecordBatch:
     """The next rows of the parts, in turn as ``part_of`` says; adds how many were taken."""
     counts = np.bincount(part_of, minlength=len(parts))
     slices = [

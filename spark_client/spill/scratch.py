@@ -16,8 +16,8 @@ Who holds the data
     by segment as the consumer advances, without a release call.
 
 Failure
-    A write that fails (full disk, missing directory) truncates what it had written and raises ``OutOfBudget``;
-    earlier extents stay readable, and a later ``park`` may succeed.
+    A write that fails (full disk, missing directory) truncates its part and raises ``OutOfBudget``; earlier extents
+    stay readable, and a later ``park`` may succeed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Gather:
         return len(piece)
 
     def flush(self) -> None:
-        """No buffer to flush."""
+        """For Arrow's writer."""
 
     def close(self) -> None:
         """Keeps the pieces: they are written after Arrow's writer has closed."""
@@ -99,7 +99,7 @@ class _Extents:
         return found
 
     def close(self) -> None:
-        """Nothing to close."""
+        """For Arrow's reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,8 @@ class Scratch:
         return Parked(segment, offset, size_bytes, batches)
 
     def read(self, parked: Parked) -> list[pa.RecordBatch]:
-        """The batches, in one new buffer. Takes no lock; twice is fine.
-
-        Raises:
-            CorruptFrame: the file's bytes are not those that were written.
+        """The batches, in one new buffer. Takes no lock; twice is fine. Raises CorruptFrame: the file's bytes are not
+        those that were written.
         """
         try:
             with pa.ipc.open_stream(_bytes_of(parked)) as reader:

@@ -1,8 +1,8 @@
-"""What one task may hold in RAM while it gathers rows, where the rest goes, and how much waited on disk.
+"""The rows that one task may hold in RAM while it gathers, the place of the rest, and the bytes that waited on disk.
 
-Guarantee of the budgets: where ``spark.executor.pyspark.memory`` limits a Python worker, a task's budgets for what it
-receives and sends together take at most half of what the worker may still map when they are made; the rest is for the
-functions. Without a limit they are what the user has set.
+Guarantee of the budgets: where ``spark.executor.pyspark.memory`` limits a Python worker, a task's budgets for receiving
+and sending together take at most half of the address space that the worker may still map when they are made; the rest
+is for the functions. Without a limit they are the user's settings.
 
 Spark limits a worker's address space, and the kernel counts mappings whether they were touched or not: a fresh worker
 with Arrow has mapped about 0.5 GiB. A task for which even that is too little ends with Python's ``MemoryError`` or
@@ -24,7 +24,7 @@ LEAST_BYTES = 1 << 20
 @dataclass
 class TaskMemory:
     """``budget_bytes`` of rows in RAM for each stage that gathers; beyond it files in ``scratch_dir`` (None: the
-    system's temporary directory). ``spilled_bytes`` counts what was written there, by stages and by the streams that
+    system's temporary directory). ``spilled_bytes`` counts the bytes written there, by stages and by the streams that
     they read.
     """
 
@@ -34,7 +34,7 @@ class TaskMemory:
 
     @contextmanager
     def part(self, budget_bytes: int) -> Iterator[TaskMemory]:
-        """So much of the budget, at least a byte. What was written for the part counts in the whole at the end."""
+        """So much of the budget, at least a byte. Bytes written for the part count in the whole at the end."""
         part = replace(self, budget_bytes=max(1, budget_bytes), spilled_bytes=0)
         try:
             yield part

@@ -1,4 +1,4 @@
-"""Steps: what a Spark task does with a partition's rows, stage by stage, between reading and writing."""
+"""Steps: the work of a Spark task on a partition's rows, stage by stage, between reading and writing."""
 
 from .aggregate_stage import FinalStage, MergeStage, PartialStage
 from .asof_stage import AsofStage

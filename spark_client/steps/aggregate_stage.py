@@ -71,12 +71,12 @@ class FinalStage:
         """The results. Raises InvalidRequest: as PartialStage."""
         if not self.reduction.keys:
             table = next(self.reduction.reduced(batches, None), None)
-            yield from self._finished(empty(self.reduction) if table is None else table)
+            yield from self._finish(empty(self.reduction) if table is None else table)
             return
         for table in merged(self.reduction, batches, how):
-            yield from self._finished(table)
+            yield from self._finish(table)
 
-    def _finished(self, table: pa.Table) -> Iterator[Any]:
+    def _finish(self, table: pa.Table) -> Iterator[Any]:
         reduction = self.reduction
         for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
             first = len(reduction.keys) + len(reduction.carried)
@@ -103,7 +103,7 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
         return
     parts = (
         batch
-        for table in chain(_taken(first), reduced)
+        for table in chain(_drain(first), reduced)
         for batch in table.to_batches(max_chunksize=BATCH_ROWS)
     )
     hashes = partial(_hashes, reduction.keys)
@@ -117,7 +117,7 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
                     yield reduction.merge(part)
 
 
-def _taken(tables: list[pa.Table]) -> Iterator[pa.Table]:
+def _drain(tables: list[pa.Table]) -> Iterator[pa.Table]:
     """The tables, released one by one."""
     while tables:
         yield tables.pop(0)

@@ -1,11 +1,11 @@
 """The stage of ``join(…, how="asof")``: each left row once, with the right side's row that is nearest in time.
 
-What is held
+Held rows
     The right side is read first. If it fits half of the budget, it is held, and the left side is streamed past it, in
-    its order. Otherwise both sides are sorted by key and time, in files (``spill.external_sort``), and read side
-    by side: a part of the right's rows is in memory, and the left rows before its last row have their matches there.
-    Of a part that is done, the next one gets what rows that are still to come may match: the last row, the first row
-    of its time, and the row before that.
+    its order. Otherwise both sides are sorted by key and time, in files (``spill.external_sort``), and read side by
+    side: a part of the right's rows is in memory, and the left rows before its last row have their matches there. Of a
+    part that is done, the next one gets the rows that later left rows may match: the last row, the first row of its
+    time, and the row before that.
 
 Memory
     The budget, and a result batch of about ``PIECE_BYTES``.
@@ -73,17 +73,17 @@ class AsofStage:
             held.append(batch)
             held_bytes += batch.nbytes + _ROW_BYTES * batch.num_rows
             if held_bytes > how.memory.budget_bytes // 2:
-                yield from self._merged(left, chain(_taken(held), right), how.memory)
+                yield from self._merge(left, chain(_drain(held), right), how.memory)
                 return
-        rows = self._timed(_taken(held))
+        rows = self._index_times(_drain(held))
         for batch in left:
-            yield from self._matched(batch, rows)
+            yield from self._match(batch, rows)
 
-    def _timed(self, batches: Iterator[pa.RecordBatch]) -> TimedRows:
+    def _index_times(self, batches: Iterator[pa.RecordBatch]) -> TimedRows:
         side = self.plan.side(left=False)
         return TimedRows(list(batches), side.keys, side.schema, self.as_of)
 
-    def _matched(self, batch: pa.RecordBatch, rows: TimedRows) -> Iterator[pa.RecordBatch]:
+    def _match(self, batch: pa.RecordBatch, rows: TimedRows) -> Iterator[pa.RecordBatch]:
         if not batch.num_rows:
             return
         found = rows.match(batch, self.plan.left)
@@ -94,7 +94,7 @@ class AsofStage:
             theirs = rows.held.take(found[start:end], valid[start:end])
             yield self.plan.assembled(end - start, ours.slice(start, end - start), theirs)
 
-    def _merged(
+    def _merge(
         self, left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch], memory: TaskMemory
     ) -> Iterator[pa.RecordBatch]:
         """Both sides by key and time, part by part of the right side."""
@@ -111,8 +111,8 @@ class AsofStage:
                 while batch is not None:
                     count = lefts.before(batch, bound) if part else batch.num_rows
                     if count:
-                        rows = rows or self._timed(iter([*carried, *part]))
-                        yield from self._matched(batch.slice(0, count), rows)
+                        rows = rows or self._index_times(iter([*carried, *part]))
+                        yield from self._match(batch.slice(0, count), rows)
                     if count < batch.num_rows:
                         batch = batch.slice(count)
                         break
@@ -141,7 +141,7 @@ class _Sorted:
         self.last: tuple[Any, ...] = ()
 
     def _in_order(self, batches: Iterator[pa.RecordBatch], memory: TaskMemory) -> Iterator[pa.RecordBatch]:
-        keyed = filter(len, map(self._keyed, batches))
+        keyed = filter(len, map(self._with_keys, batches))
         first = next(keyed, None)
         if first is not None:
             yield from sorted_batches(chain([first], keyed), self._order, memory)
@@ -174,7 +174,7 @@ class _Sorted:
         chosen = sorted({each for each in (less, equal, last) if each is not None})
         return [pa.concat_batches([batches[number].slice(row, 1)]) for number, row in chosen]
 
-    def _keyed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys, rows = self._keys.of(batch)
         times, valid = self._as_of.times(batch.column(self._as_of.left if self._left else self._as_of.right))
         columns = [*keys.columns, array_over(times if rows is None else times[rows])]
@@ -198,7 +198,7 @@ class _Sorted:
         )
 
 
-def _taken(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _drain(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches, released one by one."""
     batches.reverse()
     while batches:

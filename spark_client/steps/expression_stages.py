@@ -77,10 +77,8 @@ def evaluated(
 def evaluate(
     node: str, expressions: Sequence[Any], names: list[str], table: pa.Table, stage: str
 ) -> pa.Table:
-    """What Arrow makes of a table: its rows for which an expression is true, or a column for each expression.
-
-    Raises:
-        InvalidRequest: Arrow cannot evaluate an expression.
+    """Arrow's result over a table: its rows for which an expression is true, or a column for each expression. Raises
+    InvalidRequest: Arrow cannot evaluate an expression.
     """
     from pyarrow import acero  # noqa: PLC0415 - a quarter of a second, which tasks without expressions do without
 

@@ -39,8 +39,8 @@ def group_results(declared: Declared, calls: Iterable[tuple[Lent, Call]]) -> Ite
     """The results of all calls, in order, in batches of the declared schema, without empty ones.
 
     Args:
-        calls: for each group what is lent to the function, and its call, which gives tables or batches. The next
-            group is requested when the results of this one are copied.
+        calls: for each group the data lent to the function, and its call, which gives tables or batches. The next group
+            is requested when the results of this one are copied.
 
     Raises:
         InvalidRequest: a result does not have the declared schema.
@@ -53,7 +53,7 @@ def group_results(declared: Declared, calls: Iterable[tuple[Lent, Call]]) -> Ite
                 continue
             cast = declared.cast(result)
             for batch in cast.to_batches() if isinstance(cast, pa.Table) else [cast]:
-                owned = _owned(batch, lent)
+                owned = _own(batch, lent)
                 results.append(owned)
                 rows, size_bytes = rows + owned.num_rows, size_bytes + owned.get_total_buffer_size()
                 if rows >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
@@ -62,7 +62,7 @@ def group_results(declared: Declared, calls: Iterable[tuple[Lent, Call]]) -> Ite
     yield from _together(results)
 
 
-def _owned(batch: Any, lent: Lent) -> Any:
+def _own(batch: Any, lent: Lent) -> Any:
     """The rows in memory that the function cannot write to. A result that waits to be joined is copied in any case: a
     slice of its group would keep all rows that were copied with the group.
     """

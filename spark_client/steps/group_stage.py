@@ -139,7 +139,6 @@ class CogroupStage(_Grouping):
     divisible_sides = frozenset[str]()
 
     def run(self, both: Both, how: Pass) -> Iterator[Any]:
-        """As :meth:`GroupStage.run`."""
         return self._results([self.left, self.right], both, how)
 
 

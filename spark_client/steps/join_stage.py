@@ -3,7 +3,7 @@
 Guarantee: the rows are those of Spark's join, also if neither side fits the memory (``joining.hash_join`` has the
 bounds of result batches).
 
-What is held
+Held rows
     The stage reads both inputs, always from the one of which it has read fewer bytes, until one ends: that one is
     held, with an index, and the other is streamed past it. If half of the budget is read before, both go through
     ``spill.key_windows``, and each window is joined so. Rows of one hash that exceed the budget are joined block by
@@ -54,9 +54,9 @@ class JoinStage:
             InvalidRequest: a row's key belongs to another partition.
             OutOfBudget: rows beyond the budget cannot be written to a file.
         """
-        return gathered(self._joined(both, how))
+        return gathered(self._join(both, how))
 
-    def _joined(self, both: Both, how: Pass) -> Iterator[Any]:
+    def _join(self, both: Both, how: Pass) -> Iterator[Any]:
         budget_bytes = how.memory.budget_bytes
         sides = (
             _Side(checked(both.left, self.left_placed, how, self.declared.stage)),
@@ -113,7 +113,7 @@ class _Side:
         return batch is not None
 
     def taken(self) -> list[Any]:
-        """What was read, which this object holds no longer."""
+        """The rows read, which this object holds no longer."""
         found = self.gathered.batches
         self.gathered.clear()
         return found
@@ -127,7 +127,7 @@ class _Side:
 
 
 def _fit(sides: Sequence[_Side], size_bytes: int) -> bool:
-    """Whether what was read fits; rows are first copied out of larger allocations where that makes them fit."""
+    """Whether the rows read fit; they are first copied out of larger allocations where that makes them fit."""
     if sum(side.gathered.weight_bytes for side in sides) > size_bytes:
         if 2 * sum(side.gathered.least_bytes for side in sides) > size_bytes:
             return False

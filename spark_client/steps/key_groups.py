@@ -48,7 +48,6 @@ class GroupedSide:
     placed: PlacedKeys | None
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The keys as they are compared."""
         columns = (batch.column(key) for key in self.keys)
         return [widened(column, kind) for column, kind in zip(columns, self.compared, strict=True)]
 

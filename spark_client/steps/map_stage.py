@@ -23,7 +23,6 @@ class MapStage:
     divisible = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
-        """The function's batches, checked and cast, without empty ones."""
         name = self.declared.stage
         lent = Lent()
         given = lent.each(how.limits.cut(batches))

@@ -1,4 +1,4 @@
-"""One pass: consecutive stages, run one after the other over what a task reads, in one Python worker.
+"""One pass: consecutive stages, run one after the other over a task's input, in one Python worker.
 
 Guarantee: the batches from :func:`run` have exactly the last stage's declared schema (``arrow.types``). Batches pass
 one at a time from stage to stage; a stage that gathers rows holds them within its :class:`~spark_client.spill.
@@ -39,7 +39,7 @@ class Pass:
         kept: whether the caller still holds a batch, or part of it, when it asks for the next one.
         partition: the exchange's partition; None without an exchange.
         limits: of the batches that functions get.
-        memory: what stages may gather.
+        memory: of the rows that stages gather.
         clock: counts the seconds of each stage; None for no count.
     """
 
@@ -50,7 +50,7 @@ class Pass:
     clock: StageClock | None = None
 
     def timed(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; the clock counts what they take."""
+        """The batches; the clock counts their seconds."""
         return batches if self.clock is None else self.clock.timed(name, batches)
 
 
@@ -58,14 +58,14 @@ ENCODED_AT_ONCE = Pass()
 
 
 class Both(NamedTuple):
-    """What a stage of two inputs runs over: the batches of the same partition on both sides."""
+    """The input of a stage of two inputs: the batches of the same partition on both sides."""
 
     left: Iterator[Any]
     right: Iterator[Any]
 
 
 class Stage(Protocol):
-    """What a task does with the rows of a partition. Pickled into tasks.
+    """The work of a task on the rows of a partition. Pickled into tasks.
 
     ``declared`` is the result's schema and the stage's name in messages; ``divisible`` says whether the stage may run
     over any part of a partition's rows, apart from the others, and its results together are the same.
@@ -87,10 +87,10 @@ class Stage(Protocol):
 def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
     """The batches of the last stage; the input's if there are no stages."""
     if isinstance(batches, Both):
-        batches = Both(*(_given(how.timed(READING, each)) for each in batches))
+        batches = Both(*(_give(how.timed(READING, each)) for each in batches))
     else:
         batches = how.timed(READING, iter(batches))
-        batches = _given(batches) if stages else batches
+        batches = _give(batches) if stages else batches
     for number, stage in enumerate(stages, 1):
         made = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
         batches = how.timed(stage.declared.stage, made)
@@ -98,7 +98,7 @@ def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> I
 
 
 def noted(stage: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """What ``start()`` gives; an exception gets a note that names the stage."""
+    """The result of ``start()``; an exception gets a note that names the stage."""
     try:
         yield from start()
     except Exception as error:
@@ -106,7 +106,7 @@ def noted(stage: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         raise
 
 
-def _given(batches: Iterator[Any]) -> Iterator[Any]:
+def _give(batches: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from batches
     except Exception as error:

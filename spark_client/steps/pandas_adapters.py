@@ -1,9 +1,9 @@
 """Functions of pandas as functions of Arrow, for the stages of ``mapInPandas`` and ``applyInPandas``.
 
 Guarantee: a function gets the DataFrames, and its results become the rows, that they do in Spark's own methods, by
-PySpark's own code (``pyspark_parts``): integers with nulls are ``float64`` with NaN, or what the session's version and
-settings make of them; timestamps have no zone and are in the session's; structs are dicts, arrays numpy's. Results are
-matched by name if a column's name is text, and else by position; PySpark's errors say what does not fit.
+PySpark's own code (``pyspark_parts``): integers with nulls are ``float64`` with NaN, or another type by the session's
+version and settings; timestamps have no zone and are in the session's; structs are dicts, arrays numpy's. Results are
+matched by name if a column's name is text, and else by position; PySpark's errors name the misfit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PandasForm:
-    """What a function of pandas returns: rows of ``struct``, which is ``schema`` in Arrow; and the session's
+    """The result of a function of pandas: rows of ``struct``, which is ``schema`` in Arrow; and the session's
     ``conversion``.
     """
 
@@ -61,7 +61,7 @@ class PandasMap:
     form: PandasForm
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The results' rows; errors as :meth:`PandasForm.mapped`, and PySparkTypeError for what is no iterable of
+        """The results' rows; errors as :meth:`PandasForm.mapped`, and PySparkTypeError if it is no iterable of
         DataFrames.
         """
         results = self.fn(map(self.form.conversion.mapped, batches))

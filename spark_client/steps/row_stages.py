@@ -16,7 +16,7 @@ from .one_pass import Pass
 
 @dataclass(frozen=True)
 class LimitStage:
-    """The first ``rows`` rows that come. What comes after them is not read: the generators before it are closed.
+    """The first ``rows`` rows that come. Later rows are not read: the generators before it are closed.
 
     ``divisible`` is for a limit that another one follows, where any of the rows will do.
     """
@@ -26,7 +26,6 @@ class LimitStage:
     divisible: bool
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
-        """At most ``rows`` rows."""
         left = self.rows
         try:
             while left:
@@ -50,7 +49,6 @@ class CountStage:
     divisible = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
-        """One row."""
         rows = sum(batch.num_rows for batch in batches)
         column = array_over(np.array([rows], np.int64))
         yield pa.RecordBatch.from_arrays([column], schema=self.declared.schema)
@@ -65,7 +63,6 @@ class AlignStage:
     divisible = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
-        """The same rows."""
         schema = self.declared.schema
         for batch in batches:
             columns = [

@@ -38,7 +38,6 @@ class SampleStage:
     divisible = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
-        """One batch of the sample; none without rows."""
         context = TaskContext.get()
         partition = how.partition if how.partition is not None else context.partitionId() if context else 0
         random = np.random.default_rng((self.seed, partition))

@@ -21,7 +21,7 @@ class StageClock:
         self._inner_seconds = 0.0
 
     def timed(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches of a stage; what it takes to make each is added to the stage. Closes them at its own close."""
+        """The batches of a stage; the seconds to make each are added to the stage. Closes them at its own close."""
         while True:
             inner_seconds, began = self._inner_seconds, perf_counter()
             try:

@@ -37,7 +37,6 @@ class TableJoinStage:
     divisible = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - results are not views
-        """The join's rows."""
         probing = Probing(self.plan, holds_left=False)
         # The reference keeps the index until the last batch.
         table = self.right.table()

@@ -35,7 +35,6 @@ class TopStage:
     divisible = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
-        """The rows, at the end of the input."""
         found: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         bound: SortCodes | None = None

@@ -2,8 +2,8 @@
 
 ``changelog_kind`` is where the server's other rooms begin. ``store`` creates and finds changelogs, takes writes and
 holds, and serves reads. ``changelog`` has the state of one; ``commits`` adds versions to it, ``compactor`` and
-``merges`` take away what its rule does not need, ``views`` and ``folding`` say what it amounts to. ``journal`` says
-what is on disk.
+``merges`` take away updates that its rule does not need, ``views`` and ``folding`` give the rows at a version.
+``journal`` describes the files.
 """
 
 from .changelog import Changelog, ChangelogState

@@ -1,4 +1,4 @@
-"""AttachedChangelog: what a dataset does that has a changelog."""
+"""AttachedChangelog: the attachment of a dataset that has a changelog."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ class AttachedChangelog(Attachment):
         return self.changelog.transactions
 
     def look(self, dataset: Dataset) -> tuple[int, Changes]:
-        """Its newest version."""
         return self.changelog.upper, self.changelog.changes
 
     def facts(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Changelog: a keyed collection of updates, version by version; its state, and who may change it.
+"""Changelog: a keyed collection of updates, version by version; its state, and its changes.
 
-The states, and the verbs that change them, stand in ``_AFTER``.
-*write*: versions are committed, or holds put. *merge*: runs are replaced by what they amount to. *damage*: bytes on
-disk are not what was written; what is whole can still be read. *close*: it was dropped, or the server stops. An error
-is ``DatasetDropped``, of a damaged one ``DataQuarantined``.
+The states, and the verbs that change them, stand in ``_AFTER``. *write*: versions are committed, or holds put. *merge*:
+runs are replaced by their sum. *damage*: bytes on disk differ from the written ones; the undamaged parts can still be
+read. *close*: it was dropped, or the server stops. An error is ``DatasetDropped``, of a damaged one
+``DataQuarantined``.
 
 Who holds what
     The event loop alone changes a changelog, in synchronous steps; threads get views (``views``), which never change.
@@ -71,7 +71,7 @@ _AFTER = transitions(
 
 
 class Hooks(Protocol):
-    """What a changelog tells its server."""
+    """The calls of a changelog to its server."""
 
     def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
         """A merge of it may be due; ``soon``: it can wait for others of the next milliseconds."""
@@ -81,22 +81,22 @@ class Hooks(Protocol):
 
 
 class Changelog:
-    """See the module's text.
+    """The state of one changelog.
 
     Args:
-        state: what it was created with, or what was found on disk.
+        state: as it was created, or found on disk.
         disk: counts its files.
         metadata: counts its transactions.
-        hooks: are told what happens to it.
+        hooks: are told of each change.
     """
 
-    # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger.
-    # Of a rule of the user's own: runs all that runs it, so that nothing else waits for that; and tests puts.
+    # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger. Of a rule
+    # of the user's own: its threads, so that no other work waits for the rule; and the tests of puts.
     querying: Executor | None = None
     checks: RuleChecks | None = None
     damage: str | None = None
     final: View | None = None  # of a closed changelog, for the readers that it has
-    not_emitting: str | None = None  # why what its rule puts together goes nowhere
+    not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class Changelog:
     # Reading
 
     def view(self) -> View:
-        """What can be read now. Raises DatasetDropped."""
+        """The runs that can be read now. Raises DatasetDropped."""
         if self.final is not None:
             return self.final
         self.step("read")
@@ -237,7 +237,7 @@ class Changelog:
         self.wake(soon=True)
 
     def replaced(self, before: tuple[Run, ...], after: list[Run]) -> None:
-        """These neighbouring runs are replaced by what they amount to."""
+        """These neighbouring runs are replaced by their sum."""
         start = self.runs.index(before[0])
         assert self.runs[start : start + len(before)] == before
         self.runs = (*self.runs[:start], *after, *self.runs[start + len(before) :])
@@ -260,7 +260,6 @@ class Changelog:
     # Files
 
     def next_run(self) -> Path:
-        """A name for another run file."""
         self._next_run += 1
         return self.directory / run_name(self._next_run - 1)
 
@@ -274,21 +273,18 @@ class Changelog:
         return self.merges[0] if self.merges else None
 
     def new_log(self, number: int) -> LogFile:
-        """A log that takes the next appends."""
         log = LogFile(self.directory / log_name(number), self.disk.empty())
         self.logs.append((self.upper, log))
         return log
 
     @property
     def log(self) -> LogFile:
-        """The log that takes appends."""
         return self.logs[-1][1]
 
     # Numbers
 
     @property
     def rows(self) -> int:
-        """Updates in all runs."""
         return sum(run.rows for run in self.runs)
 
     @property
@@ -312,7 +308,7 @@ class Changelog:
 
     @property
     def debt_rows(self) -> int:
-        """Rows that are not in the largest run yet: what is left to merge."""
+        """Rows that are not in the largest run yet, and so are left to merge."""
         return self.rows - max((run.rows for run in self.runs), default=0)
 
     @property
@@ -321,7 +317,6 @@ class Changelog:
         return self.runs[0].retractions if self.runs else 0
 
     def statistics(self) -> dict[str, Any]:
-        """For the action ``statistics``."""
         now = time.monotonic()
         horizon = self.horizon(now)
         held = self.holds.held_back(horizon, now)

@@ -1,9 +1,4 @@
-"""ChangelogFiles: a changelog's directory, from its first state file to its last file.
-
-It has the states of :class:`~flight_server.storage.DurableFiles`, and is forgotten or put into the quarantine like
-these: committed once the state file is there, forgotten when that is gone. Its logs and runs go after its changelog
-is closed: until then commits and merges may go on, and their last versions are lost with the drop.
-"""
+"""ChangelogFiles: a changelog's directory, from its first state file to its last file."""
 
 from __future__ import annotations
 
@@ -33,7 +28,12 @@ CHANGELOGS_NAME: Final = "changelogs"
 
 
 class ChangelogFiles(DurableFiles):
-    """See the module's text."""
+    """Has the states of :class:`~flight_server.storage.DurableFiles`, and is forgotten or put into the quarantine like
+    these: committed once the state file is there, forgotten when that is gone.
+
+    Its logs and runs go after its changelog is closed: until then commits and merges may go on, and their last versions
+    are lost with the drop.
+    """
 
     in_use: Callable[[], bool] | None = None
     """Whether the changelog is not closed; None while there is none."""
@@ -101,8 +101,8 @@ def delete_files(directory: Path, keep: frozenset[str] = frozenset()) -> None:
 
 
 def delete_forgotten(directory: Path) -> None:
-    """Delete what is left in a directory without a state file: after a drop, a crash in ``create``, or work that went
-    on while the changelog was dropped. Blocks. Twice is fine.
+    """Delete the remains in a directory without a state file: after a drop, a crash in ``create``, or work that went on
+    while the changelog was dropped. Blocks. Twice is fine.
     """
     if (directory / STATE_NAME).exists():
         return

@@ -1,4 +1,4 @@
-"""ChangelogKind: what the server's other rooms ask of changelogs."""
+"""ChangelogKind: the kind ``changelog``, as the server's other rooms see it."""
 
 from __future__ import annotations
 
@@ -180,7 +180,6 @@ class ChangelogSink(BatchSink):
         self.begin()
 
     def begin(self) -> None:
-        """Begin the next version."""
         self._frames = 0
         self._write = self._store.write(self.dataset, deletes=self._command.delete)
         self._committed: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Commits: makes versions of what producers have written, in groups that share a log entry and an fsync.
+"""Commits: makes versions of producers' writes, in groups that share a log entry and an fsync.
 
 Guarantee: a commit that returned is on disk and readable; one that raised is not there, unless the log is ``suspect``
 (see ``runs.log``). Each commit is one version. Versions count up in the order of the calls.
@@ -13,8 +13,8 @@ Repetition
     may have been, or that another one of its id has overtaken, is refused (``datasets.transactions``).
 
 A full disk
-    Commits that only retract or delete may take a part of what the disk pool keeps (``saving``), because merges free
-    what they remove. In a group that has no room the others are refused first.
+    Commits that only retract or delete may take a part of the bytes that the disk pool keeps (``saving``), because
+    merges free the rows that they remove. In a group that has no room the others are refused first.
 
 Waiting
     While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` runs, commits wait for the
@@ -129,7 +129,6 @@ class Commits:
 
     @property
     def waiting(self) -> int:
-        """How many commits wait to be written."""
         return sum(map(len, self._queues.values()))
 
     async def _run(self, changelog: Changelog, queue: deque[_Waiting]) -> None:

@@ -8,8 +8,8 @@ without new input until nothing is left to compact.
 Fuel
     A committed row buys ``changelog.FUEL_OF_A_ROW`` rows of merging of files. A merge that has used up its fuel waits
     for the next tick, after ``TICK_SECONDS``, which buys ``TICK_ROWS`` more: so merging keeps up with writing, goes on
-    without it, and leaves the machine's time to readers in between. Merges in memory need no fuel: they are short,
-    and readers wait for what they save.
+    without it, and leaves the machine's time to readers in between. Merges in memory need no fuel: they are short, and
+    save readers time.
 
 Too few old rows
     ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are merged all the
@@ -59,7 +59,7 @@ _log = structlog.get_logger("flight_server.kinds.changelog.compactor")
 
 
 class Compactor:
-    """See the module's text.
+    """The duty, its thread and its timers.
 
     Args:
         memory: counts memory runs.
@@ -207,14 +207,13 @@ class Compactor:
                 continue
             async with (
                 changelog.turn
-            ):  # no commit is being written, so the new log begins with what is not in the plan
+            ):  # no commit is being written, so the new log begins with the updates that are not in the plan
                 changelog.step("merge")
                 group = next(group for group in memory_groups(changelog.runs) if group[0] is plan.runs[0])
                 next_log(changelog)
                 self._merge(changelog, Plan(group, to_file=True))
 
     def _plans(self, changelog: Changelog, *, slow: bool) -> list[Plan]:
-        """The merges that are due and not in progress."""
         since = changelog.advanced_since(time.monotonic())
         files_busy = any(merge.of_files for merge in changelog.merges)
         found: list[Plan | None] = []

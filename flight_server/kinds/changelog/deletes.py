@@ -1,4 +1,4 @@
-"""Deletes: tombstones, which end all rows of a key, and what they leave of sorted updates.
+"""Deletes: tombstones, which end all rows of a key, and their effect on sorted updates.
 
 Guarantee: a tombstone deletes the updates of its key whose versions are below its own, also retractions that wait for
 their rows. Later updates count anew. So an update counts from its version on, until the next tombstone of its key.
@@ -7,12 +7,12 @@ A tombstone is an update whose diff is ``DELETE``. Its row has the key; the othe
 schema declares them without nulls, so neither a rule nor a reader may get it: :func:`living` takes it out.
 
 Compaction
-    At ``since`` what is deleted goes, and of each key's tombstones up to ``since`` all but the newest. That one stays
-    for updates in older runs, until a merge includes the oldest run. A merge takes neighbouring runs, so it never adds
-    up updates from both sides of a tombstone that it does not see.
+    At ``since`` deleted updates go, and of each key's tombstones up to ``since`` all but the newest. That one stays for
+    updates in older runs, until a merge includes the oldest run. A merge takes neighbouring runs, so it never adds up
+    updates from both sides of a tombstone that it does not see.
 
 Emitting
-    What was put together before a tombstone stays emitted. :func:`lifetimes` gives the updates so that no part has a
+    Rows put together before a tombstone stay emitted. :func:`lifetimes` gives the updates so that no part has a
     tombstone between its first and its last update of a key.
 """
 
@@ -60,10 +60,8 @@ def living(updates: Updates) -> tuple[Updates, Numbers | None]:
 
 
 def settled(updates: Updates, since: int, *, oldest: bool) -> tuple[Updates, Updates]:
-    """The updates, without tombstones, that are not deleted at ``since``; and the tombstones that stay.
-
-    Args:
-        oldest: no update of these keys is older.
+    """The updates, without tombstones, that are not deleted at ``since``; and the tombstones that stay. ``oldest``: no
+    update of these keys is older.
     """
     rows, ends = living(updates)
     if ends is None:
@@ -71,7 +69,7 @@ def settled(updates: Updates, since: int, *, oldest: bool) -> tuple[Updates, Upd
     found = updates.where(updates.diffs == DELETE)
     replaced = np.zeros(len(found), np.bool_)
     replaced[:-1] = found.versions[1:] <= since
-    replaced[found.key_starts[1:] - 1] = False  # what follows is of another key
+    replaced[found.key_starts[1:] - 1] = False  # the next one is of another key
     gone = (found.versions <= since) if oldest else replaced
     return rows.where(ends > since), found.where(~gone)
 

@@ -1,23 +1,23 @@
 """Emitting: the rows that a rule puts together, such as pairs, go to another changelog, which the rule names.
 
-Guarantee: each change of what the rule emits becomes one change of the other changelog, also after a crash at any
-moment; or the source says in ``statistics``, as ``not_emitting``, and in the log why not.
+Guarantee: each change of the rule's pairs becomes one change of the other changelog, also after a crash at any moment;
+or the source says in ``statistics``, as ``not_emitting``, and in the log why not.
 
 How
-    A task runs while the source has versions that were not emitted yet. What it commits to the other changelog, the
-    *target*, has a transaction: the source's generation, and the source's version up to which all is in the target,
-    which is the *mark*. So what the target has and how far it has come are on disk in one step, and a restart goes on
-    at the mark. Versions that emit nothing make no version of the target, but one each ``MARK_SECONDS`` while they
-    come, so that the source can compact.
+    A task runs while the source has versions that were not emitted yet. Each commit to the other changelog, the
+    *target*, has a transaction: the source's generation, and the *mark*, the source's version up to which all is in the
+    target. So the rows and the mark are on disk in one step, and a restart goes on at the mark. Versions that emit
+    nothing make no version of the target, but one each ``MARK_SECONDS`` while they come, so that the source can
+    compact.
 
 Holding
     The source keeps all versions from the mark on, however old they get. An emitter that finds the mark below ``since``
-    ends: what was put together in between cannot be known any more.
+    ends, because the pairs in between cannot be known any more.
 
 When the target takes nothing
     While it refuses, because the disk or memory is full, the emitter tries again each ``TROUBLE_SECONDS``. When it was
     dropped or is damaged, the emitter ends, and the source keeps nothing for it. The next ``create`` of the source
-    makes another emitter, and another target if there is none; that one gets what is put together from ``since`` on.
+    makes another emitter, and another target if there is none; it gets the pairs from ``since`` on.
 
 Memory
     A commit that is larger than ``CHUNK_ROWS`` or ``CHUNK_BYTES`` goes to run files of the target, as a put does.
@@ -53,7 +53,7 @@ _log = structlog.get_logger("flight_server.kinds.changelog.emitting")
 
 
 class Emitter:
-    """Emits what the rule of one changelog puts together; see the module's text.
+    """Emits the rows that the rule of one changelog puts together.
 
     Args:
         commits: of the target.
@@ -215,7 +215,7 @@ class Emitter:
 
 
 def is_emitting(changelog: Changelog) -> bool:
-    """Whether its rule names a changelog for what it puts together."""
+    """Whether its rule names a changelog to emit to."""
     return isinstance(changelog.rule, Emitting) and changelog.rule.emitted_schema is not None
 
 

@@ -1,4 +1,5 @@
-"""Folding: what sorted updates of whole keys amount to at a version, and what compaction leaves of them.
+"""Folding: the rows that sorted updates of whole keys amount to at a version, and the updates that compaction leaves of
+them.
 
 Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they run in threads.
 """
@@ -57,7 +58,6 @@ class Distinct:
         )
 
     def counts(self, version: int) -> Numbers:
-        """How often each row is there at a version."""
         diffs, versions = self.updates.diffs, self.updates.versions
         there = versions <= version
         if self.ends is not None:
@@ -110,8 +110,8 @@ def deltas(updates: Updates, after: int, upto: int, rule: Rule) -> Kept:
 
 
 def emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Layout) -> Updates:
-    """How what the rule puts together differs between two versions, as updates of that layout, with version 0. What
-    was put together and deleted in between counts.
+    """The difference of the rule's pairs between two versions, as updates of that layout, with version 0. Pairs that
+    were made and deleted in between count.
     """
     parts = [_emitted(part, after, upto, rule, layout) for part in lifetimes(updates, after, upto)]
     return Updates.joined(layout, parts)
@@ -133,11 +133,12 @@ def _emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: La
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What other updates have of some keys, which a compaction of these does not see.
+    """The updates of some keys that are elsewhere, where a compaction of these does not see them.
 
     Args:
         untouched: sorted hashes of keys to which the rule must not be applied: their updates are only added up.
-        pending: what may change what the rule goes by, at any version: retractions, or of ``whole_keys`` all updates.
+        pending: updates at any version that may change the rule's result: retractions, or of ``whole_keys`` all
+            updates.
     """
 
     untouched: Hashes
@@ -155,8 +156,8 @@ def compacted(
     """The updates that stand for these at every version from ``since`` on.
 
     Args:
-        elsewhere: for sorted and unique hashes of keys. It is asked for those alone that the rule changes, because what
-            it finds only makes the rule change less. None if there are no other updates.
+        elsewhere: for sorted and unique hashes of keys. It is asked for those alone that the rule changes, because its
+            updates only make the rule change less. None if there are no other updates.
         oldest: no update of these keys is older.
     """
     updates, tombstones = settled(updates, since, oldest=oldest)
@@ -181,10 +182,10 @@ def compacted(
 
 @dataclass(frozen=True)
 class _Applied:
-    """What a rule leaves of updates.
+    """The updates that a rule leaves.
 
     Args:
-        left: the updates above ``since``, and what stands for all up to ``since``.
+        left: the updates above ``since``, and those that stand for all up to ``since``.
         changed: sorted and unique, the hashes of keys of which that is not just the sum.
         signs: if the rule makes up rows, these, and with diffs below zero those that have, or will have, a count below
             zero; else None.

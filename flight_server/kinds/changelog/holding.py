@@ -1,4 +1,4 @@
-"""Holding: what a client asks of a changelog's holds, on disk before it is answered."""
+"""Holding: the action ``hold`` on a changelog, on disk before it is answered."""
 
 from __future__ import annotations
 

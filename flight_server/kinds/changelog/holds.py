@@ -1,13 +1,14 @@
 """Holds: the versions that readers keep readable, each with a lease and a maximal lag.
 
 Guarantee: compaction does not go past the oldest hold. A hold ends with its lease, or when its version has been out of
-date for ``max_lag_seconds``; who reads on from it then gets ``Compacted``. An emitter's has no maximal lag. The names
-of the last ``MAX_LAPSED`` that ended so are remembered: who asks for such a hold again gets the version that it held,
-or ``Compacted``, never another.
+date for ``max_lag_seconds``; a reader that goes on from it then gets ``Compacted``. An emitter's hold has no maximal
+lag. The names of the last ``MAX_LAPSED`` that ended so are remembered: a client that asks for such a hold again gets
+the version that it held, or ``Compacted``, never another.
 
 Owners
-    A hold says who holds, in words for people: it gives no right. Any client may renew or release any hold by its whole
-    name, as it may drop the changelog. The open stream of a read or follower has its peer, and cannot be released.
+    A hold names its owner in words for people; the owner has no special right. Any client may renew or release any hold
+    by its whole name, as it may drop the changelog. The open stream of a read or follower has its peer, and cannot be
+    released.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Hold:
 
     Args:
         taken: when it was first taken, at this version or an earlier one.
-        owner: who holds, as the last request with an owner says it.
+        owner: as the last request with an owner names it.
         passed: since when there is a newer version, as far as was looked; None if there was none.
         lasting: whether it has no maximal lag.
     """
@@ -88,7 +89,6 @@ class Holds:
         return len(self._holds) + len(self._followers)
 
     def oldest(self) -> int | None:
-        """The oldest version that is held."""
         return min((hold.version for _, hold in self._all()), default=None)
 
     def held_back(self, wanted: int, now: float) -> HeldBack | None:
@@ -125,7 +125,7 @@ class Holds:
 
         Raises:
             Compacted: the version is below ``since``.
-            InvalidRequest: it is above ``upper``, or below what the hold of this name holds.
+            InvalidRequest: it is above ``upper``, or below the present version of the hold of this name.
         """
         held = self._holds.get(name)
         if held is not None and (version is None or version == held.version):
@@ -185,15 +185,15 @@ class Holds:
         return len(self._followers)
 
     def expire(self, now: float, upper: int) -> list[str]:
-        """End what has ended, see the module's text; the names, and "a follower" for each open stream."""
+        """End the holds whose lease or lag has ended; their names, and "a follower" for each open stream."""
         before = {name: hold.version for name, hold in self._holds.items()}
-        ended = self._expired(self._holds, now, upper)
+        ended = self._end_due(self._holds, now, upper)
         self.lapsed |= {name: before[name] for name in ended}
         while len(self.lapsed) > MAX_LAPSED:
             del self.lapsed[next(iter(self.lapsed))]
-        return ended + [FOLLOWER for _ in self._expired(self._followers, now, upper)]
+        return ended + [FOLLOWER for _ in self._end_due(self._followers, now, upper)]
 
-    def _expired(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
+    def _end_due(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
         ended = []
         for name, hold in list(holds.items()):
             passed = None if hold.version >= upper else now if hold.passed is None else hold.passed
@@ -206,11 +206,9 @@ class Holds:
         return ended
 
     def named(self) -> dict[str, Hold]:
-        """The holds that have a name."""
         return dict(self._holds)
 
     def listed(self, now: float) -> list[dict[str, Any]]:
-        """For ``statistics``."""
         return [
             {
                 "hold": name,

@@ -1,4 +1,4 @@
-"""Journal: what a changelog has on disk, and in which order it gets there.
+"""Journal: the files of a changelog, and the order in which they are written.
 
 Guarantee: a commit is acknowledged after it is in the log; a run that a merge wrote counts from the moment when the
 state file names it. So a crash at any point loses no acknowledged version and counts none twice.

@@ -1,18 +1,17 @@
 """LargeKeys: the updates of one hash that are too many to be held at once, in pieces of whole rows.
 
 Rows of one hash are sorted, so the runs can be cut at the same rows. Each piece has all updates of its rows, which are
-added up first: equal rows are one row then, with what is above ``since``. A tombstone deletes rows of all pieces, so
-each piece is added up with the tombstones of all.
+added up first: equal rows are one row then, beside the updates above ``since``. A tombstone deletes rows of all pieces,
+so each piece is added up with the tombstones of all.
 
 Folding
-    What a rule needs of some rows and of others is what it needs of both together, for a rule whose ``in_parts`` says
-    so. So the pieces are taken one after the other, and of those before only what is needed is held. Of other rules'
-    keys all rows are held once they are added up. What a merge has to know of other runs (``merges``) is looked up
-    once for all pieces.
+    A rule with ``in_parts`` needs the same rows of two parts as of both together. So the pieces are taken one after the
+    other, and of those before only the needed rows are held. Of other rules' keys all rows are held once they are added
+    up. A merge's look-ups in other runs (``merges``) are made once for all pieces.
 
 Memory
-    A piece has about twice ``piece_bytes`` at most, unless one row has more. What is held beside it is limited by
-    the caller: beyond it :class:`TooLarge` says how much there was. The parts are views of the runs.
+    A piece has about twice ``piece_bytes`` at most, unless one row has more. The caller limits the bytes held beside
+    it: beyond them :class:`TooLarge` says how many there were. The parts are views of the runs.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from .rules import EveryRow, Rule
 from .runs import DELETE, Layout, Updates
 
 COPIES = 3
-"""What is held while it is added to: itself, what it becomes, and its order."""
+"""Held while rows are added: the piece, its sum, and its order."""
 
 MAX_PROBED_ROWS = 64
 PROBED_BYTES = 1 << 20
-"""Of so many rows or bytes at once it is found out whether they are above another one."""
+"""So many rows or bytes are compared at once with another row."""
 
 _NONE = np.zeros(0, np.uint64)
 
@@ -54,7 +53,7 @@ def pieces(
     oldest: bool = False,
 ) -> Iterator[Updates]:
     """The updates of one hash up to version ``upto``, ascending, each row in one piece; versions up to ``since`` count
-    as one. What is deleted at ``since`` is left out, by tombstones of any piece; those that stay come in their order.
+    as one. Updates deleted at ``since`` are left out, by tombstones of any piece; those that stay come in their order.
 
     Args:
         runs: of each run its parts, which follow each other.
@@ -73,7 +72,7 @@ def pieces(
     wanted_bytes = piece_bytes
     while cursors := [cursor for cursor in cursors if cursor.left]:
         # Runs that have other rows than each other contribute one after the other, others together.
-        last = _marked(layout, [cursor.wanted(wanted_bytes) for cursor in cursors]).slice(0, 1)
+        last = _with_marks(layout, [cursor.wanted(wanted_bytes) for cursor in cursors]).slice(0, 1)
         if sum(cursor.look_to(last) for cursor in cursors) > 2 * piece_bytes and wanted_bytes > 1:
             wanted_bytes //= 2
             continue
@@ -87,7 +86,7 @@ def pieces(
 
 
 def _added_up(piece: Updates, tombstones: Updates, since: int, *, oldest: bool) -> Updates:
-    """What stands for a piece, of which these are all tombstones of its keys, also those in other pieces."""
+    """The sum of a piece, of which these are all tombstones of its keys, also those in other pieces."""
     if not len(tombstones):
         return compacted(piece, since, EveryRow())
     rows = Updates.joined(piece.layout, [living(piece)[0], tombstones])
@@ -106,10 +105,8 @@ def folded(
     piece_bytes: int,
     limit_bytes: int,
 ) -> Updates:
-    """What stands for all updates of one hash at the versions from ``since`` to ``upto``. Raises TooLarge.
-
-    Args:
-        runs: all that have updates of this hash.
+    """The updates that stand for all of one hash at the versions from ``since`` to ``upto``. Raises TooLarge. ``runs``:
+    all that have updates of this hash.
     """
     rule = rule if rule.in_parts else EveryRow()
     held = Updates.empty(layout)
@@ -132,11 +129,9 @@ def needed(
     piece_bytes: int,
     limit_bytes: int,
 ) -> Generator[int, None, Updates | None]:
-    """What a merge leaves of one hash: what the rule needs of it; or None if the updates are only to be added up,
-    because the rule needs to know others, or leaves too many. Yields how many rows each piece has.
-
-    Args:
-        elsewhere: of each run that is not merged the parts with this hash.
+    """The updates that a merge leaves of one hash, those that the rule needs; or None if the updates are only to be
+    added up, because the rule needs to know others, or leaves too many. Yields how many rows each piece has.
+    ``elsewhere``: of each run that is not merged the parts with this hash.
     """
     pending = _pending(layout, elsewhere, rule, limit_bytes)
     if pending is None:
@@ -203,7 +198,7 @@ class _Cursor:
         return sum(part.size_bytes for part in self._seen)
 
     def take(self) -> list[Updates]:
-        """Go on behind what was seen last, which is given."""
+        """Go on behind the rows seen last, which are given."""
         self._parts = self._rest
         return self._seen
 
@@ -213,7 +208,7 @@ class _Cursor:
         low, high = 0, len(part)
         while low < high:
             probed = np.unique(np.append(np.arange(low, high, -(-(high - low) // fan_out)), high - 1))
-            both = _marked(self._layout, [part.take(probed), last])
+            both = _with_marks(self._layout, [part.take(probed), last])
             below = int(np.argmax(both.versions))  # equal rows are in the order of their marks
             if below == len(probed):
                 return high
@@ -221,7 +216,7 @@ class _Cursor:
         return low
 
 
-def _marked(layout: Layout, parts: Sequence[Updates]) -> Updates:
+def _with_marks(layout: Layout, parts: Sequence[Updates]) -> Updates:
     """The parts' updates in order, each with its part's number as its version."""
     return Updates.joined(
         layout,

@@ -1,8 +1,4 @@
-"""LeftOut: the keys of which a merge's rule left something out.
-
-Guarantee: ``among`` gives each noted hash, and others whose leading bits are those of a noted one. So it takes as much
-memory for any number of keys, 1 MiB, and tells keys apart while fewer than a million are noted.
-"""
+"""LeftOut: the keys of which a merge's rule left something out."""
 
 from __future__ import annotations
 
@@ -15,7 +11,10 @@ LEADING_BITS = 20
 
 
 class LeftOut:
-    """See the module's text. ``every``: begins with all hashes noted."""
+    """A set of hashes in 1 MiB for any number of keys. ``every``: begins with all hashes noted.
+
+    It notes the leading bits of a hash, and tells keys apart while fewer than a million are noted.
+    """
 
     def __init__(self, *, every: bool = False) -> None:
         self._noted = np.zeros(1 << LEADING_BITS, np.bool_)

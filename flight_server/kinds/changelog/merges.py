@@ -5,18 +5,18 @@ keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and com
 a slice is merged in pieces (``large_keys``), with the same look-ups; if the rule leaves too much of it, or has to know
 more, its updates are only added up.
 
-What it may leave out
+Leaving out
     A merge sees its own runs only. The rule says what is needed of a part as of the whole (a keep rule is idempotent),
     if it knows the retractions of these rows that are in other runs, older or newer: the merge looks them up
     (``_elsewhere``), of the keys of which the rule leaves something out. A rule of ``whole_keys`` is not applied to
     keys that have updates in other runs: these are only added up.
 
-    Commits while the merge runs may change what it should have left out. At the end the keys of their retractions (of
+    Commits while the merge runs may change which updates are needed. At the end the keys of their retractions (of
     ``whole_keys`` of all their updates) are compacted again with them, and the output gets the difference
     (``_patches``), so that a version that was read before reads the same after. These commits are in the runs that the
-    changelog has at the end, and whose last version is above ``began``. Of a key of which the rule left nothing
-    out the output has the sum of all updates, which is right for any commit (``left_out``).
-    Tombstones stay until a merge includes the oldest run (``deletes``).
+    changelog has at the end, and whose last version is above ``began``. Of a key of which the rule left nothing out the
+    output has the sum of all updates, which is right for any commit (``left_out``). Tombstones stay until a merge
+    includes the oldest run (``deletes``).
 
 Resuming
     A merge of files writes its output's blocks and the state file every ``CHECKPOINT_ROWS``. After a crash it goes on
@@ -24,8 +24,8 @@ Resuming
 
 Two at once
     A merge of files may take minutes, so runs in memory are merged meanwhile, in memory or to a file. Each slice looks
-    at the other runs that are there then. What another merge leaves in the place of its runs stands for the same at
-    every version that can still be asked for, so neither has to know of the other.
+    at the other runs that are there then. The output of another merge stands for its runs at every version that can
+    still be asked for, so neither has to know of the other.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from .views import View, slice_end
 
 CHECKPOINT_ROWS = 1 << 20
 HELD_BYTES = views.FOLDED_BYTES
-"""What is held of a large key to apply the rule to it."""
+"""So much of a large key is held to apply the rule to it."""
 
 Hashes = NDArray[np.uint64]
 T = TypeVar("T")
@@ -66,8 +66,8 @@ class Merge:
     """One merge of one changelog; ``step`` until it is done, then ``publish``, or ``abandon``.
 
     Args:
-        since: what is older counts as one version.
-        writer, saved: of a resumed merge, its output so far and what the state file says of it.
+        since: older versions count as one.
+        writer, saved: of a resumed merge, its output so far and its entry in the state file.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Merge:
         # No other runs: they would stay in memory.
         self._view: View = replace(changelog.view(), runs=self.runs)
         self._oldest = changelog.runs[: len(self.runs)] == self.runs
-        # What is left of the oldest runs is needed; what is left of others may stand for nothing beside older ones.
+        # The output of the oldest runs is needed; the output of others may stand for nothing beside older runs.
         self.settles = since if self._oldest else 0
         self._writer = writer
         self._parts: list[Updates] = []
@@ -99,7 +99,7 @@ class Merge:
         self._checkpoint_rows = 0
         self._outputs: list[Run] | None = None
         self._patched = self._began
-        self._left_out = LeftOut(every=saved is not None)  # a resumed merge does not know what it left out
+        self._left_out = LeftOut(every=saved is not None)  # a resumed merge does not know them
         changelog.merges.append(self)
 
     @property
@@ -114,7 +114,7 @@ class Merge:
         )  # a key that is written in part could not be resumed
 
     def to_json(self) -> dict[str, Any] | None:
-        """What the state file says of it, to resume it behind its last checkpoint; None before the first one."""
+        """Its entry in the state file, to resume it behind its last checkpoint; None before the first one."""
         return self._saved
 
     def _progress(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Merge:
         """Merge one slice; how many rows it read. Blocks.
 
         Raises:
-            Damaged: a run is not what was written.
+            Damaged: a run's bytes differ from the written ones.
             DiskTrouble: the disk has no room, or refuses.
         """
         if self._large is not None:
@@ -176,7 +176,6 @@ class Merge:
             yield len(piece)
 
     def _needed(self, hash_: int, others: Sequence[Run]) -> Generator[int, None, Updates | None]:
-        """See :func:`~flight_server.kinds.changelog.large_keys.needed`."""
         changelog = self.changelog
         return needed(
             changelog.layout,
@@ -201,7 +200,7 @@ class Merge:
         return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and ready
 
     async def checkpoint(self, threads: Executor) -> None:
-        """Make what is done so far survive a crash. Raises DiskTrouble."""
+        """Make the slices so far survive a crash. Raises DiskTrouble."""
         self._checkpoint_rows = 0
         assert self._writer is not None
         async with self.changelog.turn:
@@ -231,7 +230,7 @@ class Merge:
         return self._elsewhere(hashes, self._others)
 
     def _elsewhere(self, hashes: Hashes, others: Sequence[Run]) -> Elsewhere:
-        """See "What it may leave out" in the module's text."""
+        """The updates of these keys in other runs; see "Leaving out"."""
         layout = self.changelog.layout
         if self.changelog.rule.whole_keys:
             found = [run.having(hashes) for run in others]
@@ -243,10 +242,8 @@ class Merge:
         return [run for run in self.changelog.runs if run not in self.runs]
 
     async def publish(self, threads: Executor, memory: MemoryPool) -> None:
-        """Put the output in the place of the runs, on disk and in memory. Cancelling is safe.
-
-        Raises:
-            DiskTrouble, Forgotten: nothing was changed; the merge is to be abandoned.
+        """Put the output in the place of the runs, on disk and in memory. Cancelling is safe. Raises DiskTrouble,
+        Forgotten: nothing was changed; the merge is to be abandoned.
         """
         changelog = self.changelog
         if self._to_file:
@@ -308,8 +305,8 @@ class Merge:
         return self._outputs
 
     def _patches(self, outputs: Sequence[Run]) -> Iterator[Updates]:
-        """What the output lacks because of the commits since it was last patched, in slices; with the tombstones above
-        ``since``, because a later merge may take the patch without the output.
+        """The updates that the output lacks because of the commits since it was last patched, in slices; with the
+        tombstones above ``since``, because a later merge may take the patch without the output.
         """
         changelog, layout = self.changelog, self.changelog.layout
         whole_keys = changelog.rule.whole_keys
@@ -379,7 +376,7 @@ def _parts(runs: Sequence[Run], hash_: int) -> list[list[Updates]]:
 
 
 def _less(updates: Updates) -> Updates:
-    """What takes these back; tombstones stay."""
+    """The updates that take these back; tombstones stay."""
     return living(updates)[0].negated()
 
 
@@ -388,7 +385,7 @@ def _deletes_above(updates: Updates, since: int) -> Updates:
 
 
 def returned(steps: Generator[object, None, T]) -> T:
-    """What the steps return at their end."""
+    """The steps' return value."""
     while True:
         try:
             next(steps)

@@ -11,13 +11,13 @@ Old rows
 Whole merges
     The runs from the oldest one to the last that is half old are merged when their old rows weigh as much as the
     others. A row weighs ``1 + 2 n`` where a key has ``n`` rows: at worst each old row is a retraction, goes itself and
-    takes the rows of its key with it. So garbage never exceeds half of the rows, and what a whole merge reads was paid
-    for by old rows, each of which is old once. What merging costs beside rows counts as ``MERGE_ROWS`` or
+    takes the rows of its key with it. So garbage never exceeds half of the rows, and old rows have paid for all rows
+    that a whole merge reads; each is old once. The cost of a merge beside its rows counts as ``MERGE_ROWS`` or
     ``FILE_ROWS``.
 
-    What is left below that weight is merged when it has waited (``slow``; the compactor says when), with all runs that
-    have old rows, so that nothing is left for ever, also where keys have very different numbers of rows. This costs
-    ``compactor.SLOW_ROWS`` a second, so up to ``FILE_ROWS / 4`` old rows may wait longer than a few delays.
+    Old rows below that weight are merged when they have waited (``slow``; the compactor decides when), with all runs
+    that have old rows, so that nothing is left for ever, also where keys have very different numbers of rows. This
+    costs ``compactor.SLOW_ROWS`` a second, so up to ``FILE_ROWS / 4`` old rows may wait longer than a few delays.
 
 Tiers
     From the newest run backwards, a run joins the others if it has at most ``RATIO`` times their rows together. They
@@ -76,7 +76,7 @@ def plan_memory(
         since: the version up to which compaction may go.
         log_bytes: of all logs.
         short: memory is short.
-        slow: see "Whole merges" in the module's text.
+        slow: see "Whole merges".
         files_busy: files are being merged.
     """
     groups = _groups(runs)
@@ -111,13 +111,13 @@ def plan_files(runs: Sequence[Run], since: int, *, slow: bool) -> Plan | None:
 
 
 def old_rows(runs: Sequence[Run], since: int) -> int:
-    """How many rows are old; see the module's text."""
+    """How many rows are old; see "Old rows"."""
     old = sum(run.rows_upto(since) for run in runs if run.first_version <= since)
     return old - (runs[0].rows_upto(min(since, runs[0].since)) if runs else 0)
 
 
 def cost_rows(plan: Plan) -> int:
-    """What a merge costs, as rows that it reads."""
+    """The cost of a merge, as rows that it reads."""
     beside = FILE_ROWS if plan.to_file else MERGE_ROWS
     return beside + sum(run.rows for run in plan.runs)
 
@@ -128,7 +128,6 @@ def memory_groups(runs: Sequence[Run]) -> list[Runs]:
 
 
 def _old_runs(runs: Sequence[Run], since: int, *, slow: bool) -> Runs:
-    """The runs that a whole merge takes."""
     enough = 0 if slow else 1 / 2
     old = [
         place

@@ -1,4 +1,4 @@
-"""Reads: what one reader of a changelog gets, as messages for either lane.
+"""Reads: snapshots, deltas and streams of a changelog, as messages for either lane.
 
 Guarantee: a read of a snapshot or of deltas ends after the message that is marked as the last of its version; each read
 has at least that one. A follower gets step after step: the deltas between the version that it was sent last and the
@@ -47,7 +47,7 @@ from .views import ViewPart as Slice
 MAX_SLICE_BYTES = 8 << 20
 MIN_SLICE_BYTES = 64 << 10
 FOLLOWED_BYTES = 256 << 10
-"""What a follower reserves for a step that is expected to be small."""
+"""A follower reserves so much for a step that is expected to be small."""
 IN_LOOP_ROWS = 1024
 """A small step that looks at no more rows is read in the event loop, in about a millisecond: a thread would take the
 global interpreter lock from the loop for nearly as long, and the follower would wait for two changes of threads."""
@@ -83,7 +83,7 @@ class ChangelogReads:
 
     @staticmethod
     def check(changelog: Changelog, versions: Versions) -> None:
-        """Raise what :meth:`read` would raise at once."""
+        """Raise the errors that :meth:`read` would raise at once."""
         changelog.step("read")
         for version in (versions.after, versions.as_of):
             if version is not None:
@@ -91,20 +91,20 @@ class ChangelogReads:
 
     @staticmethod
     def schema(changelog: Changelog, versions: Versions) -> pa.Schema:
-        """The schema of what a read gives."""
+        """The schema of a read's rows."""
         return changelog.layout.schema if versions.after is None else changelog.layout.delta_schema
 
     async def read(
         self, changelog: Changelog, reader: Reader, versions: Versions
     ) -> AsyncGenerator[VersionBurst, None]:
-        """See the module's text. Close the generator to leave; cancelling it is safe.
+        """The messages of one read. Close the generator to leave; cancelling it is safe.
 
         Raises:
             Compacted: a version is below ``since``, or the stream has fallen behind too far.
             InvalidRequest: a version is above ``upper``; or one key has more rows than there can be room for; or a rule
                 of the user's own fails on the rows.
             Conflict: the changelog was dropped.
-            DataQuarantined: what is read is damaged on disk.
+            DataQuarantined: the data is damaged on disk.
             Draining: a follower has all that there is, and the server goes down.
             Unavailable: the disk does not give it now.
             OutOfBudget: there was no room for the rows of a large key until the deadline.
@@ -274,7 +274,7 @@ class ChangelogReads:
 
 
 class _Stream:
-    """An open stream: what it holds of its changelog is a version, no runs."""
+    """An open stream. It holds a version of its changelog, and no runs."""
 
     def __init__(self, changelog: Changelog, reader: Reader) -> None:
         self.changelog = changelog

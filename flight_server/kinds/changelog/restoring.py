@@ -64,11 +64,7 @@ _log = structlog.get_logger("flight_server.kinds.changelog.restoring")
 
 
 def recover_changelogs(store: Store) -> int:
-    """Fill an empty store; how many there are.
-
-    Raises:
-        OSError: the start must end, see the module's text.
-    """
+    """Fill an empty store; how many there are. Raises OSError: the start must end, because of an I/O error."""
     disk = store.catalogue.disk
     assert disk.data_dir is not None
     base = disk.data_dir / CHANGELOGS_NAME

@@ -1,4 +1,4 @@
-"""RuleChecks: tests what is put into a changelog whose rule is a query of the user's own, before it is committed.
+"""RuleChecks: tests puts into a changelog whose rule is a query of the user's own, before they are committed.
 
 Guarantee: the query has been run over the asserted rows of each put that is committed, so that no read and no merge
 finds a row on which it fails by itself; and it has been tested on a sample of the rows of all puts since the start
@@ -42,7 +42,7 @@ class _Put:
 
 
 class RuleChecks:
-    """See the module's text.
+    """The tests of one changelog's puts.
 
     Args:
         dataset: the changelog's name.

@@ -1,4 +1,4 @@
-"""Saving: what of a changelog goes into its state file, and which logs and runs go once it is there (``journal``).
+"""Saving: writes a changelog's state file, and deletes the logs and runs that it replaces (``journal``).
 
 The callers hold the changelog's ``turn``.
 """
@@ -15,11 +15,15 @@ from .runs import LogFile, MemoryRun, Run, RunFile
 from .timeline import wall_time
 
 KEPT_DISK_PARTS = 8
-"""While there is a changelog, one part in so many of the disk limit is kept for what makes room: see the next three."""
+"""While there is a changelog, one part in so many of the disk limit is kept for work that makes room: see the next
+three.
+"""
 OF_KEPT_FOR_DELETES = 0.5
 OF_KEPT_FOR_MERGES = 0.75
 OF_KEPT_FOR_HOLDS = 1.0
-"""What each may take of it: deletes leave room for the merges that they need, and both for the ends of holds."""
+"""The share that each may take of it: deletes leave room for the merges that they need, and both for the ends
+of holds.
+"""
 
 
 def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> StateRecord:
@@ -55,7 +59,7 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
 
 
 def rotate(changelog: Changelog, runs: tuple[Run, ...]) -> None:
-    """Let a new log take the next appends if these runs cover all that is in the present one."""
+    """Let a new log take the next appends if these runs cover the present one."""
     if changelog.logs[-1][0] <= _covered(runs, changelog.upper):
         next_log(changelog)
 
@@ -82,7 +86,9 @@ async def begin_log(changelog: Changelog, threads: Executor) -> None:
 
 
 def save(changelog: Changelog, state: StateRecord) -> None:
-    """Replace the state file, and delete what an earlier one may have named. Blocks. Raises DiskTrouble, Forgotten."""
+    """Replace the state file, and delete the files that an earlier one may have named. Blocks. Raises DiskTrouble,
+    Forgotten.
+    """
     changelog.save(state)
     doubtful, changelog.doubtful = changelog.doubtful, []
     for run in doubtful:

@@ -1,4 +1,4 @@
-"""Store: the changelogs of one server: creates them, finds them by their datasets, and has what they share.
+"""Store: the changelogs of one server: creates them, finds them by their datasets, and has their shared parts.
 
 A changelog is a dataset of kind ``changelog``: the catalogue has its name, lease and drop, and the dataset holds the
 changelog. It is on disk in the directory ``changelogs`` of the data directory before ``create`` returns, also on a
@@ -65,7 +65,8 @@ _log = structlog.get_logger("flight_server.kinds.changelog.store")
 
 
 class Store:
-    """See the module's text. ``append``: see :class:`AttachedChangelog`; a store without a server takes no appends.
+    """The changelogs and their threads. ``append``: see :class:`AttachedChangelog`; a store without a server takes no
+    appends.
 
     Args:
         deadline_seconds: how long a commit waits for memory.
@@ -207,10 +208,10 @@ class Store:
         return dataset
 
     async def _emit_from(self, changelog: Changelog, target: Callable[[], Awaitable[Dataset]]) -> None:
-        """Begin to emit what its rule puts together, if it does not yet. Raises as ``target`` does."""
+        """Begin to emit its rule's pairs, if it does not yet. Raises as ``target`` does."""
         if not is_emitting(changelog) or self._is_emitting(changelog):
             return
-        # What is put together until there is an emitter is kept for it, also if the target cannot be made now.
+        # Pairs are kept for the emitter until there is one, also if the target cannot be made now.
         changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
         try:
             found = self.of(await target())
@@ -242,7 +243,7 @@ class Store:
         return emitter is not None and emitter.open
 
     def _check_emitted(self, changelog: Changelog) -> None:
-        """Raise InvalidRequest or AlreadyExists if what it emits has no place in the dataset that its rule names."""
+        """Raise InvalidRequest or AlreadyExists if its pairs have no place in the dataset that its rule names."""
         if not is_emitting(changelog):
             return
         request, schema = _emitted(changelog)
@@ -256,8 +257,8 @@ class Store:
             check_same(target, request, schema)
 
     async def start(self) -> None:
-        """Go on with what recovered changelogs emit; once, before the compactor runs. A changelog whose rule names
-        something else by now, or nothing, emits nothing: a log line and ``statistics`` say so.
+        """Go on with the emitting of recovered changelogs; once, before the compactor runs. A changelog whose rule
+        names something else by now, or nothing, emits nothing: a log line and ``statistics`` say so.
         """
         for changelog in self:
             with suppress(FlightShuffleError):
@@ -295,7 +296,6 @@ class Store:
         )
 
     def add(self, dataset: Dataset, changelog: Changelog, files: ChangelogFiles) -> None:
-        """Let a dataset have this changelog."""
         if changelog.room is None:
             self._count(changelog)
         dataset.files = files
@@ -360,7 +360,7 @@ class Store:
                 )
 
     def drain(self) -> None:
-        """End the streams of followers once they have what there is. Twice is fine."""
+        """End the streams of followers once they have all versions. Twice is fine."""
         self.reads.draining = True
         for changelog in self:
             changelog.changes.tell()
@@ -383,7 +383,7 @@ def _attached_to(dataset: Dataset) -> Changelog | None:
 
 
 def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:
-    """What makes the changelog that the rule of this one emits into."""
+    """The request that creates the changelog that the rule of this one emits into."""
     assert isinstance(changelog.rule, Emitting)
     assert changelog.declared.keep is not None
     name, schema = str(changelog.declared.keep["emit"]), changelog.rule.emitted_schema

@@ -15,10 +15,8 @@ STEPS = 256
 
 
 class Timeline:
-    """The versions of about the last ``delay_seconds``.
-
-    Args:
-        version, committed: the newest version and when it was committed, in seconds of the monotonic clock.
+    """The versions of about the last ``delay_seconds``. ``version``, ``committed``: the newest version and when it was
+    committed, in seconds of the monotonic clock.
     """
 
     def __init__(self, delay_seconds: float, version: int, committed: float) -> None:
@@ -29,7 +27,6 @@ class Timeline:
 
     @property
     def last(self) -> float:
-        """When the newest version was committed."""
         return self._times[-1][0]
 
     def add(self, version: int, committed: float) -> None:
@@ -62,5 +59,5 @@ def monotonic_time(seconds: float) -> float:
 
 
 def past_time(seconds: float) -> float:
-    """The same of what has happened: at most now."""
+    """The same of an event in the past: at most now."""
     return min(monotonic_time(seconds), time.monotonic())

@@ -36,7 +36,7 @@ from .writes import ChangelogWrite
 
 
 class VersionAppends:
-    """See the module's text. ``max_message_bytes``: of the messages that the server takes."""
+    """The appends of one server. ``max_message_bytes``: of the messages that the server takes."""
 
     def __init__(
         self,
@@ -121,7 +121,6 @@ class VersionAppends:
         staged.touch()
 
     async def _add(self, write: ChangelogWrite, staged: Dataset, attempt: Attempt) -> None:
-        """Give an attempt's rows to the write, in order."""
         assert staged.schema is not None
         decoder = FrameDecoder(max_message_bytes=self._max_message_bytes, full_validation=False)
         decoder.keeps_batches = True
@@ -148,7 +147,7 @@ class VersionAppends:
     async def _inspected(
         self, decoder: FrameDecoder, staged: Dataset, message: Message
     ) -> tuple[Inspected, Reservation]:
-        """A message's bytes, from RAM or disk, and room for what is decoded of them."""
+        """A message's bytes, from RAM or disk, and room for its decoded rows."""
         room = await self._room(staged, message.size_bytes)
         payload = message.at_hand()
         try:

@@ -1,4 +1,4 @@
-"""View: a changelog's runs at one moment, and what can be read of them.
+"""View: a changelog's runs at one moment, and their reads.
 
 A view never changes, so readers and merges work on it in threads while commits go on. All methods block.
 """
@@ -23,7 +23,7 @@ SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
 SLICE_BYTES = 8 << 20
 FOLDED_BYTES = 3 * SLICE_BYTES
-"""What is held of a large key without being asked for; see ``large_keys``."""
+"""So much of a large key is held without being asked for; see ``large_keys``."""
 MAX_LOOKED_AT_ROWS = 1 << 20
 
 Hashes = NDArray[np.uint64]
@@ -31,7 +31,7 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class ViewPart:
-    """Where a read has come to, and what it found there.
+    """The place that a read has come to, and the rows that it found there.
 
     Args:
         rows: None at the beginning.
@@ -47,13 +47,12 @@ class ViewPart:
 
     @property
     def left(self) -> bool:
-        """Whether more follows."""
         return self.low <= MAX_HASH
 
 
 @dataclass(frozen=True)
 class View:
-    """See the module's text. ``since`` and ``upper`` are the versions that can be asked for."""
+    """The runs. ``since`` and ``upper`` are the versions that can be asked for."""
 
     layout: Layout
     rule: Rule
@@ -93,7 +92,7 @@ class View:
         if high is None:
             high, large = slice_end(runs, step, low, 2 * (slice_bytes or SLICE_BYTES))
         if large and low == high:
-            updates = self._folded(runs, low, version, version, allowed_bytes)
+            updates = self._fold(runs, low, version, version, allowed_bytes)
         else:
             updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
             if not len(updates) and any(run.rows for run in runs):
@@ -148,8 +147,8 @@ class View:
     def _changed_part(
         self, after: int, upto: int, low: int, slice_bytes: int | None, allowed_bytes: int | None
     ) -> tuple[Updates, int]:
-        """The updates of the next changed keys, and the hash behind them. Of a large key, if ``allowed_bytes`` says how
-        much may be held, what stands for them from ``after`` on.
+        """The updates of the next changed keys, and the hash behind them. Of a large key, if ``allowed_bytes`` limits
+        the held bytes, the updates that stand for them from ``after`` on.
         """
         runs = [run for run in self.runs if run.first_version <= upto]
         new = [run for run in runs if run.last_version > after]
@@ -163,13 +162,13 @@ class View:
             if fitting < len(hashes):
                 hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
             if allowed_bytes is not None and sizes[fitting - 1] > limit_bytes:
-                return self._folded(runs, int(hashes[0]), after, upto, allowed_bytes), low
+                return self._fold(runs, int(hashes[0]), after, upto, allowed_bytes), low
         if allowed_bytes is None:
             return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
         return Updates.joined(self.layout, self._deciding(runs, hashes, after, upto)), low
 
     def _deciding(self, runs: list[Run], hashes: Hashes, after: int, upto: int) -> list[Updates]:
-        """Of each run updates of these hashes, with all that decide what the rule keeps at either version. Without
+        """Of each run updates of these hashes, with all that decide the rule's result at either version. Without
         retractions and deletes, few of each run do (``Rule.greatest_rows``).
         """
         last = self.rule.greatest_rows
@@ -182,7 +181,7 @@ class View:
 
         return [run.of_hashes(hashes, last if seen_whole(run) else None) for run in runs]
 
-    def _folded(self, runs: list[Run], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
+    def _fold(self, runs: list[Run], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
         return folded(
             self.layout,
             [run.parts_between(hash_, hash_) for run in runs],

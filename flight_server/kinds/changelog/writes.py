@@ -4,8 +4,8 @@ Guarantee: nothing of a write is readable before ``commit`` has returned, and no
 or never committed (the next start deletes the files of a killed server).
 
 Rows are kept as they came, counted by their messages' reservations, until there are ``CHUNK_ROWS`` or ``CHUNK_BYTES``
-of them, or a quarter of what runs may have in memory. Then a thread sorts them into a run file. So a put of any size
-takes a bounded part of memory.
+of them, or a quarter of the runs' share of memory. Then a thread sorts them into a run file. So a put of any size takes
+a bounded part of memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ dictionaries."""
 
 @dataclass(frozen=True)
 class Committed:
-    """What a commit became. ``size_bytes``: of the messages that brought it."""
+    """The version that a commit became. ``size_bytes``: of the messages that brought it."""
 
     version: int
     rows: int
@@ -48,10 +48,8 @@ class Committed:
 
 
 class ChangelogWrite:
-    """See the module's text. ``add`` and ``commit`` are called one at a time.
-
-    Args:
-        deletes: the rows are keys, whose rows are deleted.
+    """One put. ``add`` and ``commit`` are called one at a time. With ``deletes`` the rows are keys, whose rows are
+    deleted.
     """
 
     def __init__(
@@ -138,7 +136,6 @@ class ChangelogWrite:
         return Committed(version, self.rows, self.size_bytes)
 
     def _is_small(self) -> bool:
-        """Whether its rows may be sorted in the event loop."""
         return (
             self._waiting_rows <= IN_LOOP_ROWS
             and self.size_bytes <= IN_LOOP_BYTES

@@ -44,7 +44,7 @@ _log = structlog.get_logger("flight_server.kinds.source.creation")
 
 @dataclass(frozen=True)
 class Allowed:
-    """What sources may read, and how large their messages may be."""
+    """The places that sources may read, and the largest of their messages."""
 
     roots: Sequence[Path]
     s3: bool
@@ -168,13 +168,13 @@ class Sources:
 
 
 def _asked(request: CreateRequest) -> Request:
-    """What a later ``create`` is compared with: the source, and of the schema its digest."""
+    """The request as a later ``create`` is compared with it: the source, and of the schema its digest."""
     schema = request.schema
     return request.source, None if schema is None else sha256(schema.encode()).digest()
 
 
 def _described_bytes(request: CreateRequest) -> int:
-    """What the source's description takes as objects."""
+    """The size of the source's description as objects."""
     return parsed_bytes(dump_json(request.source or {}))
 
 

@@ -15,7 +15,7 @@ Schema
 
 Memory
     A batch of an IPC file is counted in ``memory.Decoding`` while it is read and sent, twice, because it may be cast;
-    one beyond its limit is refused. No account counts what a pull of another format holds (``formats``), and the
+    one beyond its limit is refused. No account counts the batches of a pull of another format (``formats``), and the
     message that is being made.
 
 Cancelling
@@ -127,7 +127,7 @@ class _File:
 
 
 class FileSource:
-    """See the module's text."""
+    """The files of one source, as they were at the moment of opening."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class FileSource:
 
     @property
     def held_bytes(self) -> int:
-        """Of each file its record and path, and of each schema among them what Arrow's objects take."""
+        """Of each file its record and path, and of each schema among them Arrow's objects."""
         schemas = _different_schemas(self._files)
         headers = [SchemaMessage.of(schema).header for _, schema in schemas]
         paths_bytes = sum(len(file.path) for file in self._files)
@@ -184,7 +184,6 @@ class FileSource:
         return self._files[index].path
 
     async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
-        """See :class:`Source`."""
         async with self._background.slots:
             messages = self._messages(self._files[index])
             while (pulled := await self._background.in_thread(next, messages, None)) is not None:
@@ -192,7 +191,6 @@ class FileSource:
                 del pulled
 
     def _messages(self, file: _File) -> Iterator[Checked]:
-        """The messages of a file. Blocks."""
         try:
             opened = self._where.open(file.path)
         except FileNotFoundError:

@@ -4,7 +4,7 @@ Guarantee: :meth:`Format.batches` gives every row of the file, in order, or rais
 batches. Everything here blocks and uses one thread.
 
 Memory
-    A reader holds one batch and what it is decoded from: of Parquet about ``TARGET_BYTES`` and the pages under it
+    A reader holds one batch and its encoded bytes: of Parquet about ``TARGET_BYTES`` and the pages under it
     (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of CSV a block of
     ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written, for which it asks for room first.
 
@@ -172,7 +172,7 @@ def _check_footer(stream: Any, magic: bytes) -> int:
 
 
 def _unfolded(check: Callable[[bytes], object], header: bytes) -> None:
-    """Raise if Arrow would make many times its size of the header."""
+    """Raise if Arrow's objects of the header would be many times its size."""
     try:
         check(header)
     except BadFrame as bad:
@@ -191,11 +191,7 @@ FORMATS: dict[str, Format] = {"parquet": Parquet(), "ipc": Ipc(), "csv": Csv()}
 
 
 def format_named(name: str) -> Format:
-    """The format of that name.
-
-    Raises:
-        InvalidRequest: there is none.
-    """
+    """The format of that name. Raises InvalidRequest: there is none."""
     found = FORMATS.get(name)
     if found is None:
         raise InvalidRequest(f"source: 'format' is one of {', '.join(FORMATS)}, not {name!r}")

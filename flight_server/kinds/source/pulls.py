@@ -14,7 +14,7 @@ it and waits for its end.
 
 Failure
     Readers get the cause, new ones for ``source_failure_seconds``; the next reader after that starts the next pull. It
-    begins at frame 0 and must repeat what was published before (:class:`Repetition`), so tickets stay valid, and a
+    begins at frame 0 and must repeat the published frames (:class:`Repetition`), so tickets stay valid, and a
     reader that resumes goes on in the same rows. When the source has changed or does not repeat itself, the generation
     is over: the pull fails, and the source is opened as a new generation, for which readers ask get_flight_info.
 

@@ -99,7 +99,7 @@ TICKET_BYTES = 64
 
 
 class RelaySource:
-    """See the module's text."""
+    """The tickets of one upstream dataset."""
 
     def __init__(
         self,
@@ -156,14 +156,12 @@ class RelaySource:
 
     @property
     def held_bytes(self) -> int:
-        """The tickets."""
         return sum(TICKET_BYTES + len(ticket) for ticket in self._tickets)
 
     def describe(self, index: int) -> str:
         return f"{self._spec} partition {index}"
 
     async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
-        """See :class:`Source`."""
         ticket = wire.field(1, self._tickets[index])
         decoder = FrameDecoder(
             max_message_bytes=self._max_message_bytes, full_validation=self._full_validation
@@ -228,7 +226,7 @@ def _is_at(place: str, location: FlightLocation) -> bool:
 async def _channel(spec: FlightSpec, max_message_bytes: int, keepalive_seconds: float) -> AsyncIterator[Any]:
     keepalive_ms = int(keepalive_seconds * 1000)
     options = [
-        # Above what the decoder accepts, so that the decoder refuses larger messages and says why.
+        # Above the decoder's limit, so that the decoder refuses larger messages and says why.
         ("grpc.max_receive_message_length", max_message_bytes + (1 << 20)),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
@@ -283,7 +281,7 @@ def _opening_error(spec: FlightSpec, error: Any) -> FlightShuffleError:
 
 
 def _pull_error(error: Any) -> Exception:
-    """What a failed DoGet means for the snapshot."""
+    """The error for the snapshot that a failed DoGet means."""
     code = error.code()
     said = _texts(error.trailing_metadata() or ()).get(ERROR_TRAILER)
     try:

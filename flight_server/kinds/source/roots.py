@@ -65,7 +65,7 @@ class Roots:
             InvalidRequest: it is empty or has a NUL, there is nothing, or a link to a directory below it.
             SourceUnavailable: it cannot be read.
         """
-        found = self._resolved(path)
+        found = self._resolve(path)
         try:
             if found.is_dir():
                 return [str(each) for each in self._below(found)]
@@ -73,13 +73,13 @@ class Roots:
                 return [str(found)]
         except OSError as error:
             raise SourceUnavailable(f"source: {found} cannot be read: {error.strerror or error}") from None
-        raise InvalidRequest(f"source: there is no file or directory {path!r} in {self._named()}")
+        raise InvalidRequest(f"source: there is no file or directory {path!r} in {self._roots_text()}")
 
     def open(self, path: str) -> LocalFile:
         """Open the file at a resolved path to read; its owner closes it. Blocks.
 
         Raises:
-            Forbidden: see "How" in the module's text.
+            Forbidden: an element of the path has become a symbolic link, or the path is no regular file in a root.
             OSError: it cannot be opened.
         """
         root = next((root for root in self._roots if Path(path).is_relative_to(root)), None)
@@ -100,11 +100,11 @@ class Roots:
             raise Forbidden(f"source: {path} is not a regular file")
         return LocalFile(file)
 
-    def _resolved(self, path: str) -> Path:
+    def _resolve(self, path: str) -> Path:
         if not path or "\0" in path:
             raise InvalidRequest("source: a path must not be empty and must have no NUL")
         if _URL.match(path):
-            raise Forbidden(f"source: {path!r} is a URL; sources read files in {self._named()}")
+            raise Forbidden(f"source: {path!r} is a URL; sources read files in {self._roots_text()}")
         if not self._roots:
             raise Forbidden(f"source: {path!r} cannot be read: this server has no --source-roots")
         candidates = [Path(os.path.realpath(root / path)) for root in self._roots]
@@ -141,11 +141,11 @@ class Roots:
     def _inside(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self._roots)
 
-    def _named(self) -> str:
+    def _roots_text(self) -> str:
         return "the roots " + ", ".join(map(str, self._roots)) if self._roots else "no root: there is none"
 
     def _outside(self, path: str) -> Forbidden:
-        return Forbidden(f"source: {path!r} does not lie in {self._named()}")
+        return Forbidden(f"source: {path!r} does not lie in {self._roots_text()}")
 
 
 def _name(entry: os.DirEntry[str]) -> str:

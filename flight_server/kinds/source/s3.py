@@ -40,10 +40,8 @@ class S3File:
 
 
 class S3Files:
-    """Every bucket that this process's credentials reach.
-
-    Args:
-        files: a ``pyarrow.fs.FileSystem``; None for the one of each URL's bucket, in its own region.
+    """Every bucket that this process's credentials reach. ``files``: a ``pyarrow.fs.FileSystem``; None for the one of
+    each URL's bucket, in its own region.
     """
 
     def __init__(self, files: Any = None) -> None:
@@ -66,7 +64,7 @@ class S3Files:
             raise SourceUnavailable(f"source: {url} cannot be listed: {error}") from None
         start = len(path.rstrip("/")) + 1
         paths = sorted(each.path for each in below if each.type is fs.FileType.File)
-        kept = [path for path in paths if not _ignored(path[start:])]
+        kept = [path for path in paths if not _is_ignored(path[start:])]
         if not kept:
             raise InvalidRequest(f"source: there is no object at or below {url!r}")
         return [SCHEME + path for path in kept]
@@ -97,5 +95,5 @@ class S3Files:
         return files, path
 
 
-def _ignored(path: str) -> bool:
+def _is_ignored(path: str) -> bool:
     return any(part.startswith(_IGNORED) for part in path.split("/"))

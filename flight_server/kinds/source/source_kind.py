@@ -1,4 +1,4 @@
-"""SourceKind: what the server's other rooms ask of sources."""
+"""SourceKind: the kind ``source``, as the server's other rooms see it."""
 
 from __future__ import annotations
 

@@ -60,11 +60,7 @@ class Actions:
         self._drain_grace_seconds = drain_grace_seconds
 
     async def run(self, action: str, body: bytes) -> bytes:
-        """The body of the action's one result.
-
-        Raises:
-            Unsupported: there is no such action.
-        """
+        """The body of the action's one result. Raises Unsupported: there is no such action."""
         if (of_a_kind := self._kinds.actions.get(action)) is not None:
             return dump_json(await of_a_kind(body))
         handler = _HANDLERS.get(action)
@@ -199,11 +195,7 @@ class Actions:
 
 
 def decode_schema(text: str) -> SchemaMessage:
-    """The schema of a ``create``: an IPC schema message in base64.
-
-    Raises:
-        InvalidRequest: it is not one.
-    """
+    """The schema of a ``create``: an IPC schema message in base64. Raises InvalidRequest: it is not one."""
     try:
         message = base64.b64decode(text, validate=True)
         measure(ipc_framing.schema_header(message))

@@ -1,4 +1,4 @@
-"""First messages: how many calls may be open whose client has not said yet what it wants.
+"""First messages: limits the open calls whose client has not sent its request yet.
 
 Guarantee: requests that never arrive whole take bounded memory. gRPC lets a client send a message, up to the server's
 limit, once the server reads it, and shows the server nothing before the message is whole. So
@@ -34,10 +34,8 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
 class FirstMessages:
-    """The calls of one server whose first message has not come.
-
-    Args:
-        deadline_seconds: for a single request to arrive whole.
+    """The calls of one server whose first message has not come. ``deadline_seconds``: for a single request to arrive
+    whole.
     """
 
     def __init__(self, deadline_seconds: float) -> None:
@@ -50,10 +48,8 @@ class FirstMessages:
         self._look_at: asyncio.TimerHandle | None = None
 
     async def read(self, context: Context) -> bytes | None:
-        """The request of a call that has one, or the next message of a handshake; None if the client has ended.
-
-        Raises:
-            Unavailable: it has not arrived whole in time, or others needed its place.
+        """The request of a call that has one, or the next message of a handshake; None if the client has ended. Raises
+        Unavailable: it has not arrived whole in time, or others needed its place.
         """
         async with self.unheard(self._deadline_seconds) as timeout, self._turn(timeout):
             request = await context.read()
@@ -61,10 +57,8 @@ class FirstMessages:
 
     @asynccontextmanager
     async def unheard(self, deadline_seconds: float | None = None) -> AsyncIterator[asyncio.Timeout]:
-        """The block waits for the first message of a call.
-
-        Raises:
-            Unavailable: it has lasted for ``deadline_seconds``, or too many other calls wait for theirs.
+        """The block waits for the first message of a call. Raises Unavailable: it has lasted for ``deadline_seconds``,
+        or too many other calls wait for theirs.
         """
         timeout = asyncio.timeout(deadline_seconds)
         begun = asyncio.get_running_loop().time()

@@ -42,10 +42,8 @@ class GrpcGet:
         self._turns = Turns()
 
     async def serve(self, request: bytes, context: Context) -> None:
-        """Send the frames that the ticket names.
-
-        Raises:
-            FlightShuffleError: see :meth:`Reads.read`; the client has got only a part, and no totals.
+        """Send the frames that the ticket names. Raises FlightShuffleError: see :meth:`Reads.read`; the client has got
+        only a part, and no totals.
         """
         self._catalogue.check_open()
         asked = wire.bytes_field(request, 1, "Ticket")

@@ -30,10 +30,8 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
 async def take_put(puts: PutReceiver, first: FirstMessages, context: Context) -> None:
-    """Take the put of one call to its end.
-
-    Raises:
-        FlightShuffleError: see :meth:`PutReceiver.receive` and :meth:`FirstMessages.unheard`.
+    """Take the put of one call to its end. Raises FlightShuffleError: see :meth:`PutReceiver.receive` and
+    :meth:`FirstMessages.unheard`.
     """
     producer = puts.producer(context.peer())
     async with (
@@ -56,7 +54,7 @@ async def _messages(
     while message is not None:
         taken = [message]
         del message
-        yield taken.pop()  # this generator keeps no reference to what it yields
+        yield taken.pop()  # this generator keeps no reference to a yielded message
         await producer.room()
         message = await _next_message(context, producer, answers)
 
@@ -87,7 +85,7 @@ class GrpcAnswers:
         self._producer = producer
         self._queue: deque[tuple[bytes, Reservation | None]] = deque()
         self._queued_bytes = 0
-        self._room = answer_room.pool.empty()  # of what is queued beyond ``FREE_ANSWER_BYTES``
+        self._room = answer_room.pool.empty()  # of the queued answers beyond ``FREE_ANSWER_BYTES``
         self._used = False
         self._more = asyncio.Event()
         self._sent = asyncio.Event()  # all that was queued has been written
@@ -145,7 +143,7 @@ class GrpcAnswers:
         self.check()
 
     async def _finish(self) -> None:
-        """Send what is queued and no more; give up after ``LAST_ANSWERS_SECONDS``."""
+        """Send the queued answers and no more; give up after ``LAST_ANSWERS_SECONDS``."""
         assert self._task is not None
         self._ended = True
         self._more.set()
@@ -184,7 +182,7 @@ class GrpcAnswers:
                 if self._failure is not None:
                     self._queue.clear()
                     return
-                self._has_room()  # gives back what is not needed any more
+                self._has_room()  # gives back room that is not needed any more
             self._sent.set()
             if self._ended:
                 return

@@ -104,7 +104,6 @@ class FlightService:
         self._max_schema_bytes = max_schema_bytes
 
     def handlers(self) -> Any:
-        """The generic handler for grpc.aio."""
         # On the wire a call with one request is one that streams its requests. gRPC would receive the one request
         # before it calls the handler, so before the token was checked.
         one = grpc.stream_unary_rpc_method_handler
@@ -153,8 +152,8 @@ class FlightService:
                         self._authorize(context)
                     return await handler(requests, context)
             except FlightShuffleError as error:
-                # A fresh one: gRPC keeps the exception that ends a call, and its traceback would keep what the
-                # call's Python frames hold.
+                # A fresh one: gRPC keeps the exception that ends a call, and its traceback would keep the variables of
+                # the call's Python frames.
                 answer: FlightShuffleError = error.fresh()
             except (grpc.aio.BaseError, grpc.RpcError):
                 raise  # aborted already, or the client is gone: no answer is possible
@@ -225,15 +224,15 @@ class FlightService:
                 continue
 
     async def get_flight_info(self, request: bytes, context: Context) -> None:
-        await self._send_info(flight_info, *self._described(request), context)
+        await self._send_info(flight_info, *self._parse_info_request(request), context)
 
     async def poll_flight_info(self, request: bytes, context: Context) -> None:
-        """The PollInfo of what the descriptor names: at once, or, with the descriptor of an earlier answer, when it
-        has changed since that (with versions: has another one), or is full, or after ``POLL_SECONDS`` or half of the
-        call's time left, whichever is first.
+        """The PollInfo of the dataset or partition that the descriptor names: at once, or, with the descriptor of an
+        earlier answer, when it has changed since (with versions: has another one), or is full, or after
+        ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
         named = parse_descriptor(request)
-        dataset, partition = self._found(named)
+        dataset, partition = self._find(named)
         remaining = context.time_remaining()
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
         if named.seen is not None and filling(dataset, partition) and dataset.failure is None:
@@ -248,8 +247,7 @@ class FlightService:
         await self._send_info(poll_info, dataset, partition, context)
 
     async def _send_info(self, make: Any, dataset: Dataset, only: int | None, context: Context) -> None:
-        """Write what ``flight_info`` or ``poll_info`` makes of the dataset, or of ``only`` one partition, with room
-        for it.
+        """Write the ``flight_info`` or ``poll_info`` of the dataset, or of ``only`` one partition, with room for it.
 
         Raises:
             OutOfBudget, ReaderTooSlow: see :meth:`AnswerRoom.send`.
@@ -263,18 +261,16 @@ class FlightService:
         )
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
-        dataset, _ = self._described(request)
+        dataset, _ = self._parse_info_request(request)
         schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
-    def _described(self, request: bytes) -> tuple[Dataset, int | None]:
-        return self._found(parse_descriptor(request))
+    def _parse_info_request(self, request: bytes) -> tuple[Dataset, int | None]:
+        return self._find(parse_descriptor(request))
 
-    def _found(self, named: PutCommand) -> tuple[Dataset, int | None]:
+    def _find(self, named: PutCommand) -> tuple[Dataset, int | None]:
         """The dataset that a descriptor names, of its generation if it names one, and the partition if it names one.
-
-        Raises:
-            NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
+        Raises NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
         """
         dataset = self._catalogue.find(named.dataset, named.generation)
         if named.partition is not None:
@@ -331,8 +327,8 @@ async def _abort(context: Context, error: FlightShuffleError) -> None:
     trailers: list[tuple[str, str | bytes]] = [(ERROR_TRAILER, text)]
     if error.status in _WITH_DETAILS:
         trailers += [_ARROW_STATUS, (_DETAILS, text.encode())]
-    # The status follows what was written before, so a peer that takes nothing does not get it: gRPC then
-    # cancels its call, and releases what that holds.
+    # The status follows what was written before, so a peer that takes nothing does not get it: gRPC then cancels its
+    # call, and releases its messages.
     with suppress(TimeoutError):
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             await context.abort(getattr(grpc.StatusCode, error.status), error.message, tuple(trailers))

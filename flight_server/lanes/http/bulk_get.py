@@ -90,11 +90,7 @@ class ArrowStream(web.StreamResponse):
         return self._writer
 
     async def write(self, chunks: list[Part]) -> None:  # type: ignore[override] # several buffers at once
-        """Send whole chunks; returns when the kernel has taken them.
-
-        Raises:
-            ConnectionError: the client has left.
-        """
+        """Send whole chunks; returns when the kernel has taken them. Raises ConnectionError: the client has left."""
         assert self._transport is not None
         assert self._writer is not None
         if self._transport.is_closing():
@@ -103,11 +99,7 @@ class ArrowStream(web.StreamResponse):
         await self._writer.drain()
 
     async def finish(self, trailers: Mapping[str, str]) -> None:
-        """Send the end-of-stream marker, the terminator and the totals.
-
-        Raises:
-            ConnectionError: the client has left.
-        """
+        """Send the end-of-stream marker, the terminator and the totals. Raises ConnectionError: the client has left."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in trailers.items())
         await self.write([*chunk([ipc_framing.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
         self._whole = True
@@ -116,7 +108,6 @@ class ArrowStream(web.StreamResponse):
         """Do nothing, when aiohttp calls this at the end: ``finish`` sends the terminator."""
 
     def cut_unless_whole(self) -> None:
-        """Cut the connection if the terminator was not sent."""
         if not self._whole and self._transport is not None:
             self.force_close()
             self._transport.abort()
@@ -150,7 +141,7 @@ class BulkRead:
     until: int | None = None
 
     def check(self) -> None:
-        """Raise what :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
+        """Raise the errors that :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
         if self.partition is None and self.dataset.failure is not None:
             for partition in self.dataset.partitions():
                 partition.check()

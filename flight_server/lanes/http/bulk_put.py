@@ -5,14 +5,14 @@ only after the client's end marker; a complete last message is not enough.
 
 Copies
     The kernel writes a message of ``LARGE_BYTES`` and more into the ``bytes`` object that is stored, sent and spilled;
-    only what came in the read that brought its length is copied. The next length comes in the same read, and is cut off
-    in place. Smaller messages are copied out of reads of ``READ_BYTES``, many at a time.
+    only the bytes of the read that brought its length are copied. The next length comes in the same read, and is cut
+    off in place. Smaller messages are copied out of reads of ``READ_BYTES``, many at a time.
 
 Back-pressure
     The server reads only while ``receiving`` waits for a message and after ``room_for_arrivals``, so TCP holds the
-    producer back when gRPC's window would. Not counted, besides what ``accounts`` says, is what TLS has read ahead for
-    each producing stream (256 KiB in both event loops). A message's memory is allocated when its length is known, and
-    takes up RAM as its bytes come.
+    producer back when gRPC's window would. Not counted, besides the bytes that ``accounts`` names, are the bytes that
+    TLS has read ahead for each producing stream (256 KiB in both event loops). A message's memory is allocated when its
+    length is known, and takes up RAM as its bytes come.
 
 Broken off
     The loss of a connection cancels the handler. While the server does not read, the event loops do not watch the
@@ -21,7 +21,7 @@ Broken off
     of ``producers``.
 
 Refused
-    The server sends E and the end of the stream at once, and discards what still comes for ``LINGER_SECONDS``, so that
+    The server sends E and the end of the stream at once, and discards all that arrives for ``LINGER_SECONDS``, so that
     the client finds E and not a reset.
 """
 
@@ -116,7 +116,6 @@ class Incoming:
 
     @property
     def begun(self) -> bool:
-        """Whether a part of the next message has arrived."""
         return self._large is not None or len(self._rest) > self._at
 
     @property
@@ -152,10 +151,8 @@ class Incoming:
             self._rest = bytes(self._scratch[: len(self._rest) + count])
 
     def take(self) -> bytes | None:
-        """The next message, or None at the end marker. Only when ``ready``.
-
-        Raises:
-            BadFrame: the announced message is longer than ``max_message_bytes``.
+        """The next message, or None at the end marker. Only when ``ready``. Raises BadFrame: the announced message is
+        longer than ``max_message_bytes``.
         """
         if self._large is not None:
             message, self._rest = self._large.take()
@@ -236,10 +233,8 @@ class Intake(asyncio.BufferedProtocol):
         self._transport.write(_CHECKED_HEAD if checked else _HEAD)
 
     async def receive(self) -> web.StreamResponse:
-        """Take the put, and accept it.
-
-        Raises:
-            FlightShuffleError: see :meth:`PutReceiver.receive`. Answer with ``refuse``.
+        """Take the put, and accept it. Raises FlightShuffleError: see :meth:`PutReceiver.receive`. Answer with
+        ``refuse``.
         """
         async with aclosing(self._messages()) as messages:
             await self._puts.receive(messages, self._producer, self)
@@ -248,7 +243,7 @@ class Intake(asyncio.BufferedProtocol):
         return _TakenOver(self)
 
     def refuse(self, error: FlightShuffleError) -> web.StreamResponse:
-        """See "Refused" in the module's text."""
+        """Send the error and end the connection; see "Refused"."""
         self._incoming = None
         if not self._transport.is_closing():
             self._transport.write(answer(REFUSED, error.to_json().encode()))
@@ -286,7 +281,7 @@ class Intake(asyncio.BufferedProtocol):
             taken += 1
             yielded = [message]
             del message
-            yield yielded.pop()  # this generator keeps no reference to what it yields
+            yield yielded.pop()  # this generator keeps no reference to a yielded message
 
     async def _arrival(self) -> None:
         loop = asyncio.get_running_loop()
@@ -356,7 +351,6 @@ class Intake(asyncio.BufferedProtocol):
                 self._arrived.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell aiohttp's protocol, which cancels the handler's task."""
         self._looking.cancel()
         self._rooms.clear()
         self._gone.set()

@@ -43,11 +43,10 @@ class BulkVersionRead:
     peer: str
 
     def check(self) -> None:
-        """Raise what a read would raise at once, while an HTTP status can still be sent."""
+        """Raise the errors that a read would raise at once, while an HTTP status can still be sent."""
         self.read.check()
 
     async def headers(self) -> dict[str, str]:
-        """The headers before the first byte."""
         return {
             **dict(head_of_read(self.dataset)),
             PARTITION_HEADER: f"{self.dataset.name}/0",

@@ -26,7 +26,6 @@ class FramedMessage(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Its size in an IPC stream."""
         return ipc_framing.encapsulated_bytes(self.parts.header) + len(self.parts.body)
 
 

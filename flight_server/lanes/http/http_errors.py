@@ -1,4 +1,4 @@
-"""Errors as HTTP answers, also for what is no HTTP request at all.
+"""Errors as HTTP answers, also for bytes that are no HTTP request at all.
 
 aiohttp's answer and log quote a head that it cannot parse, and a malformed ``Authorization`` header holds the token.
 The connections of :class:`Runner` write their own, which quote nothing.

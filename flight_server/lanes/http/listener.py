@@ -106,11 +106,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class HttpOptions:
-    """How the HTTP lane listens.
-
-    Args:
-        names: of this server, beside its addresses.
-    """
+    """How the HTTP lane listens. ``names``: of this server, beside its addresses."""
 
     names: Sequence[str]
     token: str | None
@@ -146,11 +142,7 @@ class HttpServer:
         self._doorkeeper = Doorkeeper(options.names, observed.background, any_name=options.token is not None)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Listen; returns the port.
-
-        Raises:
-            OSError: the address cannot be bound.
-        """
+        """Listen; returns the port. Raises OSError: the address cannot be bound."""
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/v1/datasets", self._list)
         app.router.add_get(_DATASETS + "{rest:.+}", self._read)
@@ -321,11 +313,7 @@ class HttpServer:
 
 
 def _query(request: web.Request, *known: str) -> dict[str, str]:
-    """The query's values.
-
-    Raises:
-        InvalidRequest: an unknown key, or one that comes twice.
-    """
+    """The query's values. Raises InvalidRequest: an unknown key, or one that comes twice."""
     query = dict(request.query)
     unknown = ", ".join(repr(key) for key in sorted(query.keys() - set(known)))
     if unknown:

@@ -1,4 +1,4 @@
-"""Addresses to listen on, with errors that say what to do.
+"""Addresses to listen on, with errors that name the remedy.
 
 gRPC writes the reason of a failed bind only to its log. So ``server`` first binds gRPC's address here and releases it;
 if another process takes it in between, the error can only refer to that log.

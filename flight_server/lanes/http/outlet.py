@@ -12,7 +12,8 @@ How
     transport, which tells when they have gone. Its buffer is empty at every write to the socket, so the order stays.
 
 TLS
-    There is no outlet, because the transport has to encrypt all bytes. ``accounts`` says what that costs other readers.
+    There is no outlet, because the transport has to encrypt all bytes. ``accounts`` describes the cost for other
+    readers.
 
 Cancelling
     Safe at each moment; the connection must then be cut, because a part of a chunk may have been sent.
@@ -34,11 +35,12 @@ from .chunks import FramedMessage, Part, chunks_of, framed, joined, size_of
 PARK_SECONDS = 0.1
 FIRST_PARK_SECONDS = 0.005
 PROOF_BYTES = 1 << 20
-"""More than ``FIRST_UNSENT_BYTES`` and what the buffer of a peer that reads nothing holds by default."""
+"""More than ``FIRST_UNSENT_BYTES`` and the default buffer of a peer that reads nothing."""
 FIRST_UNSENT_BYTES = 128 << 10
 UNSENT_BYTES = 1 << 20
-"""What the kernel keeps of what it has not sent; by default it takes several MiB for each reader that reads nothing. A
-thousand of them put all of TCP under memory pressure, and slow a good reader to a tenth."""
+"""The kernel keeps so many unsent bytes; by default it takes several MiB for each reader that reads nothing. A thousand
+of them put all of TCP under memory pressure, and slow a good reader to a tenth.
+"""
 PIECE_BYTES = 4 << 10
 _MAX_BUFFERS = 1024  # IOV_MAX
 
@@ -140,7 +142,7 @@ class Outlet:
             draining.exception()  # the client has left, which was raised before
 
     def _write(self, parts: list[Part]) -> None:
-        """Move from the front of ``parts`` to the socket what it takes now."""
+        """Move from the front of ``parts`` to the socket as many bytes as it takes now."""
         assert not self._transport.get_write_buffer_size()
         while parts:
             # Once the transport is closed its descriptor may be another connection's.

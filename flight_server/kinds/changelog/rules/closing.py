@@ -4,11 +4,10 @@ A closing row has all values of ``closed_by``; a null is none of them. A key is 
 above zero: all its rows are shown. A closed key shows the k greatest of its other rows, and never a closing row.
 The order of arrival does not matter: a greater bid that comes after the closing row wins.
 
-What is needed. Of the closing rows the greatest one: it alone says that the key is closed, and late rows must find it
-so. That is ``top_k`` with k = 1 over the closing rows, and its proof in ``ranked`` holds: a
-version is closed exactly if the greatest closing row is there. Of the other rows, if some closing row is there at every
-version that can still be asked for (its count and its later retractions sum to more than zero), what ``top_k`` needs;
-else all.
+Needed are, of the closing rows, the greatest one: it alone says that the key is closed, and late rows must find it so.
+That is ``top_k`` with k = 1 over the closing rows, and its proof in ``ranked`` holds: a version is closed exactly if
+the greatest closing row is there. Of the other rows, if some closing row is there at every version that can still be
+asked for (its count and its later retractions sum to more than zero), those that ``top_k`` needs; else all.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .ranked import Groups, Kept, greatest, needed_of_greatest, of_rows, sums
 
 
 class UntilClosed:
-    """See the module's text. Raises InvalidRequest if a value does not fit its column's type."""
+    """The rule ``until_closed``. Raises InvalidRequest if a value does not fit its column's type."""
 
     whole_keys = False
     in_parts = True

@@ -3,13 +3,13 @@
 The first row of one kind pairs with the first of the other, the second with the second, and so on, by ``order_by`` and
 then by all columns; a row with count 3 is three rows. The greatest of the kind that has more remain. The order of
 arrival does not matter, until compaction has removed a pair: it is settled then, and a smaller row that comes after the
-delay pairs with what is left.
+delay pairs with the remaining rows.
 
-What is needed: the rows that are shown, every count below zero, and each pair that a later version may undo. In each
-kind the rows before the first one that later updates change are, at every version that can still be asked for, the
-first of their kind. So the pairs among these, the first with the first, are the same at each of these versions, and
-without them the others pair as they did. That holds only if all rows of the key are known, so the rule is not applied
-to a part of a key (``whole_keys``).
+Needed are the rows that are shown, every count below zero, and each pair that a later version may undo. In each kind
+the rows before the first one that later updates change are, at every version that can still be asked for, the first of
+their kind. So the pairs among these, the first with the first, are the same at each of these versions, and without them
+the others pair as they did. That holds only if all rows of the key are known, so the rule is not applied to a part of a
+key (``whole_keys``).
 
 Emitting. :meth:`Pairs.paired` has one row for each pair: the columns of the key; with ``order_by`` its first column of
 the row of the first kind and of the second, named as the two values (``send``, ``recv``), and ``latency``, the second
@@ -31,7 +31,7 @@ LATENCY_COLUMN = "latency"
 
 
 class Pairs:
-    """See the module's text. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
+    """The rule ``pair``. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
 
     whole_keys = True
     in_parts = False

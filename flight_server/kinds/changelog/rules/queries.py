@@ -8,8 +8,8 @@ query is all that is needed. That cannot be proved, so it is tested on real rows
 of floating point numbers fail, because they depend on the order; sums of decimals do not. With a key the query must
 treat each key's rows by themselves and give rows of that key; without one all rows are one group.
 
-What is needed: the result of the query over the rows with a count above zero, and the counts below zero: what these
-take away later is another row. Of the keys in which a row that is there has later retractions, every row.
+Needed are the result of the query over the rows with a count above zero, and the counts below zero, because these take
+away other rows later. Of the keys in which a row that is there has later retractions, every row.
 
 All that runs the query blocks until a process has answered (``query_processes``). Nothing here
 needs DuckDB.
@@ -32,12 +32,10 @@ from .ranked import Counts, Groups, Kept, of_rows, sums
 
 
 class Query:
-    """See the module's text. Its methods raise, beside what they say:
+    """The rule ``sql``. Raises Unsupported if the server has no DuckDB. Its methods also raise
 
     OutOfBudget: the query needs more memory than the processes' limit.
     Unavailable: it did not end before the deadline; or no process can be started; or the server goes down.
-
-    Raises Unsupported if the server has no DuckDB.
     """
 
     whole_keys = False

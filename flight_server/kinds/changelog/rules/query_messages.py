@@ -1,4 +1,4 @@
-"""What a server and a process that runs queries send each other, over a socket whose other end only they have.
+"""The messages between a server and a process that runs queries, over a socket that only they have.
 
 A request is two messages: a header in JSON (``work``, ``keep``, ``schema``), and rows with their counts. An answer is
 two, too: an error in JSON, or nothing; and rows with their counts, or nothing. Rows are an Arrow IPC stream with the
@@ -24,7 +24,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class Work(StrEnum):
-    """What a process is asked for: the methods of ``UserQuery``; ``CHECK`` makes one."""
+    """A request's work: the methods of ``UserQuery``; ``CHECK`` makes one."""
 
     CHECK = "check"
     KEPT = "kept"
@@ -52,7 +52,7 @@ def schema_of(text: str) -> pa.Schema:
 
 
 def send_answer(connection: Connection, answer: Kept | FlightShuffleError | None) -> None:
-    """What came of the work."""
+    """Send the result of the work."""
     error = answer.to_json() if isinstance(answer, FlightShuffleError) else ""
     connection.send_bytes(error.encode())
     if isinstance(answer, Kept):

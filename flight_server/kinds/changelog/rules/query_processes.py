@@ -6,9 +6,9 @@ and none of them outlives the server (:mod:`flight_server.kinds.changelog.rules.
 
 Use
     A call takes an idle process, or starts one, and gives it back. A process that was short of memory, or that was
-    killed at its deadline, is not used again. What fails for want of memory in a process that has answered before is
-    tried again in a fresh one: what earlier queries left there counts towards its limit. ``end_idle`` ends processes
-    that were not used for ``IDLE_SECONDS``.
+    killed at its deadline, is not used again. A query that fails for want of memory in a process that has answered
+    before is tried again in a fresh one, because the memory of earlier queries counts towards the limit. ``end_idle``
+    ends processes that were not used for ``IDLE_SECONDS``.
 
 Any thread may call, but a thread that calls must live as long as this object: a process ends with the thread that
 started it.
@@ -106,7 +106,7 @@ class _Process:
 
 
 class QueryProcesses:
-    """See the module's text; ``close`` at the end."""
+    """The processes of one server; ``close`` at the end."""
 
     def __init__(self, limits: QueryLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
@@ -116,12 +116,11 @@ class QueryProcesses:
         self._closed = False
 
     def __len__(self) -> int:
-        """How many there are."""
         with self._lock:
             return len(self._idle) + len(self._busy)
 
     def ask(self, work: Work, spec: KeepRule, schema: pa.Schema, rows: Kept) -> Kept:
-        """What came of the work on these rows; see ``query_messages``. Blocks.
+        """The result of the work on these rows; see ``query_messages``. Blocks.
 
         Raises:
             InvalidRequest: the query is not to be run, or fails on the rows, or is not idempotent.

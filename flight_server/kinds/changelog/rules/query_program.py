@@ -5,10 +5,10 @@ and one, and it ends with its parent, at once, also when that is killed. It answ
 socket ``FD`` (``query_messages``), and ends with it. It says ``READY`` before the first.
 
 Memory
-    The limit is on address space (``RLIMIT_AS``), because that is what the kernel refuses: DuckDB, Arrow and Python
-    then report an allocation that failed. One arena of malloc, and Arrow's pool on it, so that address space is memory
-    that is used. After such a failure the process ends with its answer. When the host or the container has no memory
-    left, the kernel ends this process before the server (``oom_score_adj``).
+    The limit is on address space (``RLIMIT_AS``), because the kernel refuses that: DuckDB, Arrow and Python then report
+    an allocation that failed. One arena of malloc, and Arrow's pool on it, so that address space is memory that is
+    used. After such a failure the process ends with its answer. When the host or the container has no memory left, the
+    kernel ends this process before the server (``oom_score_adj``).
 
 End
     The kernel kills it with its parent's thread that started it (``PR_SET_PDEATHSIG``, on Linux), and by a timer when a
@@ -125,7 +125,7 @@ def limit_address_space(memory_limit_bytes: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """See the module's text."""
+    """Run the process; see the module for its arguments."""
     fd, parent, memory_limit_bytes = map(int, arguments[:3])
     end_with(parent)
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What the text of a user's query may say: one SELECT over ``input`` that gives the same for the same rows.
+"""The text of a user's query: one SELECT over ``input`` that gives the same for the same rows.
 
 DuckDB's own parser reads it. A table must be ``input`` or a name that the query defines by WITH, without a schema
 before it; rows may also come from VALUES, a subquery, ``range``, ``generate_series`` and ``unnest``. A query is refused
@@ -29,7 +29,7 @@ _UNSETTLED = """
 
 
 def check_query(query: str, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises InvalidRequest for what is not allowed. The query is not run."""
+    """Raises InvalidRequest for a query that is not allowed. Does not run it."""
     try:
         if len(connection.extract_statements(query)) != 1:
             raise refused(query, "it is not one statement")

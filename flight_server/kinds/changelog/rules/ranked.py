@@ -13,7 +13,7 @@ make A smaller.
   copies above it fill all k. So it is not needed.
 * While A < k all its copies are needed: a row takes the same room with any count, and each of its retractions, also
   one that comes after compaction, finds its copy.
-* A row with later retractions is needed as it is: the retractions must find what they retract.
+* A row with later retractions is needed as it is: the retractions must find their row.
 * A count below zero is an amount by which later assertions will not be shown. It is needed until they come, also while
   A >= k: the rows above may be retracted later.
 
@@ -79,7 +79,7 @@ def sums(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> Count
 
 
 def of_rows(groups: Groups, of_keys: NDArray[Number]) -> NDArray[Number]:
-    """For each row what its key has."""
+    """For each row its key's value."""
     return np.repeat(of_keys, groups.ends - groups.starts)
 
 
@@ -97,7 +97,7 @@ def greatest(groups: Groups, counts: Counts, k: int | Counts) -> Counts:
 
 
 def needed_of_greatest(groups: Groups, counts: Counts, later_retractions: Counts, k: int) -> Counts:
-    """How many copies of each row must stay, so that the k greatest are right from now on; see the module's text."""
+    """How many copies of each row must stay, so that the k greatest are right from now on."""
     lasting = np.clip(counts + later_retractions, 0, k)
     return np.where((later_retractions < 0) | (counts < 0) | (_above(groups, lasting) < k), counts, 0)
 

@@ -1,4 +1,4 @@
-"""Rule: what every keep rule can do, and how one is made from its declaration.
+"""Rule: the interface of keep rules, and how one is made from its declaration.
 
 The algebra. A changelog is a multiset of rows. ``kept`` is the part of it that readers see at a version. ``needed`` is
 the part that compaction leaves: after it, ``kept`` is the same as before at every version that can still be asked for,
@@ -34,7 +34,7 @@ class Rule(Protocol):
     """Whether ``needed`` has to know all updates of a key. Else a part of a key's updates is enough, with the
     retractions of its rows that are elsewhere."""
     in_parts: bool
-    """Whether what is needed of a part of a key's rows, added to the other rows, needs the same as all rows: then the
+    """Whether the needed rows of a part of a key, added to the key's other rows, need the same as all rows: then the
     rows of a large key are taken in parts, each row with all its updates.
     """
 
@@ -45,10 +45,11 @@ class Rule(Protocol):
         """
 
     def kept(self, groups: Groups) -> Kept:
-        """What readers see of these keys: no count is below zero."""
+        """The rows of these keys that readers see: no count is below zero."""
 
     def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
-        """What compaction leaves of these keys. Counts may be below zero: retractions that wait for assertions.
+        """The rows of these keys that compaction leaves. Counts may be below zero: retractions that wait for
+        assertions.
 
         Args:
             groups: counts are sums over all versions up to the one that compaction goes to (``since``). Rows that only
@@ -63,8 +64,8 @@ class Rule(Protocol):
 class Emitting(Protocol):
     """A rule that can tell which rows it put together, for another changelog.
 
-    What an update emits is the difference of :meth:`paired` before and after it, both over rows of one compaction:
-    compaction removes pairs, which is not news for the other changelog.
+    An update emits the difference of :meth:`paired` before and after it, both over rows of one compaction: compaction
+    removes pairs, which is not news for the other changelog.
     """
 
     @property

@@ -26,7 +26,7 @@ _LAST = np.uint64(np.iinfo(np.uint64).max)
 
 @dataclass(frozen=True)
 class Sample:
-    """See the module's text; it never changes.
+    """Never changes.
 
     Args:
         hashes: uint64, of each row's key.
@@ -66,7 +66,6 @@ class Sample:
         return Sample(pa.concat_batches([old, new]), hashes[left], below, self.tested)
 
     def without(self, hashes: NDArray[np.uint64]) -> Sample:
-        """Without the rows of these keys."""
         left = ~np.isin(self.hashes, hashes)
         if left.all():
             return self
@@ -75,13 +74,11 @@ class Sample:
 
     @property
     def sharing(self) -> int:
-        """How many rows share their key with another."""
         _, counts = np.unique(self.hashes, return_counts=True)
         return int(counts[counts > 1].sum())
 
     @property
     def due(self) -> bool:
-        """Whether it is to be tested."""
         rows, sharing = self.tested
         return len(self.hashes) > max(0, 2 * rows - 1) or self.sharing > max(0, 2 * sharing - 1)
 

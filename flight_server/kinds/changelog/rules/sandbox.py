@@ -64,7 +64,7 @@ class Sandbox:
                 with pa.RecordBatchReader.from_stream(connection.sql(query)) as reader:
                     return reader.read_all()
             except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
-                # What fails while the result is read arrives as an exception of Arrow, with DuckDB's text.
+                # An error while the result is read arrives as an exception of Arrow, with DuckDB's text.
                 raise self._explained(error, users) from error
 
     def _explained(self, error: Exception, query: str) -> FlightShuffleError:

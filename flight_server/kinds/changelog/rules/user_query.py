@@ -129,7 +129,7 @@ def _text(rows: pa.Table) -> str:
 
 
 class UserQuery:
-    """One query over rows of one schema; :mod:`flight_server.kinds.changelog.rules.sandbox` says what it may do.
+    """One query over rows of one schema, in a :mod:`flight_server.kinds.changelog.rules.sandbox`.
 
     Raises InvalidRequest if the query must not be run, cannot be run over the schema, or does not give it. All methods
     raise InvalidRequest if it fails on the rows, and OutOfBudget if it needs more memory than there is.
@@ -144,14 +144,12 @@ class UserQuery:
         self._run(pa.RecordBatch.from_pylist([], schema))
 
     def kept(self, rows: pa.RecordBatch, counts: Counts) -> Kept:
-        """What it gives for rows that are there so often."""
+        """The query's result for rows that are there so often."""
         return self._counted(self._run(self._copies(rows, counts)))
 
     def check_rows(self, rows: pa.RecordBatch, counts: Counts, seconds: float) -> None:
         """Raise InvalidRequest if it fails on these rows, and name the first one on which it fails by itself.
-
-        Args:
-            seconds: the time to look for that row.
+        ``seconds``: the time to look for that row.
         """
         try:
             self._run(self._copies(rows, counts))
@@ -214,13 +212,11 @@ class UserQuery:
             ) from error
 
     def _copies(self, rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Each row as often as it is there."""
         if (counts == 1).all():
             return rows
         return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
 
     def _counted(self, rows: pa.RecordBatch) -> Kept:
-        """Equal rows as one row with a count."""
         names = [f"c{number}" for number in range(rows.num_columns)]
         positions = pa.array(np.arange(rows.num_rows))
         numbered = pa.RecordBatch.from_arrays([*rows.columns, positions], [*names, "position"])

@@ -36,7 +36,7 @@ def no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Layout:
-    """See the module's text.
+    """The columns of one changelog.
 
     Args:
         schema: as declared. ``_diff`` is left out, and values are kept in their :func:`stored_type`.
@@ -70,7 +70,7 @@ class Layout:
         self.key = list(range(len(names))) if keep is None else [places[name] for name in keep.key]
         order = () if keep is None else keep.order_by
         self.order = [(places[each.column], each.smallest_first) for each in order]
-        # What a delete names; without columns nothing can be deleted by key.
+        # A delete names these; without columns nothing can be deleted by key.
         self.key_schema = pa.schema([] if keep is None else [self.schema.field(name) for name in keep.key])
 
     @cached_property
@@ -82,7 +82,6 @@ class Layout:
 
     @cached_property
     def delta_schema(self) -> pa.Schema:
-        """The schema of deltas."""
         return self.schema.append(pa.field(DIFF_COLUMN, pa.int64(), nullable=False))
 
     def hashes(self, rows: pa.RecordBatch) -> Hashes:
@@ -105,8 +104,8 @@ class Layout:
             or {name: stored_type(kind) for name, kind in given.items()} != wanted
         ):
             raise InvalidRequest(
-                f"dataset {dataset!r}: the put's columns are {_shown(given)}, and the changelog's "
-                f"{_shown(wanted)} (and {DIFF_COLUMN!r}, if the put retracts rows); cast or rename them",
+                f"dataset {dataset!r}: the put's columns are {_types_text(given)}, and the changelog's "
+                f"{_types_text(wanted)} (and {DIFF_COLUMN!r}, if the put retracts rows); cast or rename them",
                 dataset=dataset,
             )
 
@@ -128,8 +127,8 @@ class Layout:
         given = {field.name: stored_type(field.type) for field in schema}
         if len(given) != len(schema.names) or given != wanted:
             raise InvalidRequest(
-                f"dataset {dataset!r}: the columns of the delete are {_shown(given)}, and the changelog's key is "
-                f"{_shown(wanted)}; give these columns alone, or cast or rename them",
+                f"dataset {dataset!r}: the columns of the delete are {_types_text(given)}, and the changelog's key is "
+                f"{_types_text(wanted)}; give these columns alone, or cast or rename them",
                 dataset=dataset,
             )
 
@@ -146,7 +145,7 @@ class Layout:
         columns = []
         for field in schema:
             column = batch.column(places[field.name])
-            columns.append(column if column.type == field.type else _stored(column, field.type))
+            columns.append(column if column.type == field.type else _to_stored(column, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def check_nulls(self, rows: pa.RecordBatch, dataset: str) -> None:
@@ -161,7 +160,7 @@ class Layout:
                 )
 
 
-def _stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _to_stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
     while column.type != stored_type(column.type):
         if isinstance(column, pa.DictionaryArray):
             column = column.dictionary_decode()
@@ -178,7 +177,7 @@ def _null_in(values: pa.Array, field: pa.Field) -> str | None:
         return f"field {field.name!r}"
     values = plain(values)
     if _has_strict(values.type):
-        for part, nested in _parts(values.drop_null()):  # what a null hides counts for nothing
+        for part, nested in _parts(values.drop_null()):  # values under a null count for nothing
             name = _null_in(part, nested)
             if name is not None:
                 return f"{name} of {field.name!r}"
@@ -202,6 +201,6 @@ def _parts(values: pa.Array) -> list[tuple[pa.Array, pa.Field]]:
     return [(values.flatten(), kind.value_field)]
 
 
-def _shown(types: dict[str, pa.DataType]) -> str:
+def _types_text(types: dict[str, pa.DataType]) -> str:
     names: Sequence[str] = [f"{name}: {kind}" for name, kind in types.items()]
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

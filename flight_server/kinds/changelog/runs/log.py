@@ -14,7 +14,7 @@ Validity
     An entry is valid if it is whole and its CRC is right. Entries count up to the first one that is not valid. That is
     a torn tail if the file ends before the entry does and no valid entry follows: its writer was killed before it
     acknowledged the entry. Else the log is damaged. (A crash leaves the beginning of an append, because a file system
-    that orders data before sizes does not make a file longer than what is written.)
+    that orders data before sizes does not make a file longer than its written bytes.)
 
 Algorithm of a reader
     1. Read the entries of each log in the order of their numbers. Only the last log may have a torn tail.
@@ -50,18 +50,13 @@ class LogEntry:
     body: bytes
 
     def encode(self) -> list[bytes]:
-        """Its bytes, in parts."""
         header = json.dumps(self.header, separators=(",", ":")).encode()
         checksum = crc32c(self.body, crc32c(header))
         return [_HEAD.pack(MAGIC, len(header), len(self.body), checksum), header, self.body]
 
 
 class LogFile:
-    """The log that takes appends.
-
-    Args:
-        room: of the disk pool; grows before each append.
-    """
+    """The log that takes appends. ``room``: of the disk pool; grows before each append."""
 
     def __init__(self, path: Path, room: Reservation, size_bytes: int = 0) -> None:
         self.path = path
@@ -75,7 +70,7 @@ class LogFile:
         """Write the entries to the medium, all or none. Blocks. One call at a time.
 
         Args:
-            of_kept: the share that they may take of what the disk pool keeps (``memory.pool``).
+            of_kept: the share that they may take of the disk pool's kept bytes (``memory.pool``).
 
         Raises:
             DiskTrouble: none of them is there. If they could not be cut off either, the log is ``suspect``: after a

@@ -19,11 +19,11 @@ MAX_HASH = (1 << 64) - 1
 
 
 class Damaged(Exception):
-    """Bytes on disk are not what was written."""
+    """Bytes on disk differ from the written ones."""
 
 
 class Run(Protocol):
-    """See the module's text."""
+    """The reads of a run."""
 
     @property
     def rows(self) -> int: ...
@@ -39,7 +39,7 @@ class Run(Protocol):
 
     @property
     def since(self) -> int:
-        """The version up to which a merge has left only what is needed, since no older run was there; 0 if none has."""
+        """The version up to which a merge has left only needed rows, since no older run was there; 0 if none has."""
 
     @property
     def keys(self) -> int:

@@ -21,7 +21,7 @@ _TAIL = struct.Struct("<QI8s")
 
 
 def encode_tail(footer: bytes) -> bytes:
-    """What follows a footer."""
+    """The bytes behind a footer."""
     return _TAIL.pack(len(footer), crc32c(footer), MAGIC)
 
 

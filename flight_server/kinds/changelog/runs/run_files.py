@@ -62,7 +62,7 @@ class RunWriter:
     Args:
         room: of the disk pool; grows with the file, before each write.
         since: see :class:`~flight_server.kinds.changelog.runs.run.Run`.
-        of_kept: the share that it may take of what the disk pool keeps (``memory.pool``).
+        of_kept: the share that it may take of the disk pool's kept bytes (``memory.pool``).
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class RunWriter:
         *,
         of_kept: float = 0.0,
     ) -> RunWriter:
-        """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off. Rows
-        count as the newest of their block, and ``since`` as 0, unless the caller knows it better. ``counts``: of their
-        retractions and tombstones.
+        """Go on behind these blocks, which :meth:`sync` had written; the rest of the file is cut off. Rows count as the
+        newest of their block, and ``since`` as 0, unless the caller knows it better. ``counts``: of their retractions
+        and tombstones.
         """
         writer = cls.__new__(cls)
         writer._fd = -1
@@ -112,11 +112,7 @@ class RunWriter:
         return writer
 
     def add(self, updates: Updates) -> None:
-        """Append updates that follow all before. Blocks.
-
-        Raises:
-            DiskTrouble: the disk or its limit leaves no room.
-        """
+        """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
         for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
             begun = bool(self.blocks) and self.blocks[-1].high == int(part.hashes[0])
@@ -145,9 +141,7 @@ class RunWriter:
 
     def finish(self) -> None:
         """Write the footer, and all to the medium; the file's name is there once its directory is synced. Blocks.
-
-        Raises:
-            DiskTrouble: the file is not whole.
+        Raises DiskTrouble: the file is not whole.
         """
         footer = json.dumps(
             {
@@ -203,7 +197,7 @@ class RunFile:
 
     Args:
         room: of the disk pool, of the file's size.
-        version: see "Versions" in the module's text.
+        version: of all rows, see "Versions".
 
     Raises:
         Damaged: the file is not valid.
@@ -263,7 +257,7 @@ class RunFile:
             raise
 
     def commit(self, version: int) -> None:
-        """Give all rows this version; see "Versions" in the module's text."""
+        """Give all rows this version; see "Versions"."""
         self.version = self.first_version = self.last_version = version
         self._decoded = None
 

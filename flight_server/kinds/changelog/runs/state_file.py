@@ -1,8 +1,8 @@
 """StateFile: the manifest of a changelog, one JSON object that is replaced as a whole.
 
 Format
-    ``changelog``: 8 bytes magic "FLSHCLG1", u32 length and u32 CRC-32C of what follows, UTF-8 JSON (see
-    ``journal``). Little-endian.
+    ``changelog``: 8 bytes magic "FLSHCLG1", u32 length and u32 CRC-32C of the rest, UTF-8 JSON (see ``journal``).
+    Little-endian.
 
 Guarantee: a crash at any point leaves the old object or the new one: a new one is written under another name, synced,
 and renamed. A file whose magic or CRC is wrong is damaged.

@@ -1,4 +1,4 @@
-"""Updates: rows with their versions and diffs, sorted; what every run of a changelog consists of.
+"""Updates: rows with their versions and diffs, sorted; every run of a changelog consists of them.
 
 Guarantee: updates are sorted by the key's hash, the key, ``order_by``, all columns, and the version. So rows of one key
 are neighbours, the greatest last, and equal rows are neighbours, too.
@@ -30,12 +30,12 @@ FEW_ROWS = 64
 """So few rows take less time than to look which of them are the greatest."""
 
 DELETE = np.iinfo(np.int64).min
-"""The diff of a tombstone, which deletes what its key had before; see ``deletes``."""
+"""The diff of a tombstone, which deletes its key's earlier rows; see ``deletes``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """See the module's text. Four columns of equal length."""
+    """Four columns of equal length."""
 
     layout: Layout
     rows: pa.RecordBatch
@@ -54,14 +54,14 @@ class Updates:
     @classmethod
     def of(cls, layout: Layout, rows: pa.RecordBatch, versions: Numbers, diffs: Numbers) -> Updates:
         """Sorted updates of rows in any order."""
-        return cls(layout, rows, layout.hashes(rows), versions, diffs)._sorted()
+        return cls(layout, rows, layout.hashes(rows), versions, diffs)._sort()
 
     @classmethod
     def joined(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
         """All updates of sorted parts, sorted."""
         parts = [part for part in parts if len(part)]
         found = cls.in_order(layout, parts)
-        return found if len(parts) < 2 else found._sorted()
+        return found if len(parts) < 2 else found._sort()
 
     @classmethod
     def in_order(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
@@ -81,7 +81,6 @@ class Updates:
 
     @cached_property
     def size_bytes(self) -> int:
-        """What the columns take in RAM."""
         return int(self.rows.nbytes) + 24 * len(self)
 
     @cached_property
@@ -128,7 +127,6 @@ class Updates:
 
     @cached_property
     def distinct_hashes(self) -> int:
-        """How many different hashes there are."""
         return int(np.count_nonzero(self._new_hash))
 
     def slice(self, start: int, stop: int) -> Updates:
@@ -162,7 +160,6 @@ class Updates:
         )
 
     def where(self, wanted: Flags) -> Updates:
-        """The rows of these places."""
         return self if wanted.all() else self.take(np.flatnonzero(wanted))
 
     def between(self, low: int, high: int) -> Updates:
@@ -175,7 +172,6 @@ class Updates:
         return Updates(self.layout, self.rows, self.hashes, self.versions, -self.diffs)
 
     def counts_of(self, hashes: Hashes) -> Numbers:
-        """How many rows each of these hashes has."""
         starts, ends = self._ends_of(hashes)
         return ends - starts
 
@@ -211,7 +207,6 @@ class Updates:
 
     @cached_property
     def key_starts(self) -> Numbers:
-        """int64: where a key begins."""
         new = self._new_hash.copy()
         same = np.flatnonzero(~new)
         new[same] = self._differ(same, self.layout.key)
@@ -259,21 +254,21 @@ class Updates:
 
     # Sorting
 
-    def _sorted(self) -> Updates:
+    def _sort(self) -> Updates:
         # This sort finds the parts that are sorted already, and merges them.
         order = np.argsort(self.hashes, kind="stable")
         hashes = self.hashes[order]
         tie = hashes[1:] == hashes[:-1]
         if tie.any():
             ranks = [found[order] for found in self._order_codes()]
-            falls, equal = _compared(ranks, tie)
+            falls, equal = _compare_ranks(ranks, tie)
             if falls.any():
                 numbers, inside = _groups_with(falls, tie)
                 again = np.lexsort((*(found[inside] for found in reversed(ranks)), numbers[inside]))
                 order[inside] = order[inside][again]
                 for found in ranks:
                     found[inside] = found[inside][again]
-                _, equal = _compared(ranks, tie)
+                _, equal = _compare_ranks(ranks, tie)
             tie = equal
         return (self if np.array_equal(order, np.arange(len(order))) else self.take(order))._ties_sorted(tie)
 
@@ -285,10 +280,8 @@ class Updates:
         ]
 
     def _ties_sorted(self, tie: Flags) -> Updates:
-        """These, which are sorted but for ties; see "Sorting" in the module's text.
-
-        Args:
-            tie: for each row but the first whether it has the hash and the order columns of the one before it.
+        """These, which are sorted but for ties; see "Sorting". ``tie``: for each row but the first whether it has the
+        hash and the order columns of the one before it.
         """
         same_hash = ~self._new_hash[1:]
         if not same_hash.any():
@@ -313,7 +306,7 @@ class Updates:
         return self.take(order)
 
 
-def _compared(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:
+def _compare_ranks(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:
     """Of the rows that tie with the one before them: which ones rank below it, by the first ranks that differ, and
     which have the same ranks.
     """
