@@ -31,6 +31,8 @@ def same(one: pa.Array, two: pa.Array, *, bits: bool = False) -> NDArray[np.bool
 def _same_values(one: pa.Array, two: pa.Array, *, bits: bool) -> NDArray[np.bool_]:
     """The same for arrays that have no nulls."""
     kind = one.type
+    if types.is_null(kind):
+        return np.ones(len(one), np.bool_)
     if types.is_struct(kind):
         found = np.ones(len(one), np.bool_)
         for index in range(kind.num_fields):

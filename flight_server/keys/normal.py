@@ -90,7 +90,9 @@ def plain(array: pa.Array) -> pa.Array:
     """The array without its extension type and its dictionary, and not of views."""
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
-    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(array.type):
         return array.cast(pa.large_binary())
     return plain(array.dictionary_decode()) if pa.types.is_dictionary(array.type) else array
 

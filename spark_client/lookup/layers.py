@@ -49,7 +49,7 @@ CHUNK_BYTES = 64 * 1024 * 1024
 
 MAX_ROWS = 1 << 32
 
-_MAGIC = b"FSLAYER3"
+_MAGIC = b"FSLAYER4"
 _END = struct.Struct("<II8s")
 _ALIGNED_BYTES = 64
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -52,3 +54,13 @@ def test_a_slice_with_nulls_is_canonical() -> None:
         found = canonical(column)
         found.validate(full=True)
         assert found.equals(column)
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.list_(pa.null()), pa.struct([("x", pa.list_(pa.null()))])])
+def test_nulls_without_a_type_are_the_same_also_where_there_are_none(kind: pa.DataType) -> None:
+    values: dict[str, Any] = {"null": None, "list": [], "struct": {"x": []}}
+    value = values[str(kind).partition("<")[0]]
+    for rows in ([], [value], [value, None]):
+        column = pa.array(rows, kind)
+        for bits in (False, True):
+            assert same(column, column, bits=bits).tolist() == [True] * len(rows)

@@ -30,6 +30,8 @@ UTC = dt.UTC
         (pa.array([Decimal("2.00")]), pa.array([2], pa.int32()), True),
         (pa.array([Decimal("0.5")]), pa.array([0.5]), True),
         (pa.array(["a"]), pa.array(["a"], pa.large_string()), True),
+        (pa.array(["a"], pa.string_view()), pa.array(["a"]), True),
+        (pa.array([b"a"]), pa.array([b"a"], pa.binary_view()), True),
         (pa.array(["a"]).dictionary_encode(), pa.array(["a "]), False),
         (pa.array([b"\0"]), pa.array([b""]), False),
         (pa.array([True]), pa.array([True]), True),

@@ -132,3 +132,10 @@ def test_rows_of_a_key_that_a_collision_joins_are_found_by_comparison() -> None:
     image = Image([layer(rows)])
     with pytest.raises(Unsure, match="one hash"):
         above(image, rows.slice(0, 1), [-1])
+
+
+@pytest.mark.parametrize("values", [pa.nulls(3), pa.array([[None, None], [None], []], pa.list_(pa.null()))])
+def test_a_delta_is_applied_to_rows_with_nulls_that_have_no_type(values: pa.Array) -> None:
+    rows = pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": values})
+    image = above(Image([layer(rows.slice(0, 2))]), rows, [1, -1, 1])
+    assert [sum(of.values()) for of in found(image, rows["k"].chunk(0))] == [2, 0, 1]
