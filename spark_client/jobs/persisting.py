@@ -30,6 +30,8 @@ class PersistedDataset:
         self._discard = discard
         self._lock = threading.Lock()
         self._sealed: SealedDataset | None = None
+        self.is_dropped = False
+        """For the run that has it to write: no other run will find it."""
 
     def claim(self) -> SealedDataset | None:
         """Wait until no run has it to write; the dataset, or None: then this run has it to write, until :meth:`end`."""
@@ -49,7 +51,7 @@ class PersistedDataset:
     def drop(self, *, unless: Callable[[str], bool] = lambda _: False) -> None:
         """Drop it, after a call that writes it, ``unless`` that says no. Twice is fine."""
         with self._lock:
-            sealed, self._sealed = self._sealed, None
+            sealed, self._sealed, self.is_dropped = self._sealed, None, True
         if sealed is not None and not unless(sealed.source.dataset):
             self._discard(sealed.source.dataset)
 
@@ -88,6 +90,17 @@ class Persisted:
         with self._lock:
             found = self._kept.get(node)
         return None if found is None else found[0]
+
+    def claim(self, node: object) -> tuple[PersistedDataset, SealedDataset | None] | None:
+        """Claim what is kept of the node, as :meth:`PersistedDataset.claim`; None if nothing is kept, also if that has
+        changed while this call waited.
+        """
+        while (found := self.find(node)) is not None:
+            sealed = found.claim()
+            if sealed is not None or not found.is_dropped:
+                return found, sealed
+            found.end(None)
+        return None
 
     def forget(self, node: object) -> None:
         """Drop the node's dataset, and keep no later one. Twice is fine."""

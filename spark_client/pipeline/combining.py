@@ -103,8 +103,9 @@ def count_rows(steps: Steps) -> int:
             break
         if steps.shuffles.persisted.find(origin) is not None:
             execution = Execution(steps.shuffles, steps.spark)
-            execution.sealed(origin)
-            return execution.statistics()[1][origin].rows
+            rows = execution.sealed(origin).rows
+            execution.drop_all()
+            return rows
         leg, part = origin.leg, origin.leg.single
     struct = StructType([StructField("count", LongType(), nullable=False)])
     declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))

@@ -136,13 +136,14 @@ class Execution:
         while left:
             node = max(left, key=lambda each: each.serial)
             left.remove(node)
-            persisted = self._find(node)
-            if persisted is not None:
-                sealed = persisted.claim()
+            if self._find(node) is not None:
+                persisted, sealed = self._shuffles.persisted.claim(node) or (None, None)
+                self._persisted[node] = persisted
                 if sealed is not None:
                     self._add(node, sealed, is_reused=True)
                     continue
-                self._claimed[node] = persisted
+                if persisted is not None:
+                    self._claimed[node] = persisted
             left.update(exchanges(node.read(lambda each: self._find(each) is not None)))
 
     def _find(self, node: Exchange) -> PersistedDataset | None:
