@@ -52,7 +52,7 @@ class Attachment:
 
         Args:
             staged: the other one is a staged write.
-            meanwhile: the other one was written before this one was there.
+            meanwhile: the other dataset was written before this one existed.
         """
 
     def not_sealed(self, dataset: Any) -> FlightShuffleError:
@@ -92,5 +92,5 @@ _STREAM, _SHUFFLE = Attachment(), _OfShuffle()
 
 
 def attachment_of(kind: Kind) -> Attachment:
-    """The one that a new dataset has, until its kind attaches another one."""
+    """The attachment of a new dataset, until its kind attaches its own."""
     return _SHUFFLE if kind is Kind.SHUFFLE else _STREAM

@@ -4,9 +4,9 @@ Guarantee: every change of the catalogue is one synchronous step, so a name neve
 After a replacement new readers get the new generation, and readers of the old one finish.
 
 Who holds what
-    The catalogue holds the datasets that have a name, and staged writes (``staged_writes``). Readers hold one that has
-    left it, and a producer one that is not yet in it (a stream's overwrite before its seal). :meth:`Catalogue.alive`
-    lists all of them.
+    The catalogue holds the datasets that have a name, and staged writes (``staged_writes``). Readers hold a dataset
+    that has left the catalogue, and a producer a dataset that is not yet in it (a stream's overwrite before its seal).
+    :meth:`Catalogue.alive` lists all of them.
 
 Durable datasets
     After a crash a name leads to the generation that it led to last: a durable overwrite is on disk before the files
@@ -338,8 +338,8 @@ class Catalogue:
     async def remove(self, name: str, generation: str | None = None, *, staged: bool = False) -> Dataset:
         """Drop a dataset. A durable one is found until its manifest is deleted; then no restart brings it back.
 
-        A staged write that is just getting its name is dropped when it has it. Cancelling is safe: the removal is made
-        to its end, or has not begun.
+        A staged write whose seal is under way is dropped after the seal. Cancelling is safe: the removal is made to its
+        end, or has not begun.
 
         Args:
             staged: only while it is staged.

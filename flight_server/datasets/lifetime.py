@@ -1,11 +1,10 @@
 """Lifetime: the state, the lease and the retention in seconds of a dataset.
 
-The states, and the verbs that change them, stand in ``_AFTER``.
-An error is a ``Conflict``. *write*: a shuffle's attempt begins or commits. *accept*: a shuffle's attempts are chosen.
-*seal*: every partition is whole, and on disk if the dataset is durable. A stream is never SEALING, because its
-partitions seal it. A durable shuffle is written to disk while it is SEALING; an attempt that begins or commits then
-is refused, because no later step would accept it. *extend*: it gets further partitions, each whole; those that it has
-stay as they are.
+The states, and the verbs that change them, stand in ``_AFTER``. An error is a ``Conflict``. *write*: a shuffle's
+attempt begins or commits. *accept*: a shuffle's attempts are chosen. *seal*: every partition is whole, and on disk if
+the dataset is durable. A stream is never SEALING, because its partitions seal it. A durable shuffle is written to disk
+while it is SEALING; an attempt that begins or commits then is refused, because no later step would accept it. *extend*:
+the dataset gets further whole partitions; the present ones stay as they are.
 
 Lease and retention
     Reads and writes renew the lease for each frame. An open stream alone does not, because a stalled one would keep

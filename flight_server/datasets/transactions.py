@@ -96,8 +96,8 @@ class Transactions:
         )
 
     def check_after(self, transaction: Transaction) -> None:
-        """Check that a write, which :meth:`find` does not know, follows the last one of its id, if it says so. Raises
-        Conflict.
+        """Raise Conflict if a write with ``after``, which :meth:`find` does not know, does not follow the last write of
+        its id.
         """
         name, number, after = transaction.id, transaction.version, transaction.after
         entry = self._ids.get(name)

@@ -115,7 +115,7 @@ class Message:
         return self._shared() if self._shared is not None else None
 
     def share(self, payload: Payload) -> None:
-        """Let other readers use the bytes that one has read back while that one holds them."""
+        """Let other readers use the bytes that a reader has read back, while that reader holds them."""
         self._shared = weakref.ref(payload)
         payload.keep(self)
 
@@ -177,7 +177,7 @@ class DictionaryMessage(Message):
 
 
 class _Link:
-    """A dictionary message behind those of its dictionary that it adds to. States share links."""
+    """A dictionary message, linked to the messages that it adds to. States share links."""
 
     __slots__ = ("before", "message")
 
@@ -231,7 +231,7 @@ NO_DICTIONARIES = DictionaryState({})
 
 
 def _after(last: _Link, known: DictionaryMessage | None) -> Iterator[DictionaryMessage]:
-    """The link's message and those before it down to ``known``, without that, the last one first."""
+    """The messages from the link's back to before ``known``, the last one first."""
     link: _Link | None = last
     while link is not None and link.message is not known:
         yield link.message

@@ -1,11 +1,11 @@
 """Keeps libraries that nothing uses out of the server's process. Imported for its effect.
 
-**rich.** structlog imports it, if it finds it, for tracebacks that the server does not print so: 6 MiB of resident
+**rich.** If it is installed, structlog imports it for tracebacks, which the server prints otherwise: 6 MiB of resident
 memory. The command line's help has it all the same.
 
-**pandas.** pyarrow imports it, if it finds it, for the first array that is made of numpy's. That takes half a second,
-in which the event loop stands still, and 50 MiB of resident memory. The finder below says that it is not installed; a
-None in ``sys.modules`` would do for Python's import, and breaks pyarrow's.
+**pandas.** If it is installed, pyarrow imports it for the first array that is made of numpy's. That takes half a
+second, in which the event loop stands still, and 50 MiB of resident memory. The finder below says that it is not
+installed; a None in ``sys.modules`` would do for Python's import, and breaks pyarrow's.
 
 Only the command line imports this, before both; other processes are not changed.
 """

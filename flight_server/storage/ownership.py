@@ -46,8 +46,8 @@ class OtherFormat(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The contents of a marker. ``held``: whether the data directory that it is for is still the one that this server
-    has locked; not a part of the contents.
+    """The contents of a marker. ``held``: whether this server still has the lock of the marker's data directory; not a
+    part of the contents.
     """
 
     kind: Literal["data", "temporary", "dataset"]

@@ -85,7 +85,7 @@ def note_damage(directory: Path, said: Quarantined) -> None:
 
 
 def noted_damage(directory: Path, marker: Marker) -> Quarantined | None:
-    """The note of :func:`note_damage`, if any; if it is not readable, one that says so."""
+    """The note of :func:`note_damage`, if any; in place of an unreadable note another one that names the fault."""
     note = directory / DAMAGE_NAME
     if not os.path.lexists(note):
         return None

@@ -1,8 +1,8 @@
 """Reading a partition.
 
 Guarantee: :meth:`Reads.read` yields every frame of the range, exactly once and in order, each with the dictionary
-messages that this reader has not been sent yet; at first these are the ones in force at its start. It ends only with
-the last frame that is wanted, or when the partition is sealed and read to its end; everything else is an error.
+messages that this reader has not been sent yet; at first the dictionaries in force at its start. It ends only with the
+last frame that is wanted, or when the partition is sealed and read to its end; everything else is an error.
 
 Bursts
     Each item is a burst: the messages that can be had without waiting, until they are ``burst_bytes`` or

@@ -56,8 +56,8 @@ UNPERSIST_SECONDS = 10.0
 
 
 class Unpersisted(NamedTuple):
-    """Hosts, each by a name that also tells containers of one machine apart: those that had a copy and have none, and
-    those that may still have one.
+    """Hosts, each by a name that also tells containers of one machine apart: first the hosts whose copy is removed,
+    then the hosts that may still have a copy.
     """
 
     removed: frozenset[str]

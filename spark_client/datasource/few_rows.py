@@ -48,7 +48,7 @@ class FewRows:
             yield batch
 
     def encoded(self, schema: pa.Schema) -> bytes | None:
-        """All of them as an Arrow IPC stream; None if they, or it with its schema, are not few."""
+        """All of them as an Arrow IPC stream; None if the rows, or the stream with its schema, are not few."""
         if not self.are_few:
             return None
         sink = pa.BufferOutputStream()

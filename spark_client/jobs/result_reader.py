@@ -28,7 +28,9 @@ from .shuffles import Shuffles
 def collected(
     shuffles: Shuffles, sealed: SealedDataset, *, owned: bool = True, node: object = None
 ) -> pa.RecordBatchReader:
-    """A reader of the dataset, which drops it at its end if it is ``owned``. It keeps the ``node`` of a plan alive."""
+    """A reader of the dataset, which is dropped at the reader's end if ``owned``. It keeps the ``node`` of a plan
+    alive.
+    """
     if owned:
         shuffles.results.add(sealed.source.dataset)
     return pa.RecordBatchReader.from_batches(sealed.schema, _Batches(shuffles, sealed, node, owned=owned))

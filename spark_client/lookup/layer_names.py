@@ -35,9 +35,9 @@ class LayerName:
 
 
 def stack(names: Iterable[LayerName], version: int) -> list[LayerName] | None:
-    """The layers that make the image of ``version``, or of the last version before it that they make; the lowest
-    first. Of several stacks it is the one over the newest whole layer, and of these one with the fewest layers. None
-    if there is none.
+    """The layers that make the image of ``version``, or of the last version before it that they make; the lowest first.
+    Of several stacks the one over the newest whole layer counts, and then the one with the fewest layers. None if there
+    is none.
     """
     best: dict[int, list[LayerName]] = {}
     for name in sorted(names, key=lambda each: (each.version, -1 if each.after is None else each.after)):

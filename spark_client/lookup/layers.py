@@ -87,7 +87,9 @@ class Index:
 
     @classmethod
     def in_order(cls, parts: Sequence[Index]) -> Sequence[Index]:
-        """One index of several, which have entries, in parts that follow each other: these, if they do so already."""
+        """One index of several, which have entries, in parts that follow each other; the given parts, if they follow
+        each other already.
+        """
         follow = all(before.entries[-1] < after.entries[0] for before, after in itertools.pairwise(parts))
         return parts if follow else (cls.joined(parts),)
 

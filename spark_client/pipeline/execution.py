@@ -5,10 +5,10 @@ Guarantee: an exchange that a plan uses several times runs once, and a persisted
 those that the run is for are the caller's.
 
 Persisted exchanges
-    A run claims those that it reaches before its first job, and one that is not there until it is written, so that two
-    runs never write the same. It claims them from the one that was made last to the one that was made first, which is
-    downstream before upstream: so two runs never wait for each other, and a run does not look upstream of a dataset
-    that is there.
+    Before its first job a run claims the persisted exchanges that it reaches. It keeps the claim of a missing exchange
+    until the exchange is written, so that two runs never write the same. It claims them from the one that was made last
+    to the one that was made first, which is downstream before upstream: so two runs never wait for each other, and a
+    run does not look upstream of a dataset that is there.
 
 Reading tasks
     Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``, ``jobs.skew``).

@@ -1,8 +1,8 @@
 """Patterns of paths as Hadoop, and so ``spark.read``, takes them: which files and directories one names.
 
 ``?`` is one character, ``*`` any number, ``[a-c]`` one of these, ``[^a]`` or ``[!a]`` one of the others, ``{a,b/c}``
-one of the texts; a backslash takes the next character as it is. None but the braces' goes beyond a ``/``. ``**`` is
-``*``. Names that begin with a dot match, too.
+one of the texts; a backslash takes the next character as it is. Only braces match beyond a ``/``. ``**`` is ``*``.
+Names that begin with a dot match, too.
 """
 
 from __future__ import annotations

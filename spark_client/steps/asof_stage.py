@@ -1,11 +1,11 @@
 """The stage of ``join(…, how="asof")``: each left row once, with the right side's row that is nearest in time.
 
 Held rows
-    The right side is read first. If it fits half of the budget, it is held, and the left side is streamed past it, in
-    its order. Otherwise both sides are sorted by key and time, in files (``spill.external_sort``), and read side by
-    side: a part of the right's rows is in memory, and the left rows before its last row have their matches there. Of a
-    part that is done, the next one gets the rows that later left rows may match: the last row, the first row of its
-    time, and the row before that.
+    The right side is read first. If the right side fits half of the budget, it is held, and the left side is streamed
+    past it in the left's order. Otherwise both sides are sorted by key and time, in files (``spill.external_sort``),
+    and read side by side: a part of the right's rows is in memory, and the left rows before its last row have their
+    matches there. Of a part that is done, the next one gets the rows that later left rows may match: the last row, the
+    first row of its time, and the row before that.
 
 Memory
     The budget, and a result batch of about ``PIECE_BYTES``.

@@ -11,7 +11,7 @@ READING = "reading"
 
 
 class StageClock:
-    """Seconds inside each stage, by its name, without those that it waited for the stage before it.
+    """Seconds inside each stage, by its name, without the wait for the stage before.
 
     Costs two readings of a clock for each batch and stage. Stages of one task run in one thread.
     """

@@ -55,8 +55,9 @@ MEMORY_SHARE = 16
 """Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""
 
 QUERIES = 3
-"""Queries of users' rules that run at the same time, each in a thread, which waits for a process: one slow rule and one
-slow ``create`` leave one to others."""
+"""Queries of users' rules that run at the same time, each in a thread, which waits for a process: beside a slow rule
+and a slow ``create`` there is a thread for others.
+"""
 
 CHANGELOG_BYTES = 4096
 """An idle changelog beside its dataset: the object, its state, its rule and its log."""

@@ -269,8 +269,8 @@ class FlightService:
         return self._find(parse_descriptor(request))
 
     def _find(self, named: PutCommand) -> tuple[Dataset, int | None]:
-        """The dataset that a descriptor names, of its generation if it names one, and the partition if it names one.
-        Raises NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
+        """The dataset that a descriptor names, of the named generation, if any, and the named partition, if any. Raises
+        NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
         """
         dataset = self._catalogue.find(named.dataset, named.generation)
         if named.partition is not None:

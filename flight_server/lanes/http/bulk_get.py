@@ -250,7 +250,7 @@ class BulkRead:
 
 
 class _Trailers:
-    """The totals of a read: of one partition as it says them, of a whole dataset the sums."""
+    """The totals of a read: those of one partition, or the sums over a whole dataset."""
 
     def __init__(self, partition: int | None) -> None:
         self._whole = partition is None

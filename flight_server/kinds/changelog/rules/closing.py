@@ -4,10 +4,10 @@ A closing row has all values of ``closed_by``; a null is none of them. A key is 
 above zero: all its rows are shown. A closed key shows the k greatest of its other rows, and never a closing row.
 The order of arrival does not matter: a greater bid that comes after the closing row wins.
 
-Needed are, of the closing rows, the greatest one: it alone says that the key is closed, and late rows must find it so.
-That is ``top_k`` with k = 1 over the closing rows, and its proof in ``ranked`` holds: a version is closed exactly if
-the greatest closing row is there. Of the other rows, if some closing row is there at every version that can still be
-asked for (its count and its later retractions sum to more than zero), those that ``top_k`` needs; else all.
+Needed are, of the closing rows, the greatest one: it alone shows that the key is closed, also to late rows. That is
+``top_k`` with k = 1 over the closing rows, and its proof in ``ranked`` holds: a version is closed exactly if the
+greatest closing row is there. Of the other rows, if some closing row is there at every version that can still be asked
+for (its count and its later retractions sum to more than zero), those that ``top_k`` needs; else all.
 """
 
 from __future__ import annotations
