@@ -37,8 +37,7 @@ from spark_client.lanes import Batch, PutStream, as_reader
 from spark_client.merge import DatasetRef
 
 from .declared_rules import Columns, declaration
-from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheredKind, GatheringWriter
-from .kept_stream import KeptStream
+from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheredKind, GatheringWriter, KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
 from .version_holds import HeldVersion, NamedHold, VersionHold
