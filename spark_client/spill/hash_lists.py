@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -148,8 +147,7 @@ class HashFile:
         Raises:
             CorruptFrame: the file's bytes are not those that were written.
         """
-        for head, group in groupby(extents, key=lambda extent: extent.head):
-            yield from self._scratch.read_after(head, (extent.parked for extent in group))
+        return self._scratch.read_each((extent.head, extent.parked) for extent in extents)
 
 
 class HashLists:
