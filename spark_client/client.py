@@ -1,6 +1,7 @@
 """ShuffleClient: a client of one server, for a driver or any Python program.
 
-Guarantees and errors of its calls: ``dataset_calls``, ``pipeline``, ``broadcast.broadcasts``, ``lookup.lookups``.
+Guarantees and errors of its calls: ``dataset_calls``, ``pipeline``, ``broadcast.broadcasts``,
+``changelogs``, ``lookup.lookups``.
 
 Owned by a client
     The results of its pipelines and its broadcasts. A thread renews their leases until :meth:`ShuffleClient.close`;
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
+from spark_client.changelog_calls import ChangelogCalls
 from spark_client.connection import (
     Reading,
     RemoteServer,
@@ -39,7 +41,6 @@ from spark_client.connection import (
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.either import OnClassOrObject
 from spark_client.hosts import Copies, HostFiles
-from spark_client.lookup_calls import LookupCalls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +106,7 @@ def _of_session(
     return client
 
 
-class ShuffleClient(DatasetCalls, LookupCalls):
+class ShuffleClient(DatasetCalls, ChangelogCalls):
     """A client of the server at ``location``; also a context manager that closes it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Calls of any Python program about a server's datasets: put, get, list, drop, ask about them, and open changelogs.
+"""Calls of any Python program about a server's datasets: put, get, list, drop, ask about them.
 
 Guarantee: ``get`` gives the whole dataset or an error; when ``put`` returns, its dataset is complete on the server.
 Errors are those of ``flight_server.protocol.errors``, with the server's own sentence.
@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from flight_server.memory import MemoryPool
-from flight_server.protocol import DatasetRequest, KeepRule, PutCommand, check_dataset_name
-from spark_client.changelogs import Changelog, Columns
+from flight_server.protocol import DatasetRequest, PutCommand, check_dataset_name
 from spark_client.connection import Compression, RemoteServer, about, check_mode, drop
 from spark_client.lanes import PutStream, as_reader, partition_streams, put_async
 from spark_client.merge import AsyncMergedStream, merge, merge_async
@@ -120,30 +119,6 @@ class DatasetCalls:
         """
         answer = self._open().action("why", DatasetRequest(name).encode())
         return list(answer["staged"]["writes"])
-
-    def changelog(
-        self,
-        name: str,
-        schema: pa.Schema | None = None,
-        *,
-        key: Columns = None,
-        order_by: Columns = None,
-        keep: KeepRule | None = None,
-        delay_seconds: float | None = None,
-    ) -> Changelog:
-        """Create a changelog, or find the one that is declared alike; with a name only, the existing one.
-
-        See :meth:`.Changelog.declare`, also for the arguments and errors.
-        """
-        return Changelog.declare(
-            self._open(),
-            check_dataset_name(name),
-            schema,
-            key=key,
-            order_by=order_by,
-            keep=keep,
-            delay_seconds=delay_seconds,
-        )
 
     def datasets(self, prefix: str = "") -> list[DatasetInfo]:
         """The datasets whose names begin with ``prefix``."""

@@ -33,6 +33,26 @@ KNOW_KINDS = (
     "flight_server/datasets/attachment.py",
     "flight_server/kinds/",
 )
+# What a put, a get and an exchange need. Pipelines with their scans, changelogs with their lookups, broadcasts and the
+# data source are add-ons.
+CORE = frozenset(
+    {
+        "settings",
+        "jobs",
+        "steps",
+        "joining",
+        "reducing",
+        "executors",
+        "hosts",
+        "merge",
+        "lanes",
+        "connection",
+        "spill",
+        "placement",
+        "arrow",
+        "pyspark_parts",
+    }
+)
 # Modules at a package's root that import nothing.
 LEAVES = frozenset({"spark_client.version"})
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
@@ -195,6 +215,13 @@ def test_the_modules_do_not_import_each_other_in_a_circle() -> None:
         for name, path in MODULES.items()
     }
     graphlib.TopologicalSorter(graph).prepare()
+
+
+@for_each_client_module
+def test_the_client_s_core_imports_neither_pipelines_nor_changelogs(path: Path) -> None:
+    if room_of(dotted(path)) in CORE or dotted(path) == "spark_client.dataset_calls":
+        ours = {name for name in imports(path) if name.startswith("spark_client.")} - LEAVES
+        assert {room_of(name) for name in ours} <= CORE
 
 
 def test_three_modules_outside_its_room_name_the_changelog() -> None:

@@ -5,12 +5,4 @@ from .declared_rules import Columns, declaration, latest, pair, sql, top_k, unti
 from .gathered_puts import GatheringWriter
 from .version_follower import Change, Follower
 from .version_holds import HeldVersion, HeldVersions, NamedHold, VersionHold
-from .version_reads import (
-    Deltas,
-    Snapshot,
-    VersionBatches,
-    fetch_deltas,
-    fetch_snapshot,
-    read_deltas,
-    read_snapshot,
-)
+from .version_reads import Deltas, Snapshot, VersionBatches, fetch

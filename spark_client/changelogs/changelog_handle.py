@@ -14,8 +14,6 @@ Errors are those of ``flight_server.protocol.errors``. The object pickles into t
 
 from __future__ import annotations
 
-import itertools
-import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -32,14 +30,14 @@ from flight_server.protocol import (
     StaleTicket,
     Transaction,
     Unavailable,
+    Versions,
 )
-from spark_client.connection import Compression, RemoteServer, about, drop
+from spark_client.connection import Compression, RemoteServer, about, drop, retrying
 from spark_client.lanes import Batch, PutStream, as_reader
 from spark_client.merge import DatasetRef
 
 from .declared_rules import Columns, declaration
-from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheredKind, GatheringWriter
-from .kept_stream import KeptStream
+from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheredKind, GatheringWriter, KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
 from .version_holds import HeldVersion, NamedHold, VersionHold
@@ -47,10 +45,7 @@ from .version_reads import (
     Deltas,
     Snapshot,
     VersionBatches,
-    fetch_deltas,
-    fetch_snapshot,
-    read_deltas,
-    read_snapshot,
+    fetch,
 )
 
 _REPEATABLE = (pa.Table, pa.RecordBatch, list, tuple)
@@ -228,8 +223,10 @@ class Changelog:
         *,
         last: bool,
     ) -> int:
-        timeouts = self.ref.server.timeouts
-        for failures in itertools.count(1):
+        repeatable = isinstance(data, _REPEATABLE)
+
+        def put() -> int:
+            nonlocal repeatable
             reader = as_reader(data)
             committing = False
             try:
@@ -240,11 +237,11 @@ class Changelog:
                     return int(stream.commit(last=last)["version"])
             except Unavailable as error:
                 # A server that drains has begun nothing.
-                may_be_committed = committing and transaction is None and not isinstance(error, Draining)
-                if may_be_committed or failures > timeouts.tries or not isinstance(data, _REPEATABLE):
-                    raise
-            time.sleep(timeouts.pause_seconds(failures))
-        raise AssertionError
+                if committing and transaction is None and not isinstance(error, Draining):
+                    repeatable = False
+                raise
+
+        return retrying(self.ref.server.timeouts, put, (Unavailable,), again=lambda: repeatable)
 
     def _keys(self, keys: Any) -> list[Batch]:
         return [self._rows.keys(batch) for batch in as_reader(self._rows.listed_keys(keys))]
@@ -274,22 +271,20 @@ class Changelog:
             InvalidRequest: it is after :attr:`upper`.
             StaleTicket: the changelog was dropped.
         """
-        return fetch_snapshot(self.ref, as_of)
+        return Snapshot(*fetch(self.ref, Versions(as_of)))
 
     def deltas(self, after: int, as_of: int | None = None) -> Deltas:
         """The changes of the kept rows after version ``after`` up to ``as_of``, or to the newest. Raises as
         :meth:`snapshot`.
         """
-        return fetch_deltas(self.ref, after, as_of)
+        return Deltas(*fetch(self.ref, Versions(as_of, after)))
 
     def read(self, *, as_of: int | None = None, after: int | None = None) -> VersionBatches:
         """The batches of a snapshot, or with ``after`` of deltas, for more rows than one table should have.
 
         The iterator raises as :meth:`snapshot`, and ``CutRead`` if the connection broke between two batches.
         """
-        if after is None:
-            return read_snapshot(self.ref, as_of)
-        return read_deltas(self.ref, after, as_of)
+        return VersionBatches(self.ref, Versions(as_of, after))
 
     def follow(self, after: int | None = None) -> Follower:
         """The changes after version ``after``, as they come; None begins with the newest snapshot as the first change.

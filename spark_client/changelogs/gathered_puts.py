@@ -21,15 +21,19 @@ Failure
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
+import pyarrow as pa
+
 from flight_server.protocol import FlightShuffleError
-from spark_client.lanes import Batch, Closed
+from spark_client.lanes import Batch, Closed, PutStream
 
 PUT_BYTES = 8 << 20
 LIMIT_BYTES = 64 << 20
@@ -56,6 +60,51 @@ class _Added(NamedTuple):
     size_bytes: int
     version: Future[int]
     kind: GatheredKind
+
+
+MOST_SECONDS = 60.0
+
+
+class KeptStream:
+    """The open put of one writer, a version for each commit, so that a small version needs no connection. For one
+    thread.
+
+    Guarantee: a stream that has failed is not lent again. A stream is ended, and another one opened, for rows of
+    another schema, and after ``MOST_SECONDS``, so that a drained server, and the deadline of a gRPC call, end no
+    writer.
+
+    Args:
+        open_: opens a put of rows of a schema.
+    """
+
+    def __init__(self, open_: Callable[[pa.Schema], PutStream]) -> None:
+        self._open = open_
+        self._stream: PutStream | None = None
+        self._schema: pa.Schema | None = None
+        self._until_seconds = 0.0
+
+    @contextmanager
+    def lent(self, schema: pa.Schema) -> Iterator[PutStream]:
+        """A stream for one version; it is abandoned after an error of the block. Raises as ``PutStream``."""
+        if schema != self._schema or time.monotonic() >= self._until_seconds:
+            self.end()
+        stream, self._stream = self._stream, None
+        if stream is None:
+            stream = self._open(schema)
+            self._schema, self._until_seconds = schema, time.monotonic() + MOST_SECONDS
+        try:
+            yield stream
+        except BaseException:
+            stream.abandon()
+            raise
+        self._stream = stream
+
+    def end(self) -> None:
+        """End the stream, if one is open. Its commits stand, also after an error."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(FlightShuffleError):
+                stream.end()
 
 
 class GatheringWriter:

@@ -44,7 +44,7 @@ from spark_client.merge import DatasetRef
 
 from .put_rows import counted
 from .version_holds import VersionHold
-from .version_reads import fetch_snapshot, version_stream
+from .version_reads import fetch, version_stream
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ class Follower:
 
     def _begin(self) -> Change:
         with VersionHold(self._ref) as hold:
-            snapshot = fetch_snapshot(self._ref, hold.version)
+            version, table = fetch(self._ref, Versions(hold.version))
             # From here on the server holds the version that the follower has been sent.
             self._follow(hold.version).open()
-        return Change(snapshot.version, counted(snapshot.table, 1))
+        return Change(version, counted(table, 1))
 
     def _follow(self, after: int) -> VersionStream:
         self._stream = stream = version_stream(self._ref, Versions(after=after, follow=True))

@@ -53,7 +53,9 @@ class Deltas:
 class VersionBatches:
     """An iterator of the batches of one snapshot, or of deltas; also a context manager that ends the read.
 
-    There is at least one batch, which may have no rows. Every error of the read is raised by the call that waits.
+    There is at least one batch, which may have no rows. Every error of the read is raised by the call that waits:
+    ``Compacted`` if the versions begin before the changelog's ``since``, ``InvalidRequest`` if they end after its
+    ``upper``, ``StaleTicket`` if the changelog was dropped.
     """
 
     def __init__(self, ref: DatasetRef, versions: Versions, pool: MemoryPool | None = None) -> None:
@@ -98,42 +100,12 @@ class VersionBatches:
         self.close()
 
 
-def read_snapshot(
-    ref: DatasetRef, as_of: int | None = None, *, pool: MemoryPool | None = None
-) -> VersionBatches:
-    """The batches of the snapshot at ``as_of``, or at the newest version.
+def fetch(ref: DatasetRef, versions: Versions) -> tuple[int, pa.Table]:
+    """The version, and all rows. Raises as :class:`VersionBatches`."""
 
-    The iterator raises ``Compacted`` if ``as_of`` is before the changelog's ``since``, ``InvalidRequest`` if it is
-    after its ``upper``, ``StaleTicket`` if the changelog was dropped.
-    """
-    return VersionBatches(ref, Versions(as_of), pool)
-
-
-def read_deltas(
-    ref: DatasetRef, after: int, as_of: int | None = None, *, pool: MemoryPool | None = None
-) -> VersionBatches:
-    """The batches of the changes after version ``after`` up to ``as_of``, or to the newest. Raises as
-    :func:`read_snapshot`.
-    """
-    return VersionBatches(ref, Versions(as_of, after), pool)
-
-
-def fetch_snapshot(ref: DatasetRef, as_of: int | None = None, *, pool: MemoryPool | None = None) -> Snapshot:
-    """As :func:`read_snapshot`, all of it."""
-    return Snapshot(*_fetch(ref, Versions(as_of), pool))
-
-
-def fetch_deltas(
-    ref: DatasetRef, after: int, as_of: int | None = None, *, pool: MemoryPool | None = None
-) -> Deltas:
-    """As :func:`read_deltas`, all of it."""
-    return Deltas(*_fetch(ref, Versions(as_of, after), pool))
-
-
-def _fetch(ref: DatasetRef, versions: Versions, pool: MemoryPool | None) -> tuple[int, pa.Table]:
-    def fetch() -> tuple[int, pa.Table]:
-        with VersionBatches(ref, versions, pool) as batches:
+    def once() -> tuple[int, pa.Table]:
+        with VersionBatches(ref, versions) as batches:
             table = pa.Table.from_batches(list(batches), batches.schema)
             return batches.version, table
 
-    return retrying(ref.server.timeouts, fetch, (CutRead,))
+    return retrying(ref.server.timeouts, once, (CutRead,))

@@ -10,8 +10,8 @@ Who holds what
     on the server). A task renews it while it works, also for the tasks that have ended.
 
 Restarts
-    A server that restarts loses staged rows. While the rows of a task are few (``few_rows``) they are staged again: by
-    the task if its put breaks, by the driver before the seal.
+    A server that restarts loses staged rows. While the rows of a task are few (:class:`FewRows`) they are staged
+    again: by the task if its put breaks, by the driver before the seal.
 
 Schema
     An append has the schema of the dataset that it is for, and rows are cast to it, columns by name; else it is
@@ -54,7 +54,6 @@ from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import BrokenStream, PutStream
 
 from .changelog_writes import appended_schema, check_changelog, deleted_schema, encoded
-from .few_rows import FewRows, few_bytes
 from .source_options import SourceOptions
 
 JOINED_BYTES = 128 << 20
@@ -71,10 +70,59 @@ class LostWrite(FlightShuffleError):
     code = "lost_write"
 
 
+FEW_BYTES = 128 << 10
+ALL_BYTES = 32 << 20
+"""Of the tasks' messages: Spark's driver holds them at once, and fails a job above ``spark.driver.maxResultSize``."""
+
+
+def few_bytes(task: int) -> int:
+    """The bytes that the task of this number may keep: a task does not know how many there are, so the first
+    ``ALL_BYTES / FEW_BYTES`` have ``FEW_BYTES`` each, and task ``n`` after them ``ALL_BYTES / n``: 223 MiB for 100,000.
+    """
+    return min(FEW_BYTES, ALL_BYTES // (task + 1))
+
+
+class FewRows:
+    """The rows of a task that writes, which Spark gives it once, kept while they are few: to send them again, and for
+    the task's message, when a server that restarts has lost what was staged.
+
+    Each iteration gives all batches while they are few; else what no iteration has given yet.
+    """
+
+    def __init__(self, batches: Iterator[Any], few_bytes: int = FEW_BYTES) -> None:
+        self._few_bytes = few_bytes
+        self._batches = batches
+        self._kept: list[Any] = []
+        self._kept_bytes = 0
+
+    @property
+    def are_few(self) -> bool:
+        """Whether all that were given so far can be given again."""
+        return self._kept_bytes <= self._few_bytes
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from list(self._kept)
+        for batch in self._batches:
+            self._kept_bytes += batch.nbytes
+            self._kept = [*self._kept, batch] if self.are_few else []
+            yield batch
+
+    def encoded(self, schema: pa.Schema) -> bytes | None:
+        """All of them as an Arrow IPC stream; None if they, or it with its schema, are not few."""
+        if not self.are_few:
+            return None
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as stream:
+            for batch in self._kept:
+                stream.write_batch(batch)
+        stream_bytes = bytes(sink.getvalue().to_pybytes())
+        return stream_bytes if len(stream_bytes) <= self._few_bytes else None
+
+
 @dataclass(frozen=True)
 class StagedWrite(WriterCommitMessage):
-    """The message of one task. ``attempt`` is None if it had no rows, ``query`` if it belongs to no stream, ``rows`` if
-    they are not few (``few_rows``).
+    """The message of one task. ``attempt`` is None if it had no rows, ``query`` if it belongs to no stream, ``rows``
+    if they are not few (:class:`FewRows`).
     """
 
     generation: str

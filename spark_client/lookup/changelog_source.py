@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flight_server.protocol import DatasetRequest, NotFound, Unavailable
-from spark_client.changelogs import NamedHold, VersionBatches, read_deltas, read_snapshot
+from flight_server.protocol import DatasetRequest, NotFound, Unavailable, Versions
+from spark_client.changelogs import NamedHold, VersionBatches
 from spark_client.connection import retrying
 from spark_client.executors import owner_of_task
 from spark_client.merge import DatasetRef
@@ -30,10 +30,10 @@ class ChangelogSource:
         return f"{ref.server.location} {ref.dataset} {ref.generation}"
 
     def snapshot(self, version: int) -> VersionBatches:
-        return read_snapshot(self.ref, version)
+        return VersionBatches(self.ref, Versions(version))
 
     def deltas(self, after: int, version: int) -> VersionBatches:
-        return read_deltas(self.ref, after, version)
+        return VersionBatches(self.ref, Versions(version, after))
 
     def upper(self) -> int:
         ref = self.ref

@@ -23,25 +23,31 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
 
-from flight_server.protocol import Compacted, FlightShuffleError, NotFound, OutOfBudget, Unavailable
+from flight_server.protocol import (
+    Compacted,
+    FlightShuffleError,
+    NotFound,
+    OutOfBudget,
+    PartitionFailed,
+    Unavailable,
+)
 from spark_client.arrow import values
-from spark_client.hosts import HostFiles, PartFile
+from spark_client.hosts import HostFile, HostFiles, OpenFiles, PartFile
 from spark_client.lanes import CutRead
 
 from .images import Image, LayerRows, Unsure, changed, merged
-from .layer_names import LayerName, stack
 from .layers import Layer, write_layer
 from .lookup_content import DIFF, LookupContent
-from .open_layers import open_layers
 
 FETCH_SECONDS = 600.0
 """How long a process waits for another of its host to fetch a version."""
@@ -56,6 +62,98 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _TRIES = 10
 
 _log = logging.getLogger(__name__)
+
+
+_KEY = re.compile(r"(?P<prefix>[0-9a-z]+-[0-9a-f]{20})(w|x(?P<after>[0-9a-f]{14}))(?P<version>[0-9a-f]{14})")
+
+
+@dataclass(frozen=True)
+class LayerName:
+    """Of a layer among a host's files: the versions that it connects; ``after`` is None for a whole layer. So the names
+    alone say which images a host has; no file says which one is current, and none can disagree with it.
+    """
+
+    after: int | None
+    version: int
+
+    def key(self, prefix: str) -> str:
+        """The key of the host's file; ``prefix`` is the content's."""
+        kind = "w" if self.after is None else f"x{self.after:014x}"
+        return f"{prefix}{kind}{self.version:014x}"
+
+    @classmethod
+    def parse(cls, key: str) -> LayerName | None:
+        found = _KEY.fullmatch(key)
+        if found is None:
+            return None
+        after = None if found["after"] is None else int(found["after"], 16)
+        return cls(after, int(found["version"], 16))
+
+
+def stack(names: Iterable[LayerName], version: int) -> list[LayerName] | None:
+    """The layers that make the image of ``version``, or of the last version before it that they make; the lowest
+    first. Of several stacks it is the one over the newest whole layer, and of these one with the fewest layers. None
+    if there is none.
+    """
+    best: dict[int, list[LayerName]] = {}
+    for name in sorted(names, key=lambda each: (each.version, -1 if each.after is None else each.after)):
+        below = [] if name.after is None else best.get(name.after)
+        if below is not None and name.version <= version:
+            known, found = best.get(name.version), [*below, name]
+            if known is None or (-found[0].version, len(found)) < (-known[0].version, len(known)):
+                best[name.version] = found
+    return best[max(best)] if best else None
+
+
+_MAX_CHECKED = 1000
+
+
+class OpenLayers:
+    """The layers that this process has mapped, each once (``hosts.open_files``). A layer's file is held while an image
+    has it, and checked the first time that the process opens it, unless the process has written it.
+
+    Thread-safe; a forked child keeps what its parent had mapped.
+    """
+
+    def __init__(self) -> None:
+        self._open: OpenFiles[Layer] = OpenFiles("lookups: closes files")
+        self._checked: set[tuple[str, int]] = set()
+
+    def get(self, files: HostFiles, key: str) -> Layer | None:
+        """The layer in the host's file of this key; None if there is no file, or if it was damaged and is removed."""
+        known = self._open.get(key)
+        if known is not None:
+            return known
+        file = files.open(key)
+        if file is None:
+            return None
+        try:
+            # By its inode as well: a file of the same name may be another one.
+            layer = Layer.over(file.map(), check=(key, file.inode) not in self._checked)
+        except PartitionFailed as error:
+            _log.warning("%s is removed, and fetched again: %s", file.path, error.message)
+            file.close()
+            files.remove(key)
+            return None
+        except BaseException:
+            file.close()
+            raise
+        self.trust(key, file)
+        return self._open.add(key, file, layer)
+
+    def trust(self, key: str, file: HostFile) -> None:
+        """Take the file of this key, as it is now, for whole without a check."""
+        if len(self._checked) > _MAX_CHECKED:
+            self._checked = set()
+        self._checked.add((key, file.inode))
+
+    def close(self) -> None:
+        """Close all files. Mapped ones stay readable."""
+        self._open.close()
+
+
+open_layers = OpenLayers()
+"""This process's."""
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""The base of every step of a pipeline: the steps before it, and the checks of functions, schemas and columns."""
+"""The base of every step of a pipeline: the steps before it, of which the first leg has the rows of a DataFrame or
+scan, the checks of functions, schemas and columns, and the names that a newcomer from Spark looks for.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import Shuffles, arrow_schema, declared_struct, is_on, spark_setting
+from spark_client.jobs import (
+    Shares,
+    Shuffles,
+    arrow_schema,
+    check_frame,
+    declared_struct,
+    is_on,
+    spark_setting,
+)
+from spark_client.scan import Scan
 from spark_client.steps import Stage
 
-from .nodes import Leg, steps_text
-from .spark_names import instead
+from .nodes import Input, Leg, PlanPart, steps_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +54,26 @@ class Steps:
 
 
 AnySteps = TypeVar("AnySteps", bound=Steps)
+
+
+def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
+    """The rows of a DataFrame.
+
+    Raises:
+        InvalidRequest: as :func:`check_frame` and :func:`arrow_schema`.
+    """
+    check_frame(df, "the DataFrame")
+    spark = df.sparkSession
+    shuffles.sessions.used(spark)
+    struct = declared_struct(spark, df.schema, "the DataFrame")
+    declared = Declared("the DataFrame", arrow_schema(spark, struct, "the DataFrame"))
+    return Leg((PlanPart(Input(df, "DataFrame")),), struct, declared)
+
+
+def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
+    """The rows that the first tasks read."""
+    start = Input.of(spark, str(scan), scan.splits, Shares.each(len(scan.splits)), scan.batch_rows)
+    return Leg((PlanPart(start),), scan.struct, scan.declared)
 
 
 def case_sensitive(steps: Steps) -> bool:
@@ -140,3 +170,55 @@ def _by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
     for name in names:
         found.setdefault(name if exact else name.casefold(), []).append(name)
     return found
+
+
+_AGGREGATE = 'aggregate({"amount": "sum"}, by="key") does it with functions of columns'
+_GROUP = f'{_AGGREGATE}; exchange(n, "key").applyInArrow(fn, schema) gives a function the rows of each key'
+_SORT = 'exchange(n, sort=["time desc"]) sorts each partition, exchange(1, sort=…).limit(n) gives the first rows of all'
+_SELECT = 'select("a", b="old_name", c=pc.field("a") + 1) names, renames and computes columns'
+_EXCHANGE = 'exchange(n, "key") does it'
+
+_INSTEAD = {
+    "agg": _AGGREGATE,
+    "alias": _SELECT,
+    "cache": "persist() keeps what the last exchange wrote",
+    "columns": "schema.names has them",
+    "cube": _AGGREGATE,
+    "drop": _SELECT,
+    "dropDuplicates": "distinct(*columns) does it",
+    "drop_duplicates": "distinct(*columns) does it",
+    "dtypes": "schema has them",
+    "first": f"limit(1).collect() does it; {_SORT}",
+    "foreachPartition": "mapInArrow(fn, schema) gives a function the batches of each partition",
+    "groupBy": _GROUP,
+    "groupby": _GROUP,
+    "head": f"limit(n).collect() does it; {_SORT}",
+    "isEmpty": "limit(1).count() == 0 says it",
+    "orderBy": _SORT,
+    "printSchema": "schema has it",
+    "repartition": _EXCHANGE,
+    "repartitionByRange": 'exchange(boundaries=p.sample_boundaries(n, "time"), by="time") does it',
+    "rollup": _AGGREGATE,
+    "selectExpr": _SELECT,
+    "show": "toDF().show() prints rows, explain() the plan",
+    "sort": _SORT,
+    "sortWithinPartitions": 'exchange(n, "key", sort=["time"]) does it',
+    "take": f"limit(n).collect() does it; {_SORT}",
+    "toArrow": "collect().read_all() gives a table",
+    "toLocalIterator": "collect() gives a reader of Arrow batches",
+    "toPandas": "collect().read_pandas() gives one DataFrame of pandas",
+    "unionAll": "union(other) does it",
+    "unionByName": "union(other) matches columns by position: select them in one order before",
+    "where": "filter(pc.field(name) > value) does it",
+    "withColumn": _SELECT,
+    "withColumnRenamed": _SELECT,
+    "withColumns": _SELECT,
+    "withColumnsRenamed": _SELECT,
+}
+
+
+def instead(name: str) -> str | None:
+    """The method that a pipeline has instead of a DataFrame's method or property; None for any other name."""
+    if name.startswith("_") or not hasattr(DataFrame, name):
+        return None
+    return _INSTEAD.get(name, "toDF() runs it and gives the DataFrame, which has that")

@@ -18,7 +18,7 @@ from spark_client.scan import Scan
 
 from .aggregate_requests import Aggregations
 from .aggregating import aggregate, distinct
-from .base import Steps
+from .base import Steps, leg_of_frame, leg_of_scan
 from .cogrouping import Cogrouped
 from .combining import count_rows, limit, union
 from .exchanging import add_exchange
@@ -28,7 +28,6 @@ from .joining_steps import On, cogroup, join
 from .mapping import MapFunction, filter_rows, map_in_arrow, map_in_pandas, select_columns
 from .range_steps import sample_boundaries
 from .run_statistics import RunStatistics
-from .starting import leg_of_frame, leg_of_scan
 
 
 class Pipeline(Steps):

@@ -17,9 +17,9 @@ Memory
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -57,69 +57,77 @@ _SAMPLE_ROWS = 4096
 _TOP = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Head:
-    """The common part of extents: the place of their schema and dictionaries, and the size of these in RAM."""
-
-    parked: Parked
-    dictionary_bytes: int
-
-
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Rows whose hashes are from ``low`` to ``high``. In RAM they take ``rows_bytes``, with all that windows count for
-    each row, and their dictionaries.
+    """Rows of one side whose hashes are from ``low`` to ``high``. In RAM they take ``rows_bytes``, with all that
+    windows count for each row, and ``dictionary_bytes`` for all that have the same ``head``.
     """
 
+    side: int
+    head: Parked
     parked: Parked
-    head: Head
+    dictionary_bytes: int
     rows: int
     rows_bytes: int
     low: int
     high: int
 
 
+class _Last(NamedTuple):
+    """The last head of a side, and its dictionaries in a batch without rows."""
+
+    head: Parked
+    none: pa.RecordBatch
+    dictionary_bytes: int
+
+
 def weight_bytes(extents: Sequence[Extent]) -> int:
-    """The size of the rows in RAM, if they are read together."""
-    heads = groupby(extent.head for extent in extents)
-    return sum(extent.rows_bytes for extent in extents) + sum(head.dictionary_bytes for head, _ in heads)
+    """The bytes of the rows in RAM, if they are read together."""
+    heads = {id(extent.head): extent.dictionary_bytes for extent in extents}
+    return sum(extent.rows_bytes for extent in extents) + sum(heads.values())
 
 
 class HashFile:
-    """Writes and reads the extents of one side. Written bytes count as spilled, also if a later write fails.
+    """Writes and reads the extents of all sides. Written bytes count as spilled, also if a later write fails.
 
     ``extent_bytes`` is the size of the largest extents, ``portion_bytes`` that of the rows written at once.
     """
 
-    def __init__(self, memory: TaskMemory) -> None:
+    def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
+        self.hashes = hashes
         self._memory = memory
         self._scratch = Scratch(memory.scratch_dir)
-        self._shared = SharedHead(self._scratch)
-        self._head: Head | None = None
-        self._last: pa.RecordBatch | None = None
+        self._shared = [SharedHead(self._scratch) for _ in hashes]
+        self._last: list[_Last | None] = [None for _ in hashes]
         self.extent_bytes = max(1, memory.budget_bytes // _EXTENTS)
         self.portion_bytes = memory.budget_bytes // _PORTIONS
 
-    def write(self, rows: pa.RecordBatch, low: int, high: int) -> Extent:
-        """Write rows whose hashes are in this range. Raises OutOfBudget: the file cannot be written."""
+    def write(self, side: int, rows: pa.RecordBatch, low: int, high: int) -> Extent:
+        """Write rows whose hashes are in this range.
+
+        Raises:
+            OutOfBudget: the file cannot be written.
+        """
         before_bytes = self._scratch.written_bytes
         try:
-            head, parked = self._shared.park(rows)
+            head, parked = self._shared[side].park(rows)
         finally:
             self._memory.spilled_bytes += self._scratch.written_bytes - before_bytes
-        if self._head is None or self._head.parked is not head:
-            self._head = Head(head, sum(held_dictionaries(rows).values()))
-            self._last = Picker(rows).take(np.empty(0, np.int64))
+        last = self._last[side]
+        if last is None or last.head is not head:
+            none = Picker(rows).take(np.empty(0, np.int64))
+            self._last[side] = last = _Last(head, none, sum(held_dictionaries(rows).values()))
         rows_bytes = own_bytes(rows) + ROW_BYTES * rows.num_rows
-        return Extent(parked, self._head, rows.num_rows, rows_bytes, low, high)
+        return Extent(side, head, parked, last.dictionary_bytes, rows.num_rows, rows_bytes, low, high)
 
-    def with_common_dictionaries(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def with_common_dictionaries(self, side: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """The batches, none empty, with the same dictionaries where Arrow can make them: those of the last extent with
         the new values, if that takes no more than a portion.
         """
         if not batches or not any(map(has_dictionary, batches[0].schema.types)):
             return batches
-        for before in ([], []) if self._last is None else ([self._last], []):
+        last = self._last[side]
+        for before in ([], []) if last is None else ([last.none], []):
             with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 table = pa.Table.from_batches([*before, *batches]).unify_dictionaries()
                 unified: list[pa.RecordBatch] = table.to_batches()
@@ -128,100 +136,124 @@ class HashFile:
         # They have too many values together, or are in nested columns.
         return batches
 
-    def read(self, extents: Iterator[Extent]) -> Iterator[pa.RecordBatch]:
-        """The extents' rows, in memory of their own; those of one head, one after the other, share its dictionaries.
-        Raises CorruptFrame: the file's bytes are not those that were written.
+    def of_sides(self, extents: Sequence[Extent]) -> list[list[Extent]]:
+        """The extents of each side."""
+        return [[extent for extent in extents if extent.side == side] for side in range(len(self.hashes))]
+
+    def read(self, extents: Iterable[Extent]) -> Iterator[pa.RecordBatch]:
+        """The rows of one side's extents, in memory of their own; those of one head, one after the other, share its
+        dictionaries.
+
+        Raises:
+            CorruptFrame: the file's bytes are not those that were written.
         """
-        for head, group in groupby(extents, key=lambda extent: extent.head):
-            yield from self._scratch.read_after(head.parked, (extent.parked for extent in group))
+        return self._scratch.read_each((extent.head, extent.parked) for extent in extents)
 
 
 class HashLists:
-    """The lists of one side, in the order of their hashes, which are from ``low`` to ``high``. Rows with these two
-    hashes are in different lists.
+    """Lists in the order of their hashes, which are from ``low`` to ``high``. Rows with these two hashes are in
+    different lists.
     """
 
-    def __init__(self, file: HashFile, hashes: KeyHashes, low: int = 0, high: int = _TOP) -> None:
-        self._file, self._hashes = file, hashes
+    def __init__(self, file: HashFile, low: int = 0, high: int = _TOP) -> None:
+        self.file = file
         self._shift = np.uint64(max(0, (low ^ high).bit_length() - _BITS))
         self._held: list[Hashed] = []
         self._held_bytes = 0
-        self.lists: list[list[Extent]] = [[] for _ in range(1 << _BITS)]
+        self._lists: list[list[Extent]] = [[] for _ in range(1 << _BITS)]
 
-    def add(self, batches: list[pa.RecordBatch]) -> None:
-        """Write the rows to the lists; empties ``batches``. Raises OutOfBudget: the file cannot be written."""
+    def add(self, side: int, batches: list[pa.RecordBatch]) -> None:
+        """Write the rows to the lists; empties ``batches``.
+
+        Raises:
+            OutOfBudget: the file cannot be written.
+        """
         batches = together(batches)
         batches.reverse()
         while batches:
-            for piece in cut(batches.pop(), self._file.extent_bytes):
-                self._hold(piece)
-        self._write()
+            for piece in cut(batches.pop(), self.file.extent_bytes):
+                self._hold(side, piece)
+        self._write(side)
 
-    def move(self, extents: list[Extent]) -> None:
-        """Put the rows of the extents into the lists; empties ``extents``. The same errors, and as
+    def move(self, side: int, extents: list[Extent]) -> None:
+        """Put the rows of a side's extents into the lists; empties ``extents``. The same errors, and as
         :meth:`HashFile.read`.
         """
         extents.reverse()
         while extents:
-            for batch in self._file.read(_of_several(extents)):
-                self._hold(batch)
+            for batch in self.file.read(_of_several(extents)):
+                self._hold(side, batch)
             if not extents:
                 break
             extent = extents.pop()
             # Earlier rows of this hash come first.
             if any((hashes == extent.low).any() for _, hashes in self._held):
-                self._write()
+                self._write(side)
             self._append(extent)
-        self._write()
+        self._write(side)
 
-    def _hold(self, batch: pa.RecordBatch) -> None:
-        self._held.append((batch, self._hashes(batch)))
+    def neighbours(self, size_bytes: int) -> Iterator[list[Extent]]:
+        """The extents of one list, or of neighbouring lists that take at most this much together. They leave the
+        lists.
+        """
+        waiting: list[Extent] = []
+        lists, self._lists = self._lists, []
+        for here in lists:
+            if waiting and weight_bytes(waiting + here) > size_bytes:
+                yield waiting
+                waiting = []
+            waiting += here
+            here.clear()
+        if waiting:
+            yield waiting
+
+    def _hold(self, side: int, batch: pa.RecordBatch) -> None:
+        self._held.append((batch, self.file.hashes[side](batch)))
         self._held_bytes += own_bytes(batch) + ROW_BYTES * batch.num_rows
-        if self._held_bytes >= self._file.portion_bytes:
-            self._write()
+        if self._held_bytes >= self.file.portion_bytes:
+            self._write(side)
 
     def _numbers(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint8]:
         return ((hashes >> self._shift) & np.uint64((1 << _BITS) - 1)).astype(np.uint8)
 
     def _append(self, extent: Extent) -> None:
-        self.lists[self._numbers(np.array([extent.low], np.uint64))[0]].append(extent)
+        self._lists[self._numbers(np.array([extent.low], np.uint64))[0]].append(extent)
 
-    def _write(self) -> None:
+    def _write(self, side: int) -> None:
         """Write the rows that are held, and hold none."""
         held, self._held, self._held_bytes = self._held, [], 0
-        frequent = _frequent([each for _, each in held])
-        count = len(self.lists) + len(frequent)
-        parts: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
-        part_bytes: list[list[int]] = [[0] for _ in range(count)]
-        low, high = np.full(count, _TOP, np.uint64), np.zeros(count, np.uint64)
-        batches = self._file.with_common_dictionaries([batch for batch, _ in held])
-        hashed = list(zip(batches, [each for _, each in held], strict=True))
+        frequent = _frequent([hashes for _, hashes in held])
+        parts: list[list[pa.RecordBatch]] = [[] for _ in range(len(self._lists) + len(frequent))]
+        sizes: list[list[int]] = [[0] for _ in parts]
+        low, high = np.full(len(parts), _TOP, np.uint64), np.zeros(len(parts), np.uint64)
+        batches = self.file.with_common_dictionaries(side, [batch for batch, _ in held])
+        hashed = list(zip(batches, [hashes for _, hashes in held], strict=True))
         del held, batches
         hashed.reverse()
         while hashed:
             batch, hashes = hashed.pop()
             numbers = self._numbers(hashes)
-            for number, each in enumerate(frequent, len(self.lists)):
+            for number, each in enumerate(frequent, len(self._lists)):
                 numbers[hashes == each] = number
             order = np.argsort(numbers, kind="stable")
             rows, hashes = Picker(batch).take(order), hashes[order]
             del batch
-            counts = np.bincount(numbers, minlength=count)
+            counts = np.bincount(numbers)
             filled = np.flatnonzero(counts)
-            ends = np.cumsum(counts)[filled]
-            starts = ends - counts[filled]
-            low[filled] = np.minimum(low[filled], np.minimum.reduceat(hashes, starts))
-            high[filled] = np.maximum(high[filled], np.maximum.reduceat(hashes, starts))
-            sizes = np.diff(batch_bits_before(rows, np.append(starts, rows.num_rows))) // 8
-            for number, start, end, size in zip(
-                *(a.tolist() for a in (filled, starts, ends, sizes)), strict=True
+            counts = counts[filled]
+            bounds = np.concatenate([[0], np.cumsum(counts)])
+            low[filled] = np.minimum(low[filled], np.minimum.reduceat(hashes, bounds[:-1]))
+            high[filled] = np.maximum(high[filled], np.maximum.reduceat(hashes, bounds[:-1]))
+            part_bytes = np.diff(batch_bits_before(rows, bounds)) // 8
+            for number, start, count, size in zip(
+                *(each.tolist() for each in (filled, bounds[:-1], counts, part_bytes)), strict=True
             ):
-                parts[number].append(rows.slice(start, end - start))
-                part_bytes[number].append(size)
+                parts[number].append(rows.slice(start, count))
+                sizes[number].append(size)
         for number, part in enumerate(parts):
-            for start, end in cuts(np.cumsum(part_bytes[number]), 0, len(part), self._file.extent_bytes):
+            for start, end in cuts(np.cumsum(sizes[number]), 0, len(part), self.file.extent_bytes):
                 for rows in joined(part[start:end]):
-                    self._append(self._file.write(rows, int(low[number]), int(high[number])))
+                    self._append(self.file.write(side, rows, int(low[number]), int(high[number])))
 
 
 def _of_several(extents: list[Extent]) -> Iterator[Extent]:

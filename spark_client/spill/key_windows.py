@@ -23,8 +23,8 @@ One hash
     most 1/32 of the budget at a time. Keys that are not equal may share a hash.
 
 Disk
-    The scratch files hold all rows if one window does not hold them, once more for a list while it is split, and are
-    freed as the windows advance, and with the process at the latest. When they cannot be written, the task fails with
+    The scratch file holds all rows if one window does not hold them, once more for a list while it is split, and is
+    freed as the windows advance, and with the process at the latest. When it cannot be written, the task fails with
     OutOfBudget.
 """
 
@@ -85,7 +85,7 @@ class _ReadAgain(Rows):
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         check_held = super().__iter__
         check_held()
-        for batch in self._file.read(iter(self._extents)):
+        for batch in self._file.read(self._extents):
             check_held()
             yield batch
 
@@ -119,15 +119,15 @@ def windows(
         CorruptFrame: its bytes are not those that were written.
     """
     gathered = [Gathered() for _ in sides]
-    spilled = _gather(sides, gathered, hashes, memory)
-    if spilled is None:
-        found = tuple(Rows(each.batches) for each in gathered)
-        # A consumer that releases a side's rows frees their memory.
-        for each in gathered:
-            each.clear()
-        yield Window(found)
-    else:
-        yield from spilled.windows()
+    lists = _gather(sides, gathered, hashes, memory)
+    if lists is not None:
+        yield from _windows(lists, memory.budget_bytes // 2)
+        return
+    found = tuple(Rows(each.batches) for each in gathered)
+    # A consumer that releases a side's rows frees their memory.
+    for each in gathered:
+        each.clear()
+    yield Window(found)
 
 
 def _gather(
@@ -135,9 +135,9 @@ def _gather(
     gathered: Sequence[Gathered],
     hashes: Sequence[KeyHashes],
     memory: TaskMemory,
-) -> _Spilled | None:
+) -> HashLists | None:
     """Read all sides: None if they fit, and are in ``gathered``."""
-    spilled: _Spilled | None = None
+    lists: HashLists | None = None
     room_bytes = memory.budget_bytes
     for each, side in zip(gathered, sides, strict=True):
         for batch in side:
@@ -150,87 +150,55 @@ def _gather(
                 for one in gathered:
                     one.compact()
                 continue
-            if spilled is None:
-                spilled = _Spilled(hashes, memory)
-                # The allocator keeps part of the first rows' memory.
+            if lists is None:
+                lists = HashLists(HashFile(hashes, memory))
+                # The allocator keeps part of what the first rows took.
                 room_bytes //= 2
-            spilled.write(gathered)
-    if spilled is not None:
-        spilled.write(gathered)
-    return spilled
+            _write(gathered, lists)
+    if lists is not None:
+        _write(gathered, lists)
+    return lists
 
 
-class _Spilled:
-    """The rows of all sides, in a file."""
+def _write(gathered: Sequence[Gathered], lists: HashLists) -> None:
+    """Write all rows, and hold none."""
+    for number, side in enumerate(gathered):
+        batches = side.batches
+        side.clear()
+        lists.add(number, batches)
+    _give_back()
 
-    def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
-        self._hashes = hashes
-        self._room_bytes = memory.budget_bytes // 2
-        self._files = [HashFile(memory) for _ in hashes]
-        self._sides = list(map(HashLists, self._files, hashes))
 
-    def write(self, gathered: Sequence[Gathered]) -> None:
-        for lists, side in zip(self._sides, gathered, strict=True):
-            batches = side.batches
-            side.clear()
-            lists.add(batches)
+def _windows(lists: HashLists, room_bytes: int) -> Iterator[Window]:
+    """The windows of these lists, which are used up."""
+    file = lists.file
+    for extents in lists.neighbours(room_bytes // _SMALL):
+        low, high = min(extent.low for extent in extents), max(extent.high for extent in extents)
+        # Fewer rows in each list would be read with as large dictionaries.
+        few = sum(extent.rows_bytes for extent in extents) <= room_bytes // _SPLIT
+        fits = few or weight_bytes(extents) <= room_bytes
+        sides = file.of_sides(extents)
+        # Their places on the disk are free once they are read.
+        extents.clear()
+        if fits or low == high:
+            yield from _window(file, sides, one_hash=not fits)
+            continue
+        deeper = HashLists(file, low, high)
+        for number, side in enumerate(sides):
+            deeper.move(number, side)
         _give_back()
-
-    def windows(self) -> Iterator[Window]:
-        sides, self._sides = self._sides, []
-        yield from self._windows(sides)
-
-    def _windows(self, sides: Sequence[HashLists]) -> Iterator[Window]:
-        for extents in _neighbours(sides, self._room_bytes // _SMALL):
-            every = [extent for side in extents for extent in side]
-            low, high = min(extent.low for extent in every), max(extent.high for extent in every)
-            fits = sum(map(weight_bytes, extents)) <= self._room_bytes
-            # Fewer rows in each list would be read with as large dictionaries.
-            fits = fits or sum(extent.rows_bytes for extent in every) <= self._room_bytes // _SPLIT
-            del every
-            if fits or low == high:
-                yield from self._window(extents, one_hash=not fits)
-                continue
-            deeper = [
-                HashLists(file, each, low, high) for file, each in zip(self._files, self._hashes, strict=True)
-            ]
-            for lists, side in zip(deeper, extents, strict=True):
-                lists.move(side)
-            _give_back()
-            yield from self._windows(deeper)
-
-    def _window(self, extents: Sequence[list[Extent]], *, one_hash: bool) -> Iterator[Window]:
-        if one_hash:
-            sides: tuple[Rows, ...] = tuple(map(_ReadAgain, self._files, extents))
-        else:
-            sides = tuple(
-                Rows(list(file.read(iter(side)))) for file, side in zip(self._files, extents, strict=True)
-            )
-        del extents
-        try:
-            yield Window(sides, one_hash=one_hash)
-        finally:
-            for rows in sides:
-                rows.release()
-        _give_back()
+        yield from _windows(deeper, room_bytes)
 
 
-def _neighbours(sides: Sequence[HashLists], size_bytes: int) -> Iterator[list[list[Extent]]]:
-    """Each side's extents of one list, or of neighbouring lists that take at most this much together. Those that are
-    given are no longer in the lists.
-    """
-    waiting: list[list[Extent]] = [[] for _ in sides]
-    for number in range(len(sides[0].lists)):
-        here = [side.lists[number] for side in sides]
-        both_bytes = sum(weight_bytes([*one, *other]) for one, other in zip(waiting, here, strict=True))
-        if any(waiting) and both_bytes > size_bytes:
-            yield waiting
-            waiting = [[] for _ in sides]
-        for side, extents in zip(waiting, here, strict=True):
-            side.extend(extents)
-            extents.clear()
-    if any(waiting):
-        yield waiting
+def _window(file: HashFile, extents: list[list[Extent]], *, one_hash: bool) -> Iterator[Window]:
+    sides = tuple(_ReadAgain(file, side) if one_hash else Rows(list(file.read(side))) for side in extents)
+    extents.clear()
+    try:
+        yield Window(sides, one_hash=one_hash)
+    finally:
+        for rows in sides:
+            rows.release()
+    _give_back()
 
 
 def _give_back() -> None:

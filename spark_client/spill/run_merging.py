@@ -143,7 +143,7 @@ class _Run:
     def __init__(self, scratch: Scratch, keys: Sequence[SortKey]) -> None:
         self._keys = keys
         self.parked: deque[tuple[Parked, Parked]] = deque()
-        self._reading = _read(scratch, self.parked)
+        self._reading = scratch.read_each(_taken(self.parked))
         self.blocks: deque[_Block] = deque()
         self.largest_bytes = 1
         self._most_rows = 0
@@ -178,16 +178,9 @@ class _Run:
             yield self.blocks.popleft()
 
 
-def _read(scratch: Scratch, parked: deque[tuple[Parked, Parked]]) -> Iterator[pa.RecordBatch]:
-    """The blocks in a file, which is forgotten with each; a head is read once for those that follow it."""
-
-    def after(head: Parked) -> Iterator[Parked]:
-        while parked and parked[0][0] is head:
-            yield parked.popleft()[1]
-
+def _taken(parked: deque[tuple[Parked, Parked]]) -> Iterator[tuple[Parked, Parked]]:
     while parked:
-        head = parked[0][0]
-        yield from scratch.read_after(head, after(head))
+        yield parked.popleft()
 
 
 def _sort_parts(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch]:

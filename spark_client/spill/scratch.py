@@ -27,7 +27,8 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -206,6 +207,11 @@ class Scratch:
             raise CorruptFrame(
                 f"{found} of {extents.count - 1} batches came back from the scratch file in {self.directory}"
             )
+
+    def read_each(self, places: Iterable[tuple[Parked, Parked]]) -> Iterator[pa.RecordBatch]:
+        """The batches of these heads and rows; a head is read once for those that follow it. As :meth:`read_after`."""
+        for head, group in groupby(places, key=itemgetter(0)):
+            yield from self.read_after(head, (rows for _, rows in group))
 
     def close(self) -> None:
         """Refuse new batches. Parked batches stay readable; twice is fine."""

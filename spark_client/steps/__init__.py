@@ -12,7 +12,6 @@ from .one_pass import Both, Pass, Stage, run
 from .pandas_adapters import PandasCogroup, PandasForm, PandasGroup, PandasMap
 from .row_stages import AlignStage, CountStage, LimitStage
 from .sample_stage import SampleStage
-from .sort_stage import SortStage
+from .sort_stage import SortStage, TopStage
 from .stage_clock import READING, StageClock
 from .table_join_stage import HasTable, TableJoinStage
-from .top_stage import TopStage

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.memory import MemoryPool
+from flight_server.protocol import Versions
 from flight_server.protocol.errors import (
     Compacted,
     FlightShuffleError,
@@ -23,7 +24,7 @@ from flight_server.protocol.errors import (
     StaleTicket,
 )
 from spark_client import Changelog, Reading, ShuffleClient, Writing, latest, pair, sql, top_k, until_closed
-from spark_client.changelogs import read_snapshot
+from spark_client.changelogs import VersionBatches
 from tests.support.polling import eventually
 from tests.support.rates import (
     BY,
@@ -348,7 +349,7 @@ def test_a_large_snapshot_is_read_within_the_budget(shuffle: ShuffleClient) -> N
     numbers.put(table)
     pool = MemoryPool(1 << 20, "test")
     rows = total = largest = 0
-    with read_snapshot(numbers.ref, pool=pool) as batches:
+    with VersionBatches(numbers.ref, Versions(), pool) as batches:
         assert batches.version == 1
         for batch in batches:
             rows, total = rows + batch.num_rows, total + sum(batch["n"].to_numpy().tolist())

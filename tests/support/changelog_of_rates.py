@@ -15,8 +15,6 @@ import pyarrow as pa
 
 from flight_server.protocol import CreateRequest, KeepRule, Kind
 from spark_client import ShuffleClient
-from spark_client.changelogs import fetch_snapshot
-from spark_client.merge import DatasetRef
 from tests.support.polling import eventually
 
 RULE = {"rule": "latest", "key": ["currency"], "order_by": ["time"]}
@@ -49,7 +47,7 @@ def facts(client: ShuffleClient, name: str) -> dict[str, Any]:
 
 def rows(client: ShuffleClient, name: str) -> list[tuple[Any, ...]]:
     """The snapshot of its newest version."""
-    found = fetch_snapshot(DatasetRef.find(client._open(), name)).table
+    found = client.changelog(name).snapshot().table
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 

@@ -181,7 +181,7 @@ class _Pull:
 
 @dataclass(frozen=True)
 class Pulling:
-    """What all pulls of a server share.
+    """The parts that all pulls of a server share.
 
     Args:
         failure_seconds: how long a failed pull is remembered.

@@ -7,7 +7,7 @@ import itertools
 import pyarrow as pa
 
 from flight_server.protocol import MAX_PARTITIONS
-from spark_client.datasource.few_rows import FEW_BYTES, FewRows, few_bytes
+from spark_client.datasource.staging import FEW_BYTES, FewRows, few_bytes
 
 SCHEMA = pa.schema({"id": pa.int64()})
 

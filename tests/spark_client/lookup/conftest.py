@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_client.lookup.open_layers import open_layers
+from spark_client.lookup.host_images import open_layers
 from tests.support.versioned_table import VersionedTable
 
 

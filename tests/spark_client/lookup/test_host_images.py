@@ -18,11 +18,9 @@ from spark_client.hosts import HostFiles
 from spark_client.joining import Keys
 from spark_client.lookup import current_images, host_images
 from spark_client.lookup.current_images import CurrentImages
-from spark_client.lookup.host_images import HostImages
+from spark_client.lookup.host_images import HostImages, LayerName, open_layers, stack
 from spark_client.lookup.images import Image
-from spark_client.lookup.layer_names import LayerName, stack
 from spark_client.lookup.lookup_content import LookupContent
-from spark_client.lookup.open_layers import open_layers
 from tests.support.host_copies import directory
 from tests.support.lookup_contents import content
 from tests.support.polling import eventually

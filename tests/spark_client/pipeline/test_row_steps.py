@@ -12,8 +12,8 @@ from pyspark.sql import functions as sql
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
+from spark_client.pipeline.base import _INSTEAD
 from spark_client.pipeline.plan import Pipeline
-from spark_client.pipeline.spark_names import _INSTEAD
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

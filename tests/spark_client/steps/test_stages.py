@@ -12,7 +12,7 @@ import pytest
 from flight_server.protocol.errors import InvalidRequest, PartitionFailed
 from spark_client.arrow.types import Declared
 from spark_client.steps import BatchLimits, GroupStage, MapStage, Pass, run
-from spark_client.steps.function_results import BATCH_ROWS
+from spark_client.steps.group_stage import BATCH_ROWS
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 

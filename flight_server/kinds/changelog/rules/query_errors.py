@@ -9,7 +9,7 @@ from flight_server.protocol import InvalidRequest, OutOfBudget, Unavailable
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """What a query of the rule ``sql`` may use.
+    """The limits of a query of the rule ``sql`` may use.
 
     Args:
         memory_limit_bytes: address space of a process that runs queries, beyond what it has when it begins: the rows
@@ -66,6 +66,6 @@ def shown(query: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What DuckDB or Arrow says, without an excerpt of the query."""
+    """The text of DuckDB or Arrow, without an excerpt of the query."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return ascii(lines[0][:300])[1:-1]

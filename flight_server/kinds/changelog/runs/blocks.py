@@ -99,5 +99,5 @@ class Ages:
         return int(self._rows[: np.searchsorted(self._versions, version, "right")].sum())
 
     def to_json(self) -> list[list[int]]:
-        """What the constructor takes."""
+        """The constructor's arguments."""
         return [[int(version), int(rows)] for version, rows in zip(self._versions, self._rows, strict=True)]

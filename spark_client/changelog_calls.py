@@ -1,4 +1,4 @@
-"""A client's lookups in changelogs, for DataFrames and as a function of columns; see ``lookup.lookups``."""
+"""Calls of a client about changelogs: it opens them, and looks rows up in them for Spark."""
 
 from __future__ import annotations
 
@@ -6,21 +6,56 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from flight_server.protocol import KeepRule, check_dataset_name
+from spark_client.connection import RemoteServer
+
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_client.changelogs import Changelog, Columns
     from spark_client.jobs import Shuffles
     from spark_client.lookup import Lookups
 
 
-class LookupCalls:
+class ChangelogCalls:
     """The methods; the client has the connection."""
 
     _lookups: Lookups | None = None
 
     @abstractmethod
+    def _open(self) -> RemoteServer:
+        """The server; raises InvalidRequest if the client is closed."""
+
+    @abstractmethod
     def _owned(self) -> Shuffles:
         """The client's own objects; raises InvalidRequest if it is closed."""
+
+    def changelog(
+        self,
+        name: str,
+        schema: pa.Schema | None = None,
+        *,
+        key: Columns = None,
+        order_by: Columns = None,
+        keep: KeepRule | None = None,
+        delay_seconds: float | None = None,
+    ) -> Changelog:
+        """Create a changelog, or find the one that is declared alike; with a name only, the existing one.
+
+        See :meth:`.Changelog.declare`, also for the arguments and errors.
+        """
+        from spark_client.changelogs import Changelog  # noqa: PLC0415 - an add-on, which most clients do not use
+
+        return Changelog.declare(
+            self._open(),
+            check_dataset_name(name),
+            schema,
+            key=key,
+            order_by=order_by,
+            keep=keep,
+            delay_seconds=delay_seconds,
+        )
 
     def lookup(
         self,
