@@ -223,19 +223,6 @@ def poll(raw: RawFlight, again: bytes | None = None) -> dict[str, Any]:
     return {"info": fields[1], "descriptor": fields.get(2), "progress": progress}
 
 
-def test_polling_a_dataset_that_is_dropped_meanwhile_is_an_error(
-    raw: RawFlight, client: flight.FlightClient
-) -> None:
-    act(client, "create", dataset="d")
-    again = poll(raw)["descriptor"]
-    with ThreadPoolExecutor(1) as thread:
-        polling = thread.submit(raw.ask, "PollFlightInfo", again)
-        eventually(lambda: len(act(client, "why", dataset="d")["waits"]), 1)
-        act(client, "drop", dataset="d")
-        with pytest.raises(Refused, match="was dropped"):
-            polling.result()
-
-
 def test_the_schema_is_there_before_any_batch(raw: RawFlight, client: flight.FlightClient) -> None:
     first, frame = put_messages(path("d"), [BATCH])
     with OpenPut(raw) as open_put:

@@ -203,16 +203,6 @@ def test_a_limit_gives_so_many_rows_wherever_it_stands(client: ShuffleClient, ro
     assert pipeline.limit(10_000).count() == 3000
 
 
-def test_a_limited_task_reads_no_more_batches(client: ShuffleClient, spark: SparkSession) -> None:
-    def numbered(batches: Iterator[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches):
-            assert number == 0, "a second batch was asked for"
-            yield batch
-
-    frame = spark.range(0, 50_000, 1, 1)
-    assert client.pipeline(frame).mapInArrow(numbered, "id long").limit(100).count() == 100
-
-
 def test_counts_are_sparks_and_need_no_last_exchange(client: ShuffleClient, rows: DataFrame) -> None:
     pipeline = client.pipeline(rows).filter(pc.field("k") > 2)
     assert pipeline.count() == pipeline.exchange(3, "s", sort="t").count() == rows.where("k > 2").count()

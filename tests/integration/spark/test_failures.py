@@ -48,15 +48,6 @@ def test_a_task_that_fails_in_mid_stream_leaves_nothing_and_its_retry_everything
     assert sorted(rows) == list(range(3000))
 
 
-def test_a_task_that_fails_while_its_result_is_read_is_run_again(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    fn = fails_first(tmp_path / "failed", "exit")
-    out = client.pipeline(spark.range(0, 1000, 1, 3)).exchange(4, "id").mapInArrow(fn, "id long").toDF()
-    assert sorted(row.id for row in out.collect()) == list(range(1000))
-    assert (tmp_path / "failed").exists()
-
-
 @pytest.mark.parametrize("how", ["raise", "kill"])
 @pytest.mark.parametrize("then", ["collect", "exchange"])
 def test_a_reading_task_that_fails_between_two_of_its_partitions_gives_the_rows_of_each_once(
