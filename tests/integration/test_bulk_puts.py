@@ -224,6 +224,7 @@ def test_a_producer_is_held_back_while_memory_and_disk_are_full_and_then_told(
         with pytest.raises(Refused) as refused:
             raw_put.put(location, put_messages(path("d"), [LARGE] * 60))
         assert refused.value.body["error"] == "out_of_budget"
+        assert "try again later" in refused.value.body["message"]
         assert not waits(server)
         assert raw.action("statistics")["memory"]["peak_bytes"] <= 16 * MEBIBYTE
         assert len(raw.get(b"before")) == 2

@@ -83,23 +83,6 @@ def test_deltas_lead_from_one_snapshot_to_the_other(rates: Changelog) -> None:
     assert rates.deltas(3).version == 3
 
 
-def test_rows_without_a_rule_are_there_as_often_as_they_were_put(shuffle: ShuffleClient) -> None:
-    everything = shuffle.changelog("everything", RATES)
-    row = rates_of(("EUR", 1, 1.1))
-    everything.put(row.append_column("_diff", pa.array([3], pa.int8())))
-    everything.retract(row)
-    assert rows_of(everything.snapshot().table) == [("EUR", 1, 1.1)] * 2
-    everything.retract(row.append_column("_diff", pa.array([2], pa.uint8())))
-    assert everything.snapshot().table.num_rows == 0
-
-
-def test_columns_may_be_put_in_any_order_and_as_a_dictionary(rates: Changelog) -> None:
-    table = rates_of(("EUR", 1, 1.1))
-    currencies = table["currency"].combine_chunks().dictionary_encode()
-    rates.put(pa.table({"rate": table["rate"], "currency": currencies, "time": table["time"]}))
-    assert rates.snapshot().table.equals(table)
-
-
 def test_a_follower_begins_with_the_snapshot_and_gets_each_change(rates: Changelog) -> None:
     rates.put(rates_of(("EUR", 1, 1.1), ("USD", 1, 1.0)))
     with rates.follow() as follower:

@@ -112,14 +112,6 @@ def test_an_endpoint_says_where_and_until_when(client: flight.FlightClient, serv
         assert endpoint.expiration_time is not None
 
 
-def test_flights_are_listed_by_the_prefix_of_their_name(client: flight.FlightClient) -> None:
-    for name in ("a/1", "a/2", "b"):
-        put(client, name, BATCH)
-    listed = [info.descriptor.path[0].decode() for info in client.list_flights(b"a/")]
-    assert listed == ["a/1", "a/2"]
-    assert list(client.list_flights(b"nothing")) == []
-
-
 def test_a_descriptor_may_name_the_partition(client: flight.FlightClient) -> None:
     act(client, "create", dataset="d", partitions=2)
     for index in range(2):
