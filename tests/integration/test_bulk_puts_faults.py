@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from tests.support import raw_put
-from tests.support.bulk import get
 from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, command, commit, path, put_messages
 from tests.support.raw_flight import Refused as CallRefused
@@ -103,15 +102,6 @@ def test_an_attempt_cut_at_any_byte_leaves_nothing_and_can_be_retried(raw: RawFl
     assert raw.action("seal", {"dataset": "s", "attempts": {"0": "0"}})["rows"] == 3
 
 
-def test_bytes_that_come_one_by_one_make_a_put(raw: RawFlight, location: str) -> None:
-    messages = put_messages(path("drops"), WORDS)
-    with RawPut(location) as put:
-        for byte in whole(messages):
-            put.raw(bytes([byte]))
-        assert put.answers() == []
-    assert raw.get(b"drops")[1:] == messages[1:]
-
-
 @pytest.mark.parametrize("what", ["length", "largest length", "message", "schema twice", "no descriptor"])
 def test_nonsense_is_refused_with_a_sentence(raw: RawFlight, location: str, what: str) -> None:
     first, batch = put_messages(path("nonsense"), [BATCH])
@@ -142,15 +132,6 @@ def test_a_refusal_reaches_a_client_that_is_still_sending(
     raw_put.put(location, messages[:1])
     with RawPut(location, send_buffer_bytes=send_buffer_bytes) as put:
         put.send(*messages)  # all of it, although the first message is refused
-        with pytest.raises(Refused, match="one producer"):
-            put.answers()
-
-
-def test_a_refusal_can_be_seen_between_messages(raw: RawFlight, location: str) -> None:
-    messages = put_messages(path("between"), [BATCH])
-    raw_put.put(location, messages)
-    with RawPut(location) as put:
-        put.send(messages[0])
         with pytest.raises(Refused, match="one producer"):
             put.answers()
 
@@ -304,20 +285,3 @@ def test_many_puts_at_once_that_break_or_end_do_not_touch_each_other(raw: RawFli
     assert problems == []
     for number in range(2, len(messages), 3):
         assert raw.get(f"many/{number}".encode())[1:] == messages[number][1:]
-
-
-def test_puts_under_way_do_not_hold_up_the_end_of_the_server(flight_server_process: Start) -> None:
-    server = flight_server_process(drain_grace_seconds=0)
-    with ExitStack() as stack:
-        puts = [stack.enter_context(RawPut(f"{server.http}/v1/put")) for _ in range(50)]
-        for number, put in enumerate(puts):
-            put.send(put_messages(path(f"d{number}"), [BATCH])[0])
-            if number % 2:
-                put.raw(b"\0\x10\0\0" + b"x" * 10_000)
-        eventually(lambda: len(get(f"{server.http}/v1/why").json()["waits"]), 50)
-        assert server.terminate() == 0
-        for put in puts:
-            with pytest.raises(Refused) as refused:
-                put.answers()
-            assert refused.value.body["error"] == "draining"
-    assert server.events("internal_error") == []

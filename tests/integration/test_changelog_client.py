@@ -23,7 +23,7 @@ from flight_server.protocol.errors import (
     NotFound,
     StaleTicket,
 )
-from spark_client import Changelog, Reading, ShuffleClient, Writing, latest, pair, sql, top_k, until_closed
+from spark_client import Changelog, Reading, ShuffleClient, Writing, latest, top_k
 from spark_client.changelogs import VersionBatches
 from tests.support.polling import eventually
 from tests.support.rates import (
@@ -82,40 +82,6 @@ def test_deltas_lead_from_one_snapshot_to_the_other(rates: Changelog) -> None:
     assert rows_of(rates.deltas(1, 2).table) == [("EUR", 1, 1.1, -1), ("EUR", 2, 1.2, 1)]
     assert rates.deltas(3).table.num_rows == 0
     assert rates.deltas(3).version == 3
-
-
-def test_the_runner_up_returns_when_the_winner_is_retracted(rates: Changelog) -> None:
-    rates.put(rates_of(("EUR", 1, 1.1)))
-    rates.put(rates_of(("EUR", 2, 1.2)))
-    rates.retract(rates_of(("EUR", 2, 1.2)))
-    assert rows_of(rates.snapshot().table) == [("EUR", 1, 1.1)]
-    assert rows_of(rates.deltas(2).table) == [("EUR", 1, 1.1, 1), ("EUR", 2, 1.2, -1)]
-
-
-def test_a_retraction_waits_for_the_assertion_that_comes_later(rates: Changelog) -> None:
-    rates.put(rates_of(("EUR", 1, 1.1)))
-    rates.retract(rates_of(("EUR", 2, 1.2)))
-    assert rows_of(rates.snapshot().table) == [("EUR", 1, 1.1)]
-    assert rates.put(rates_of(("EUR", 2, 1.2))) == 3
-    assert rows_of(rates.snapshot().table) == [("EUR", 1, 1.1)]
-    assert rates.deltas(1).table.num_rows == 0
-
-
-def test_rows_without_a_rule_are_there_as_often_as_they_were_put(shuffle: ShuffleClient) -> None:
-    everything = shuffle.changelog("everything", RATES)
-    row = rates_of(("EUR", 1, 1.1))
-    everything.put(row.append_column("_diff", pa.array([3], pa.int8())))
-    everything.retract(row)
-    assert rows_of(everything.snapshot().table) == [("EUR", 1, 1.1)] * 2
-    everything.retract(row.append_column("_diff", pa.array([2], pa.uint8())))
-    assert everything.snapshot().table.num_rows == 0
-
-
-def test_columns_may_be_put_in_any_order_and_as_a_dictionary(rates: Changelog) -> None:
-    table = rates_of(("EUR", 1, 1.1))
-    currencies = table["currency"].combine_chunks().dictionary_encode()
-    rates.put(pa.table({"rate": table["rate"], "currency": currencies, "time": table["time"]}))
-    assert rates.snapshot().table.equals(table)
 
 
 def test_a_follower_begins_with_the_snapshot_and_gets_each_change(rates: Changelog) -> None:
@@ -359,42 +325,3 @@ def test_a_large_snapshot_is_read_within_the_budget(shuffle: ShuffleClient) -> N
     assert pool.used_bytes == 0
     with numbers.read(after=0) as deltas:
         assert sum(batch.num_rows for batch in deltas) == 500_000
-
-
-EVENTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("time", pa.int64())])
-
-
-def events_of(*rows: Row) -> pa.Table:
-    columns = zip(*rows, strict=True)
-    return pa.table(
-        [pa.array(list(column), field.type) for column, field in zip(columns, EVENTS, strict=True)], EVENTS
-    )
-
-
-def test_an_auction_keeps_its_bids_until_it_is_closed_and_then_the_winner(shuffle: ShuffleClient) -> None:
-    auctions = shuffle.changelog(
-        "auctions", EVENTS, key="id", order_by="time", keep=until_closed({"kind": "closed"})
-    )
-    auctions.put(events_of(("a", "bid", 3), ("a", "bid", 7), ("b", "bid", 1)))
-    assert auctions.snapshot().table.num_rows == 3
-    auctions.put(events_of(("a", "closed", 0)))
-    assert ("a", "bid", 7) in rows_of(auctions.snapshot().table)
-    assert ("a", "bid", 3) not in rows_of(auctions.snapshot().table)
-
-
-def test_a_send_and_its_receive_cancel_in_either_order(shuffle: ShuffleClient) -> None:
-    messages = shuffle.changelog("messages", EVENTS, key="id", keep=pair())
-    messages.put(events_of(("a", "send", 1), ("b", "recv", 5), ("c", "send", 2)))
-    messages.put(events_of(("a", "recv", 3), ("b", "send", 4)))
-    assert rows_of(messages.snapshot().table) == [("c", "send", 2)]
-
-
-def test_a_rule_in_sql_keeps_what_its_query_returns(shuffle: ShuffleClient) -> None:
-    last = shuffle.changelog(
-        "last",
-        EVENTS,
-        key="id",
-        keep=sql("select id, max(kind) as kind, max(time) as time from input group by id"),
-    )
-    last.put(events_of(("a", "x", 1), ("a", "x", 3), ("b", "x", 2)))
-    assert rows_of(last.snapshot().table) == [("a", "x", 3), ("b", "x", 2)]

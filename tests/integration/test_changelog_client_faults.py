@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,8 +15,6 @@ import pytest
 
 from flight_server.protocol.errors import (
     Draining,
-    InvalidRequest,
-    NotFound,
     Unavailable,
 )
 from spark_client import Changelog, Reading, ShuffleClient, Timeouts, Writing, latest
@@ -54,27 +51,6 @@ def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iter
 def rates(shuffle: ShuffleClient) -> Changelog:
     """The latest rate of each currency; what is not kept any more can still come back for an hour."""
     return shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
-
-
-def test_a_transaction_is_committed_once(rates: Changelog) -> None:
-    assert rates.put(rates_of(("EUR", 1, 1.1)), transaction=("job", 1)) == 1
-    assert rates.put(rates_of(("USD", 1, 1.0))) == 2
-    assert rates.put(rates_of(("EUR", 1, 1.1)), transaction=("job", 1)) == 1
-    assert rates.upper == 2
-    assert rates.put(rates_of(("EUR", 2, 1.2)), transaction=("job", 2)) == 3
-    assert rates.retract(rates_of(("EUR", 2, 1.2)), transaction=("other", 1)) == 4
-    assert rows_of(rates.snapshot().table) == [("EUR", 1, 1.1), ("USD", 1, 1.0)]
-
-
-def test_many_small_puts_become_one_version_which_each_add_gets(rates: Changelog) -> None:
-    writer = rates.writer(linger_seconds=3600.0)
-    futures = [writer.add(rates_of((f"C{number}", 1, 1.0))) for number in range(500)]
-    retracted = writer.add(rates_of(("C0", 1, 1.0)).append_column("_diff", pa.array([-1])))
-    with pytest.raises(InvalidRequest, match="missing 'time'"):
-        writer.add(pa.table({"currency": ["C1"]}))
-    writer.close()
-    assert {future.result(WAIT_SECONDS) for future in [*futures, retracted]} == {1}
-    assert rates.snapshot().table.num_rows == 499
 
 
 def test_adds_of_many_threads_are_each_in_the_version_that_their_future_got(rates: Changelog) -> None:
@@ -149,52 +125,6 @@ def test_a_writer_begins_no_version_on_a_server_that_drains(
             refused = writer.add(rates_of(("EUR", 2, 1.2))).exception(WAIT_SECONDS)
     assert isinstance(refused, Draining)
     assert server.process.wait(WAIT_SECONDS) == 0
-
-
-def test_a_failing_put_reaches_every_add_of_it(rates: Changelog) -> None:
-    writer = rates.writer(linger_seconds=3600.0)
-    futures = [writer.add(rates_of((f"C{number}", 1, 1.0))) for number in range(3)]
-    rates.drop()
-    writer.close()
-    for future in futures:
-        assert isinstance(future.exception(WAIT_SECONDS), NotFound)
-
-
-@pytest.mark.parametrize("lane", LANES)
-def test_a_follower_goes_on_after_its_server_was_killed_and_started_again(
-    lane: Any, tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
-) -> None:
-    server = flight_server_process(data_dir=tmp_path)
-    port, http_port = (int(where.rpartition(":")[2]) for where in (server.location, server.http or ""))
-    patient = Timeouts(tries=60, backoff_limit_seconds=0.5)
-    options: dict[str, Any] = {"reading": Reading(lane=lane), "writing": Writing(lane=lane)}
-    with ShuffleClient(server.location, timeouts=patient, **options) as shuffle:
-        rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
-        follower = rates.follow(after=0)
-        rates.put(rates_of(("EUR", 1, 1.1)), transaction=("job", 1))
-        assert next(follower).version == 1
-        hold = rates.hold(lease_seconds=600.0)
-        server.kill()
-        changes: list[Any] = []
-        thread = threading.Thread(target=lambda: changes.append(next(follower)))
-        thread.start()
-        flight_server_process(data_dir=tmp_path, port=port, http_port=http_port)
-        assert rates.put(rates_of(("EUR", 1, 1.1)), transaction=("job", 1)) == 1
-        assert rates.put(rates_of(("EUR", 2, 1.2))) == 2
-        thread.join(WAIT_SECONDS)
-        assert [(each.version, rows_of(each.table)) for each in changes] == [
-            (2, [("EUR", 1, 1.1, -1), ("EUR", 2, 1.2, 1)])
-        ]
-
-        def held() -> list[int]:
-            # A connection of gRPC that failed while there was no server waits before it connects again.
-            with contextlib.suppress(Unavailable):
-                return [each["version"] for each in rates.statistics()["holds"] if each["hold"] == hold.name]
-            return []
-
-        eventually(held, [1])
-        hold.close()
-        follower.close()
 
 
 @pytest.mark.parametrize("lane", LANES)

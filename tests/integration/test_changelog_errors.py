@@ -75,15 +75,6 @@ def test_a_changelog_is_not_said_to_be_still_written_when_it_cannot_be_cut(
         assert "is a changelog, which is never sealed and is not cut into pieces" in error.message
 
 
-def test_a_put_without_its_commit_is_a_bad_request(client: flight.FlightClient, raw: RawFlight) -> None:
-    changelogs.create(client, "uncommitted", SCHEMA)
-    attempt = command({"dataset": "uncommitted", "producer": 4, "attempt": "a"})
-    with pytest.raises(Refused) as error:
-        raw.put(put_messages(attempt, rates(("EUR", 1, 1.1)).to_batches()))
-    assert error.value.status == "INVALID_ARGUMENT"
-    assert "ended without its commit message" in error.value.message
-
-
 def http_error(url: str) -> tuple[int, dict[str, Any]]:
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(url)

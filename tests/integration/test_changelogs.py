@@ -200,16 +200,6 @@ def test_a_follower_gets_each_version_as_it_comes_on_both_lanes(
     eventually(lambda: changelogs.numbers(client, "followed")["followers"], 0)
 
 
-def test_a_version_that_changes_nothing_still_comes_to_a_follower(client: flight.FlightClient) -> None:
-    changelogs.create(client, "same", SCHEMA, keep=LATEST)
-    changelogs.put(client, "same", rates(("EUR", 5, 1.0)))
-    stream = client.do_get(ticket("same", after=1, follow=True))
-    followed = steps(stream)
-    changelogs.put(client, "same", rates(("EUR", 4, 2.0)))
-    assert next(followed) == changelogs.Step(2, [])
-    stream.cancel()
-
-
 def test_dictionary_columns_are_taken_and_come_back_by_value(client: flight.FlightClient) -> None:
     encoded = pa.dictionary(pa.int8(), pa.string())
     changelogs.create(client, "coded", pa.schema([("currency", encoded), ("time", pa.int64())]), keep=LATEST)

@@ -104,17 +104,6 @@ def test_the_server_stores_what_the_producer_compressed(
 
 @pytest.mark.usefixtures("far")
 @each_lane
-def test_auto_leaves_random_floats_as_they_are(process: ServerProcess, name: str, lane: Lane) -> None:
-    with ShuffleClient(process.location, writing=Writing(lane)) as client:
-        for how in ("auto", None):
-            client.put(f"{name}/{how}", [FLOATS] * 3, compression=how)
-        assert stored_bytes(client, f"{name}/auto") == stored_bytes(client, f"{name}/None")
-        for how in ("auto", None):
-            client.drop(f"{name}/{how}")
-
-
-@pytest.mark.usefixtures("far")
-@each_lane
 @each_compression
 def test_an_exchange_compresses_as_its_client_was_told(
     process: ServerProcess, name: str, lane: Lane, how: Compression

@@ -116,20 +116,6 @@ def waits_for(client: flight.FlightClient, what: str) -> bool:
     return any(wait["waiting_for"] == what for wait in action(client, "why")["waits"])
 
 
-def test_a_disk_limit_is_used_up_to_the_last_frame(servers: Servers) -> None:
-    # Less than one batch of the spiller: whole batches would never fit.
-    server = servers(budget_deadline_seconds=PATIENCE_SECONDS, disk_limit="2MiB")
-    with closing(flight.connect(server.location)) as client:
-        refusal = refused(lambda: write(client, BIG, "too-much"))
-        assert refusal["error"] == "out_of_budget"
-        action(client, "drop", dataset="too-much")
-        with_room = BIG.slice(0, 90)  # 5.6 MiB: more than RAM takes, less than RAM and disk
-        write(client, with_room, "d")
-        disk = action(client, "statistics")["disk"]
-        assert 0 < disk["peak_bytes"] <= disk["limit_bytes"]
-        assert get(client, "d") == with_room
-
-
 @pytest.mark.parametrize("function", ["fsync", "rename", "mkdir", "pwritev"])
 def test_a_seal_waits_for_the_disk_and_is_then_as_good_as_any(servers: Servers, function: str) -> None:
     server = servers(budget_deadline_seconds=30)

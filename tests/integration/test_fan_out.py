@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support.held import message_bytes
 from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, Refused, path, put_messages
 from tests.support.server_process import ServerProcess
@@ -108,25 +107,6 @@ def test_fifty_threads_read_a_dataset_while_it_is_written(server: ServerProcess,
     eventually(lambda: len(subscriptions(raw)), 0)
 
 
-def test_readers_get_the_very_bytes_that_were_put(raw: RawFlight) -> None:
-    messages = put_messages(path("d"), [frame(number) for number in range(5)])
-    raw.put(messages)
-    with ThreadPoolExecutor(8) as threads:
-        for got in threads.map(raw.get, [b"d"] * 8):
-            assert got[1:] == messages[1:]
-
-
-def test_a_reader_has_a_frame_before_the_next_one_is_written(server: ServerProcess, raw: RawFlight) -> None:
-    first, *frames = put_messages(path("d"), [frame(number) for number in range(5)])
-    with flight.connect(server.location) as client, OpenPut(raw) as open_put:
-        open_put.send(first)
-        eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
-        reader = client.do_get(flight.Ticket(b"d"))
-        for number, message in enumerate(frames):
-            open_put.send(message)
-            assert reader.read_chunk().data["n"][0].as_py() == number
-
-
 def test_statistics_and_why_show_each_reader_s_place(raw: RawFlight, server: ServerProcess) -> None:
     first, *frames = put_messages(path("d"), [frame(number) for number in range(3)])
     with flight.connect(server.location) as client, OpenPut(raw) as open_put:
@@ -170,34 +150,6 @@ def test_dropping_a_dataset_ends_its_readers_and_its_producer_with_the_reason(
         open_put.finish()
     raw.put(put_messages(path("d"), [frame(1)]))
     assert len(raw.get(b"d")) == 2
-
-
-@pytest.mark.parametrize("readers", [1, 2])
-def test_frames_go_when_as_many_readers_as_declared_have_passed_them(
-    raw: RawFlight, server: ServerProcess, readers: int
-) -> None:
-    raw.action("create", {"dataset": "d", "retention": {"readers": readers}})
-    raw.put(put_messages(path("d"), [frame(number) for number in range(3)]))
-    held = raw.action("statistics")["memory"]["used_bytes"]
-    for number in range(readers):
-        assert raw.action("statistics")["memory"]["used_bytes"] == held, f"before reader {number}"
-        assert len(raw.get(b"d")) == 4
-    eventually(lambda: message_bytes(raw.action("statistics")), 0)
-    with pytest.raises(Refused, match="frame 0 was released after as many readers as its retention declares"):
-        raw.get(b"d")
-
-
-def test_a_reader_that_comes_before_the_schema_waits_for_it(raw: RawFlight, server: ServerProcess) -> None:
-    raw.action("create", {"dataset": "d"})
-    with ThreadPoolExecutor(1) as threads:
-        reading = threads.submit(raw.get, b"d")
-        eventually(
-            lambda: [each["waiting_for"] for each in raw.action("why", {"dataset": "d"})["waits"]],
-            ["producer"],
-        )
-        messages = put_messages(path("d"), [frame(0)])
-        raw.put(messages)
-        assert reading.result()[1:] == messages[1:]
 
 
 def test_a_reader_that_leaves_before_the_schema_leaves_nothing(raw: RawFlight) -> None:

@@ -112,14 +112,6 @@ def test_an_endpoint_says_where_and_until_when(client: flight.FlightClient, serv
         assert endpoint.expiration_time is not None
 
 
-def test_flights_are_listed_by_the_prefix_of_their_name(client: flight.FlightClient) -> None:
-    for name in ("a/1", "a/2", "b"):
-        put(client, name, BATCH)
-    listed = [info.descriptor.path[0].decode() for info in client.list_flights(b"a/")]
-    assert listed == ["a/1", "a/2"]
-    assert list(client.list_flights(b"nothing")) == []
-
-
 def test_a_descriptor_may_name_the_partition(client: flight.FlightClient) -> None:
     act(client, "create", dataset="d", partitions=2)
     for index in range(2):
@@ -221,19 +213,6 @@ def poll(raw: RawFlight, again: bytes | None = None) -> dict[str, Any]:
     fields = fields_of(answer)
     (progress,) = struct.unpack("<d", answer[answer.index(varint(3 << 3 | 1)[:1], len(fields[1])) + 1 :][:8])
     return {"info": fields[1], "descriptor": fields.get(2), "progress": progress}
-
-
-def test_polling_a_dataset_that_is_dropped_meanwhile_is_an_error(
-    raw: RawFlight, client: flight.FlightClient
-) -> None:
-    act(client, "create", dataset="d")
-    again = poll(raw)["descriptor"]
-    with ThreadPoolExecutor(1) as thread:
-        polling = thread.submit(raw.ask, "PollFlightInfo", again)
-        eventually(lambda: len(act(client, "why", dataset="d")["waits"]), 1)
-        act(client, "drop", dataset="d")
-        with pytest.raises(Refused, match="was dropped"):
-            polling.result()
 
 
 def test_the_schema_is_there_before_any_batch(raw: RawFlight, client: flight.FlightClient) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -16,13 +15,12 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import CreateRequest, Kind, PutCommand, Ticket
-from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, PartitionFailed, Unauthenticated
+from flight_server.protocol.errors import FlightShuffleError, PartitionFailed, Unauthenticated
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
 from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.jobs.placements import ByKeys
 from spark_client.jobs.tasks import WriteTask
-from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import StreamStalled
 from spark_client.lanes.put_stream import PutStream
 from spark_client.lanes.writing import places_of
@@ -146,21 +144,6 @@ def test_each_type_is_stored_as_the_same_bytes(process: ServerProcess, raw: RawF
     assert len(put_by_both(process, raw, [batch, batch.slice(1), batch.slice(0, 0), batch])) >= 5
 
 
-def test_large_small_and_sliced_batches_are_stored_as_the_same_bytes(
-    process: ServerProcess, raw: RawFlight
-) -> None:
-    rows = 300_000
-    mixed = pa.record_batch(
-        {
-            "n": np.arange(rows),
-            "s": pa.array([f"row {number}" for number in range(rows)]),
-            "w": pa.array([f"word {number % 50}" for number in range(rows)]).dictionary_encode(),
-        }
-    )
-    batches = [mixed, *(mixed.slice(start, 7) for start in range(0, 700, 7)), mixed.slice(1_001, 200_000)]
-    assert len(put_by_both(process, raw, batches)) > 100
-
-
 @both_lanes
 def test_an_attempt_reaches_its_partitions_whole_and_in_order(
     process: ServerProcess, raw: RawFlight, lane: Lane
@@ -208,18 +191,6 @@ def test_a_server_that_is_killed_is_an_error_while_writing(flight_server_process
             write_forever(put)
 
 
-def test_no_room_is_the_servers_error_although_the_client_is_still_sending(
-    flight_server_process: Start,
-) -> None:
-    process = flight_server_process(memory_limit="64MiB", disk_limit="16MiB", budget_deadline_seconds=0.5)
-    with connected(process.location, "bulk") as server:
-        put = stream(server, "d", NOISE.schema)
-        with pytest.raises(OutOfBudget):
-            write_forever(put)
-        with pytest.raises(PartitionFailed):
-            server.flight_info("d")
-
-
 def test_a_server_that_has_no_room_for_long_is_an_error_that_says_so(flight_server_process: Start) -> None:
     process = flight_server_process(memory_limit="64MiB", disk_limit="16MiB", budget_deadline_seconds=300)
     with connected(process.location, "bulk", timeouts=Timeouts(stall_seconds=3, why_seconds=30)) as server:
@@ -228,19 +199,6 @@ def test_a_server_that_has_no_room_for_long_is_an_error_that_says_so(flight_serv
             write_forever(put)
         # The server notices that the client has gone, although it was reading nothing.
         eventually(lambda: server.action("why", {"dataset": "d"})["waits"], [])
-
-
-def test_a_server_that_stands_still_is_an_error_within_the_deadlines(flight_server_process: Start) -> None:
-    process = flight_server_process()
-    timeouts = Timeouts(stall_seconds=0.5, why_seconds=0.5)
-    with connected(process.location, "bulk", timeouts=timeouts) as server:
-        put = stream(server, "d", NOISE.schema)
-        process.signal(signal.SIGSTOP)
-        try:
-            with pytest.raises(StreamStalled, match=r"no further for 0\.5 s.*waits for: nothing"):
-                write_forever(put)
-        finally:
-            process.signal(signal.SIGCONT)
 
 
 def test_a_connection_that_is_cut_anywhere_is_an_error_or_came_too_late(process: ServerProcess) -> None:
@@ -321,23 +279,3 @@ async def test_cancelling_an_async_put_ends_it_while_the_server_takes_nothing(
         await asyncio.to_thread(eventually, waits, [])
         with pytest.raises(PartitionFailed):
             server.flight_info("d")
-
-
-@both_lanes
-def test_what_was_abandoned_is_not_there(process: ServerProcess, lane: Lane) -> None:
-    with connected(process.location, lane) as server:
-        name = shuffle(server, NOISE.schema, 1)
-        with stream(server, name, NOISE.schema) as put:
-            put.write(NOISE, 0)
-        with stream(server, name, NOISE.schema, attempt="2") as put:
-            put.commit()
-        assert server.action("seal", {"dataset": name, "attempts": {"0": "2"}})["rows"] == 0
-
-
-def test_a_put_that_broke_off_is_a_broken_stream(flight_server_process: Start) -> None:
-    process = flight_server_process()
-    with connected(process.location, "bulk") as server:
-        put = stream(server, "d", NOISE.schema)
-        process.kill()
-        with pytest.raises(BrokenStream, match="the put to dataset 'd' broke off"):
-            put.commit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,20 +21,6 @@ ROWS, BATCHES = 100_000, 40
 
 def table() -> pa.Table:
     return pa.table({"n": np.arange(ROWS * BATCHES)})
-
-
-def metric(server: ServerProcess, name: str) -> Any:
-    with ShuffleClient(server.location) as client:
-        return client.statistics()[name]
-
-
-@pytest.mark.parametrize("lane", ["auto", "grpc", "bulk"])
-def test_every_lane_brings_the_same_rows(
-    empty_server: ServerProcess, lane: Literal["auto", "grpc", "bulk"]
-) -> None:
-    with ShuffleClient(empty_server.location, reading=Reading(lane=lane)) as client:
-        client.put("numbers", table())
-        assert client.get("numbers", ordered=True).read_all().equals(table())
 
 
 def test_a_server_without_http_is_read_over_grpc_unless_bulk_was_asked_for(

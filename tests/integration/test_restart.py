@@ -215,14 +215,6 @@ def test_everything_else_is_gone_after_a_restart_and_its_files_too(tmp_path: Pat
             client.do_get(ticket).read_all()
 
 
-def test_a_directory_in_use_is_refused_by_name(
-    tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
-) -> None:
-    first = flight_server_process(data_dir=tmp_path)
-    with pytest.raises(RuntimeError, match=f"{tmp_path} is in use by another server .process {first.pid}"):
-        ServerProcess.start(data_dir=tmp_path, http_port=-1)
-
-
 def test_a_server_without_a_data_directory_does_not_promise_durability(
     flight_server_process: Callable[..., ServerProcess],
 ) -> None:

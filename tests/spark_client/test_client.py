@@ -24,7 +24,6 @@ from spark_client import Reading, ShuffleClient, Writing
 from spark_client.connection import RemoteServer
 from spark_client.lanes import put_stream
 from spark_client.lanes.writing import open_writing
-from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
@@ -77,13 +76,6 @@ def test_an_error_of_the_callers_own_iterable_is_raised_as_it_is(client: Shuffle
     with pytest.raises(TypeError, match="unsupported operand"):
         client.put("d", batches())
     assert client.datasets() == []
-
-
-def test_a_table_without_rows_keeps_its_schema(client: ShuffleClient) -> None:
-    client.put("d", TABLE.slice(0, 0))
-    found = client.get("d").read_all()
-    assert found.schema == TABLE.schema
-    assert found.num_rows == 0
 
 
 def test_a_table_of_one_huge_batch_arrives_in_frames_of_a_few_megabytes(client: ShuffleClient) -> None:
@@ -163,38 +155,6 @@ def test_an_illegal_name_is_refused_before_anything_is_sent(name: str) -> None:
         for call in (lambda: nowhere.put(name, TABLE), lambda: nowhere.get(name), lambda: nowhere.drop(name)):
             with pytest.raises(InvalidRequest, match="is not a dataset name"):
                 call()
-
-
-def test_an_unknown_dataset_is_the_servers_own_sentence(client: ShuffleClient) -> None:
-    with pytest.raises(NotFound, match="'nothing'"):
-        client.get("nothing")
-
-
-def test_statistics_count_one_encode_for_any_number_of_readers(client: ShuffleClient) -> None:
-    before = client.statistics()["encodes"]
-    client.put("d", TABLE.to_batches(max_chunksize=1))
-    for _ in range(4):
-        client.get("d").read_all()
-    assert client.statistics()["encodes"] - before == 3
-    assert client.statistics("d")["datasets"]["d"]["rows"] == 3
-    # The last reader may have its end a moment before the server knows that it is sent.
-    eventually(lambda: len(client.why()), 0)
-
-
-def test_several_partitions_are_merged_and_kept_in_order_on_request(client: ShuffleClient) -> None:
-    raw = flight.connect(client.location)
-    list(raw.do_action(flight.Action("create", b'{"dataset":"d","kind":"stream","partitions":3}')))
-    for index in (2, 0, 1):
-        writer, _ = raw.do_put(
-            flight.FlightDescriptor.for_path("d", str(index)), pa.schema([("x", pa.int64())])
-        )
-        for number in range(3):
-            writer.write_batch(pa.record_batch({"x": pa.array([10 * index + number], pa.int64())}))
-        writer.close()
-    raw.close()
-    expected = [0, 1, 2, 10, 11, 12, 20, 21, 22]
-    assert client.get("d", ordered=True).read_all().column("x").to_pylist() == expected
-    assert sorted(client.get("d").read_all().column("x").to_pylist()) == expected
 
 
 async def test_the_async_twins_put_and_get(client: ShuffleClient) -> None:

@@ -198,18 +198,6 @@ QueueMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=
 TestQueueAgainstLists = QueueMachine.TestCase
 
 
-def test_a_late_reader_replays_from_the_first_item_also_after_the_end() -> None:
-    queue: BroadcastQueue[str] = BroadcastQueue()
-    queue.publish("a", 1)
-    queue.publish("b", 1)
-    queue.close()
-    late = queue.subscribe()
-    assert [late.next_nowait(), late.next_nowait()] == ["a", "b"]
-    for _ in range(2):
-        with pytest.raises(EndOfQueue):
-            late.next_nowait()
-
-
 async def test_a_subscription_with_a_stop_ends_before_that_item_open_closed_or_released() -> None:
     queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
     with queue.subscribe(1, 3) as reader:
@@ -230,14 +218,6 @@ async def test_a_subscription_with_a_stop_ends_before_that_item_open_closed_or_r
             reader.next_nowait()
     with queue.subscribe(4, 9) as short:
         assert short.lag_bytes == 0
-
-
-def test_closing_after_a_failure_does_not_paint_it_over() -> None:
-    queue: BroadcastQueue[str] = BroadcastQueue()
-    queue.fail(ProducerFailed("broke off", dataset="d"))
-    queue.close()
-    with pytest.raises(ProducerFailed):
-        queue.subscribe().next_nowait()
 
 
 def test_each_reader_gets_an_error_of_its_own_whose_traceback_is_its_own() -> None:
@@ -272,31 +252,6 @@ def test_a_failure_releases_every_item_at_once() -> None:
     finally:
         gc.enable()
     reader.close()
-
-
-def test_an_item_goes_as_soon_as_enough_readers_have_passed_it() -> None:
-    class Item:
-        pass
-
-    queue: BroadcastQueue[Item] = BroadcastQueue(retain_readers=2)
-    seen = []
-    for _ in range(3):
-        item = Item()
-        seen.append(weakref.ref(item))
-        queue.publish(item, 1)
-        del item
-    with queue.subscribe() as one, queue.subscribe() as other:
-        for reader in (one, other):
-            for _ in range(3):
-                reader.next_nowait()
-    assert [reference() is None for reference in seen] == [False, False, False], "taken, not passed"
-    queue.passed(0, 2)
-    queue.passed(0, 1)
-    assert [reference() is None for reference in seen] == [True, False, False]
-    queue.passed(1, 3)
-    assert [reference() is None for reference in seen] == [True, True, False]
-    with pytest.raises(Gone):
-        queue.subscribe(1)
 
 
 def test_a_subscription_that_is_ended_tells_its_reader_why() -> None:

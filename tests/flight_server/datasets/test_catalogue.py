@@ -19,7 +19,6 @@ from flight_server.protocol.errors import (
     Draining,
     InvalidRequest,
     NotFound,
-    ProducerFailed,
     StaleTicket,
 )
 from tests.flight_server.datasets.test_dataset import SCHEMA, Clock
@@ -92,14 +91,6 @@ def test_creating_it_otherwise_is_refused_and_says_what_differs(
     catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=3, producers=2), None)
     with pytest.raises(AlreadyExists, match=f"exists with another {what}; drop it first"):
         catalogue.create(other, None)
-
-
-def test_what_has_failed_frees_its_name(catalogue: Catalogue) -> None:
-    failed = create(catalogue, "d")
-    failed.partition(0).fail(ProducerFailed("broke off"))
-    again = create(catalogue, "d", partitions=5)
-    assert catalogue.find("d") is again
-    assert again.generation != failed.generation
 
 
 def test_a_draining_server_creates_nothing(catalogue: Catalogue) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pyarrow as pa
 import pytest
 
-from flight_server.concurrency.broadcast_queue import EndOfQueue, WouldBlock
+from flight_server.concurrency.broadcast_queue import EndOfQueue
 from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.generations import new_generation
 from flight_server.frames import SchemaMessage
@@ -128,38 +128,6 @@ def test_a_stream_is_sealed_when_all_its_partitions_are() -> None:
         assert not dataset.sealed
         dataset.end_stream(dataset.begin_stream(index))
     assert dataset.sealed
-
-
-def test_the_accepted_attempts_are_in_their_partitions_and_nothing_else() -> None:
-    pool = MemoryPool(None)
-    dataset = shuffle()
-    write(dataset, 1, "a", 0, 2, pool=pool)
-    write(dataset, 0, "a", 0, 0, pool=pool)
-    write(dataset, 0, "b", 1, pool=pool)
-    zombie = dataset.begin_attempt(2, "z")
-    zombie.publish(0, frame(50, pool=pool))
-    early = dataset.partition(1).subscribe()
-    with pytest.raises(WouldBlock):
-        early.next_nowait()
-    assert accept(dataset, {0: "a", 1: "a"})
-    dataset.close()
-    assert [contents(dataset, index) for index in range(3)] == [[b"0a0", b"0a0", b"1a0"], [], [b"1a2"]]
-    with pytest.raises(EndOfQueue):
-        early.next_nowait()
-    early.close()
-    assert pool.used_bytes == 12
-    assert not accept(dataset, {0: "a", 1: "a"})
-    with pytest.raises(Conflict, match="was discarded"):
-        zombie.publish(0, frame(1))
-    with pytest.raises(Conflict, match="comes too late"):
-        dataset.begin_attempt(3, "a")
-
-
-def test_the_last_declared_producer_is_told_to_seal() -> None:
-    dataset = shuffle(producers=2)
-    assert not write(dataset, 0, "a")
-    assert not write(dataset, 0, "b")
-    assert write(dataset, 1, "a")
 
 
 def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:

@@ -80,32 +80,6 @@ def test_totals_are_of_all_frames_in_order() -> None:
     assert other.totals.crc32c != checksum
 
 
-def test_failing_gives_the_memory_back_and_each_reader_an_error_of_its_own() -> None:
-    pool = MemoryPool(None)
-    partition = Partition("d", 0)
-    partition.publish(frame(1, pool))
-    early = partition.subscribe()
-    partition.fail(failed())
-    assert pool.used_bytes == 0
-    late = partition.subscribe()
-    errors = []
-    for subscription in (early, late):
-        with pytest.raises(ProducerFailed, match="broke off") as caught:
-            subscription.next_nowait()
-        errors.append(caught.value)
-    assert errors[0] is not errors[1]
-
-
-def test_a_dropped_partition_tells_its_readers_so() -> None:
-    partition = Partition("d", 2)
-    partition.publish(frame(1))
-    partition.seal()
-    reader = partition.subscribe()
-    partition.drop()
-    with pytest.raises(DatasetDropped, match="partition 2"):
-        reader.next_nowait()
-
-
 def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
     pool = MemoryPool(None)
     partition = Partition("d", 0, retain_readers=2)
@@ -125,14 +99,6 @@ def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
         partition.acknowledge("second", 3, now=0)
     assert pool.used_bytes == 0
     assert partition.totals.frames == 3
-
-
-def test_without_readers_the_oldest_frames_leave_ram_first() -> None:
-    partition = Partition("d", 0)
-    frames = [frame(number) for number in range(5)]
-    for each in frames:
-        partition.publish(each)
-    assert list(partition.victims(near=False)) == frames
 
 
 def test_what_lies_behind_every_reader_leaves_first_and_what_is_near_one_last() -> None:
@@ -175,26 +141,6 @@ def test_a_frame_that_has_left_ram_is_no_victim_again() -> None:
         victim.move_to(on_disk(b"0" * 10))
     assert pool.used_bytes == 20
     assert [each.rows for each in partition.victims(near=False)] == [2, 3]
-
-
-def test_a_frame_that_a_reader_is_sending_stays_counted_until_it_is_sent() -> None:
-    pool = MemoryPool(None)
-    partition = Partition("d", 0)
-    partition.publish(frame(1, pool))
-    sending = next(partition.frames()).at_hand()
-    assert sending is not None
-    next(partition.victims(near=True)).move_to(on_disk(b"0" * 10))
-    assert pool.used_bytes == 10
-    assert next(partition.frames()).at_hand() is sending
-    del sending
-    assert pool.used_bytes == 0
-    assert next(partition.frames()).at_hand() is None
-
-
-def test_an_open_partition_has_no_end_yet() -> None:
-    reader = Partition("d", 0).subscribe()
-    with pytest.raises(WouldBlock):
-        reader.next_nowait()
 
 
 class Life:

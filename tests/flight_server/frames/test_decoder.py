@@ -202,6 +202,7 @@ def test_another_schema_is_refused_with_the_first_difference(given: pa.Schema, w
     with pytest.raises(InvalidRequest, match="differs from dataset 'd'") as refused:
         message_of(WORDS).check_same(message_of(given), "d")
     assert words in refused.value.message
+    assert "cast the batches" in refused.value.message
     assert len(refused.value.message) < 500
 
 

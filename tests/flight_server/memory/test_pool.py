@@ -92,31 +92,6 @@ def test_an_account_counts_in_its_parent_and_has_a_limit_of_its_own() -> None:
     assert (frames.used_bytes, sends.used_bytes, pool.used_bytes) == (0, 40, 40)
 
 
-def test_requests_are_served_first_come_first_served() -> None:
-    pool = MemoryPool(10)
-    held = pool.reserve(10)
-    granted: list[tuple[str, Reservation]] = []
-    pool.request(8, lambda reservation: granted.append(("large", reservation)))
-    pool.request(1, lambda reservation: granted.append(("small", reservation)))
-    held.shrink(5)
-    assert granted == []  # the small one does not overtake
-    assert pool.try_reserve(1) is None
-    held.shrink(3)
-    assert [name for name, _ in granted] == ["large"]
-    held.free()
-    assert [name for name, _ in granted] == ["large", "small"]
-
-
-def test_a_request_larger_than_the_limit_is_granted_when_the_pool_is_empty() -> None:
-    pool = MemoryPool(10)
-    held = pool.reserve(1)
-    granted: list[Reservation] = []
-    pool.request(50, granted.append)
-    assert granted == []
-    del held
-    assert pool.used_bytes == 50
-
-
 def test_cancelling_the_head_lets_those_behind_it_through() -> None:
     pool = MemoryPool(10)
     held = pool.reserve(5)

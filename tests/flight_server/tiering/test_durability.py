@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -17,22 +16,17 @@ from flight_server.datasets.catalogue import Catalogue
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node
-from flight_server.protocol import CreateRequest, Retention
+from flight_server.protocol import Retention
 from flight_server.protocol.checksums import crc32c
-from flight_server.protocol.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
+from flight_server.protocol.errors import DatasetDropped
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import Segment
 from flight_server.tiering.recovery import recover
-from tests.support.catalogues import new_catalogue
-from tests.support.polling import eventually
 from tests.support.sealing import (
-    LIMIT_BYTES,
     SCHEMA,
     Held,
-    bytes_of,
     create,
     durable_node,
-    files,
     frame,
     manifests,
     publish,
@@ -132,22 +126,6 @@ async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_i
     assert in_ram.read_back() == b"in ram"
 
 
-async def test_a_dataset_is_on_disk_with_its_last_partition_and_not_before(
-    node: Node, tmp_path: Path
-) -> None:
-    dataset = create(node, partitions=2)
-    for index in (1, 0):
-        publish(node, dataset, index, [b"frame of %d" % index])
-        assert manifests(tmp_path) == []
-        await node.durability.persist(dataset, [index], lambda: None)
-        seal(dataset, index)
-    assert len(manifests(tmp_path)) == 1
-    found = restarted(tmp_path).find("d")
-    assert found.generation == dataset.generation
-    assert found.sealed
-    assert [bytes_of(found, index) for index in (0, 1)] == [[b"frame of 0"], [b"frame of 1"]]
-
-
 async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(node: Node, tmp_path: Path) -> None:
     dataset = create(node, partitions=2)
     for index in (0, 1):
@@ -239,41 +217,6 @@ async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
     assert manifests(tmp_path) == []
 
 
-@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, OutOfBudget), (errno.EIO, Unavailable)])
-async def test_a_disk_that_does_not_sync_is_a_retryable_error_at_the_deadline(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Unavailable]
-) -> None:
-    def fail(fd: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    dataset = create(node)
-    publish(node, dataset, 0, [b"x"])
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(kind, match=os.strerror(number)):
-        await node.durability.persist(dataset, [0], lambda: None)
-    assert node.spiller.trouble is not None
-    monkeypatch.undo()
-    node.catalogue.drop("d")
-    await node.catalogue.disk.disposal.settled()
-    # The thread that was refused may still hold the exception, and with it the segment.
-    eventually(lambda: node.budget.disk.used_bytes, 0)
-    assert files(tmp_path) == []
-
-
-async def test_an_overwrite_replaces_the_manifest_of_the_generation_before(
-    node: Node, tmp_path: Path
-) -> None:
-    old = create(node)
-    publish(node, old, 0, [b"old"])
-    await node.durability.persist(old, [0], lambda: None)
-    seal(old, 0)
-    new = node.catalogue.prepare(old.request(), SCHEMA)
-    publish(node, new, 0, [b"new"])
-    await node.durability.persist(new, [0], lambda: None)
-    assert len(manifests(tmp_path)) == 2
-    assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"new"], "after a crash here the later one counts"
-
-
 async def test_a_reader_of_a_replaced_dataset_finishes(node: Node, tmp_path: Path) -> None:
     old = create(node)
     publish(node, old, 0, [b"old"])
@@ -285,14 +228,6 @@ async def test_a_reader_of_a_replaced_dataset_finishes(node: Node, tmp_path: Pat
     await node.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []
     assert kept.read_back() == b"old"
-
-
-def test_durable_needs_a_directory_that_lasts(tmp_path: Path) -> None:
-    catalogue = new_catalogue(None, LIMIT_BYTES)
-    catalogue.disk.use(tmp_path, owner="", lasting=False)
-    with pytest.raises(InvalidRequest, match="--data-dir"):
-        catalogue.create(CreateRequest("d", durable=True), None)
-    catalogue.close()
 
 
 async def test_retention_in_seconds_goes_on_where_it_was(

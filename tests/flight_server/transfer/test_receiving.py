@@ -25,7 +25,6 @@ from flight_server.protocol.errors import (
     Draining,
     FlightShuffleError,
     InvalidRequest,
-    OutOfBudget,
     ProducerFailed,
 )
 from tests.support.nodes import read_messages, read_table, running_node
@@ -188,17 +187,6 @@ async def test_a_put_that_the_server_holds_back_keeps_its_lease_and_is_told_of_a
         assert not any(node.catalogue.expire())
         now = 111.0
         assert list(filter(None, node.catalogue.expire())) == [dataset]
-
-
-async def test_a_put_that_gets_no_room_in_time_is_refused_and_can_be_tried_again(tmp_path: Path) -> None:
-    async with running_node(tmp_path, memory_limit=8 << 20, budget_deadline_seconds=0.05) as node:
-        taken = node.budget.frames.reserve(node.budget.frames.limit_bytes or 0)
-        with pytest.raises(OutOfBudget, match="try again later") as refused:
-            await receive(node, STREAM)
-        assert refused.value.retryable
-        taken.free()
-        await receive(node, STREAM)
-        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 6
 
 
 async def test_what_is_decompressed_is_counted_while_it_is(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pyarrow as pa
 import pytest
 
 from tests.integration.bad_input.data import BATCH, SCHEMA, WORDS, refused
@@ -133,29 +132,6 @@ def test_a_refused_put_does_not_decide_the_schema(raw: RawFlight) -> None:
     error = refused(lambda: raw.put(put_messages(path("d", "2"), [WORDS])))
     assert (error.status, error.detail["partition"]) == ("NOT_FOUND", 2)
     raw.put(put_messages(path("d", "0"), [BATCH]))
-
-
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        (
-            pa.schema([("n", pa.int64()), ("t", pa.string())]),
-            "it has columns ['n', 't'], the dataset has ['n', 's']",
-        ),
-        (pa.schema([("n", pa.int32()), ("s", pa.string())]), "column 'n' is <pyarrow.Field<n: int32>>"),
-        (pa.schema([("n", pa.int64(), False), ("s", pa.string())]), "not null"),
-    ],
-)
-def test_a_schema_that_differs_is_refused_with_the_first_difference(
-    raw: RawFlight, schema: pa.Schema, words: str
-) -> None:
-    raw.action("create", {"dataset": "d", "partitions": 2})
-    raw.put(put_messages(path("d", "0"), [BATCH]))
-    batch = pa.RecordBatch.from_arrays([pa.array([], type=each.type) for each in schema], schema=schema)
-    error = refused(lambda: raw.put(put_messages(path("d", "1"), [batch])))
-    assert error.status == "INVALID_ARGUMENT"
-    assert words in error.message
-    assert "cast the batches" in error.message
 
 
 BAD_TICKETS: dict[str, tuple[bytes, str, str]] = {
@@ -382,13 +358,3 @@ def test_a_very_long_wrong_value_is_quoted_in_part(raw: RawFlight, letter: str) 
     assert error.detail["message"].endswith("...")
     long_name = refused(lambda: raw.action(letter * 100_000))
     assert long_name.status == "UNIMPLEMENTED"
-
-
-def test_a_difference_among_thousands_of_columns_is_named(raw: RawFlight) -> None:
-    wide = pa.schema([(f"a column with a long name, number {number}", pa.int8()) for number in range(3000)])
-    other = wide.set(2000, pa.field("another", pa.int8()))
-    raw.action("create", {"dataset": "d", "partitions": 2})
-    raw.put(put_messages(path("d", "0"), [], schema=wide))
-    error = refused(lambda: raw.put(put_messages(path("d", "1"), [], schema=other)))
-    assert error.status == "INVALID_ARGUMENT"
-    assert "column 2000 is 'another'" in error.message

@@ -6,9 +6,7 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Iterable
 
-import pyarrow as pa
 import pytest
 
 from flight_server.protocol import Ticket
@@ -29,14 +27,6 @@ def ticket_of(server: RemoteServer, name: str) -> Ticket:
 def bulk_answer(server: RemoteServer, name: str) -> Answer:
     """What the bulk lane of this server answers for the dataset."""
     return well(BATCHES, SCHEMA, ticket_of(server, name).generation or "")
-
-
-def test_the_bulk_lane_is_taken_by_default(server: RemoteServer, name: str) -> None:
-    put(server, name)
-    with HttpSource(bulk_answer(server, name)) as source:
-        stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
-        assert read_all(stream) == EVERYTHING
-        assert len(source.requests) == 1
 
 
 def test_the_grpc_lane_is_taken_when_it_is_asked_for(server: RemoteServer, name: str) -> None:
@@ -81,21 +71,6 @@ def test_an_address_that_refuses_connections_sends_the_stream_to_grpc(
         read_all(PartitionStream(server, ticket_of(server, name), locations=[url], lane="bulk"))
 
 
-def test_a_bulk_stream_that_breaks_goes_on_over_grpc_without_a_row_lost_or_twice(
-    server: RemoteServer, name: str
-) -> None:
-    put(server, name)
-    whole = b"".join(bulk_answer(server, name)("/", {}))
-    for cut_at in range(100, len(whole), len(whole) // 7):
-
-        def answer(*_: object, cut_at: int = cut_at) -> Iterable[bytes]:
-            return [whole[:cut_at]]
-
-        with HttpSource(answer, closes=True) as source:
-            stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
-            assert read_all(stream) == EVERYTHING
-
-
 def test_when_grpc_is_shut_the_bulk_lane_alone_is_enough(server: RemoteServer, name: str) -> None:
     put(server, name)
     with Proxy.to(server.location) as gone:
@@ -127,16 +102,3 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_use_the_bulk_lane(
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         assert read_all(PartitionStream(server, ticket, locations=[source.url])) == EVERYTHING
         assert source.connections == 2
-
-
-def test_a_table_can_be_made_of_what_the_bulk_lane_brings(server: RemoteServer, name: str) -> None:
-    put(server, name)
-    with HttpSource(bulk_answer(server, name)) as source:
-        stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
-        batches = []
-        while (batch := stream.read()) is not None:
-            batches.append(batch)
-        stream.close()
-    table = pa.Table.from_batches(batches)
-    table.validate(full=True)
-    assert table["n"].to_pylist() == EVERYTHING

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import signal
 import threading
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound
 from spark_client.connection import ForkedProcess, RemoteServer
@@ -21,7 +18,6 @@ from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled, partition_streams
 from spark_client.merge.merged import merge, merge_async
 from tests.support.merging import (
-    EVERYTHING,
     FRAMES,
     QUICK,
     ROWS,
@@ -36,18 +32,6 @@ from tests.support.merging import (
 )
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
-
-
-def test_merge_reads_every_partition_whole(server: RemoteServer, name: str) -> None:
-    put_all(server, name, 5)
-    pool = MemoryPool(40_000)
-    with merge(streams_of(server, name), pool=pool, timeouts=QUICK) as merged:
-        assert merged.schema == SCHEMA
-        table = pa.Table.from_batches(merged, SCHEMA)
-    for partition in range(5):
-        mine = table.filter(pa.compute.equal(table["partition"], partition))
-        assert mine["n"].to_pylist() == EVERYTHING
-    assert pool.used_bytes == 0
 
 
 async def test_async_merge_reads_every_partition_whole(server: RemoteServer, name: str) -> None:
@@ -69,17 +53,6 @@ def test_the_endpoints_of_a_flight_info_become_streams(server: RemoteServer, nam
     assert [stream.partition for stream in streams] == [0, 1, 2]
     with merge(streams, order="stream", timeouts=QUICK) as merged:
         assert [batch["partition"][0].as_py() for batch in merged] == [0] * 20 + [1] * 20 + [2] * 20
-
-
-def test_merge_reads_while_it_is_being_written(server: RemoteServer, name: str) -> None:
-    writer = open_put(server, name)
-    writer.write_batch(batch_of(0, 0))
-    with merge(streams_of(server, name), timeouts=QUICK) as merged:
-        for frame in range(1, 10):
-            assert next(merged) == batch_of(0, frame - 1)
-            writer.write_batch(batch_of(0, frame))
-        writer.close()
-        assert len(list(merged)) == 1
 
 
 # Waiting.
@@ -124,16 +97,6 @@ def test_closing_ends_streams_that_wait_for_a_producer(server: RemoteServer, nam
     merged.close()
     assert merged.statistics().threads == 0
     until(lambda: not _readers(server, name), "the server has released the readers")
-
-
-def test_a_collected_merge_releases_the_server(server: RemoteServer, name: str) -> None:
-    writer = open_put(server, name)
-    writer.write_batch(batch_of(0, 0))
-    merged = merge(streams_of(server, name), timeouts=QUICK)
-    next(merged)
-    del merged
-    gc.collect()
-    until(lambda: not _readers(server, name), "the server has released the reader")
 
 
 def _readers(server: RemoteServer, name: str) -> list[object]:
@@ -184,15 +147,6 @@ def test_errors_of_calls_at_the_same_time_are_not_mixed_up(server: RemoteServer)
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-def test_a_server_travels_by_pickle_and_is_shared_where_it_arrives(server: RemoteServer, name: str) -> None:
-    put(server, name, frames=1)
-    data = pickle.dumps(server)
-    first, second = pickle.loads(data), pickle.loads(data)
-    assert first is second
-    assert first.flight_info(name).total_records == ROWS
-    first.close()
 
 
 def test_a_forked_child_of_a_process_that_used_grpc_gets_an_error_and_does_not_hang(

@@ -54,21 +54,6 @@ def way(request: pytest.FixtureRequest, process: ServerProcess) -> Iterator[Way]
         server.close()
 
 
-@pytest.mark.parametrize("into", [0.02, 0.3, 0.5, 0.75, 0.98])
-def test_a_connection_that_breaks_anywhere_is_resumed_without_a_row_lost_or_twice(
-    server: RemoteServer, proxy: Proxy, through: RemoteServer, name: str, into: float
-) -> None:
-    put(server, name)
-    ticket = Ticket.parse(server.flight_info(name).endpoints[0].ticket.ticket)
-    before = proxy.bytes_back
-    assert read_all(PartitionStream(through, ticket, lane="grpc")) == EVERYTHING
-    size_bytes = proxy.bytes_back - before
-    stream = PartitionStream(through, ticket, lane="grpc")
-    proxy.cut_after(int(size_bytes * into))
-    assert read_all(stream) == EVERYTHING
-    assert proxy.cuts == 1
-
-
 def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
     server: RemoteServer, proxy: Proxy, through: RemoteServer, name: str
 ) -> None:

@@ -203,16 +203,6 @@ def test_a_limit_gives_so_many_rows_wherever_it_stands(client: ShuffleClient, ro
     assert pipeline.limit(10_000).count() == 3000
 
 
-def test_a_limited_task_reads_no_more_batches(client: ShuffleClient, spark: SparkSession) -> None:
-    def numbered(batches: Iterator[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches):
-            assert number == 0, "a second batch was asked for"
-            yield batch
-
-    frame = spark.range(0, 50_000, 1, 1)
-    assert client.pipeline(frame).mapInArrow(numbered, "id long").limit(100).count() == 100
-
-
 def test_counts_are_sparks_and_need_no_last_exchange(client: ShuffleClient, rows: DataFrame) -> None:
     pipeline = client.pipeline(rows).filter(pc.field("k") > 2)
     assert pipeline.count() == pipeline.exchange(3, "s", sort="t").count() == rows.where("k > 2").count()
@@ -266,3 +256,26 @@ def test_expressions_have_sparks_values_and_types(client: ShuffleClient, spark: 
         (each.name, each.dataType) for each in expected.schema
     ]
     assert content(found) == content(expected)
+
+
+def test_a_decimal_beside_a_double_is_the_nearest_double(client: ShuffleClient, spark: SparkSession) -> None:
+    from pyspark.sql import functions as sql
+
+    cents = "cast(id * 7919 % 100000000 as decimal(10, 0))"
+    prices = spark.range(0, 20_000, 1, 2).selectExpr(
+        "int(id % 5) as k", f"cast({cents} / 100 as decimal(10, 2)) as d"
+    )
+    doubles = prices.selectExpr("k", "double(d) as x")
+    ours, theirs = client.pipeline(prices), client.pipeline(doubles)
+    assert ours.join(theirs, on=[("d", "x"), ("k", "k")]).count() == 20_000
+    assert ours.join(client.broadcast(doubles.select("x")), on=[("d", "x")], how="anti").count() == 0
+    assert theirs.select("x").union(ours.select("d")).distinct().count() == 20_000
+    timed = theirs.join(ours, on="k", how="asof", as_of=("x", "d")).filter(pc.field("d").is_valid())
+    assert timed.count() == 20_000
+    back = ours.join(theirs, on="k", how="asof", as_of=("d", "x"), direction="forward", tolerance=0)
+    assert back.filter(pc.field("x").is_valid()).count() == 20_000
+    few = prices.where("d > 300000 and d < 300100")
+    found = client.pipeline(few).aggregate({"d": ["median", "product", "stddev"]}).toDF().collect()[0]
+    expected = few.select(sql.median("d"), sql.product("d"), sql.stddev("d")).collect()[0]
+    assert found[0] == expected[0]
+    assert list(found[1:]) == pytest.approx(list(expected[1:]), rel=1e-12)

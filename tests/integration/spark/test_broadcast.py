@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from spark_client import Broadcast, Copies, ShuffleClient
@@ -135,37 +134,6 @@ def test_a_writing_task_that_is_killed_counts_once(
     assert shared.table().column("id").to_pylist() == list(range(1000))
 
 
-def test_a_task_killed_while_others_wait_for_its_file_does_not_stop_them(
-    client: ShuffleClient, spark: SparkSession, planes: DataFrame, tmp_path: Path
-) -> None:
-    shared = client.broadcast(planes)
-    marker = tmp_path / "killed"
-
-    def dies_while_fetching(batches: Iterator[Any]) -> Iterator[Any]:
-        from spark_client.broadcast.content import BroadcastContent
-
-        fetch: Any = BroadcastContent.fetch
-
-        def fetch_half(content: BroadcastContent, part: Any) -> None:
-            if marker.exists():
-                fetch(content, part)
-                return
-            marker.touch()
-            part.write(b"half")
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        BroadcastContent.fetch = fetch_half  # type: ignore[method-assign,assignment]
-        try:
-            yield from look_up(shared)(batches)
-        finally:
-            BroadcastContent.fetch = fetch  # type: ignore[method-assign]
-
-    rows = spark.range(0, 5000, 1, 4).mapInArrow(dies_while_fetching, DDL).collect()
-    assert marker.exists()
-    assert len(rows) == 5000
-    assert len({row.inode for row in rows}) == 1
-
-
 def test_using_it_after_destroy_is_a_clear_error_in_spark(
     client: ShuffleClient, spark: SparkSession, planes: DataFrame
 ) -> None:
@@ -188,46 +156,3 @@ def test_a_frame_that_cannot_be_computed_leaves_no_dataset(
     with pytest.raises(Exception, match="the function is broken"):
         client.broadcast(spark.range(5).mapInArrow(broken, "id long"))
     assert client.datasets() == []
-
-
-def test_a_streaming_query_fetches_it_once_and_again_after_its_eviction(
-    client: ShuffleClient, spark: SparkSession, planes: DataFrame, tmp_path: Path
-) -> None:
-    shared = client.broadcast(planes)
-    source = tmp_path / "source"
-    source.mkdir()
-    seen: list[tuple[int, int]] = []  # the rows and the files of each micro-batch
-
-    def observe(batch: DataFrame, _number: int) -> None:
-        rows = batch.collect()
-        assert all(row.seats == row.id % 9 for row in rows)
-        seen.append((len(rows), len({row.inode for row in rows})))
-
-    def run(numbers: range) -> None:
-        """A micro-batch of 20 rows in two tasks for each number."""
-        for number in numbers:
-            for half in (0, 10):
-                table = pa.table({"id": range(number * 20 + half, number * 20 + half + 10)})
-                with pa.OSFile(str(source / f"{number}.{half}.part"), "wb") as file:
-                    pq.write_table(table, file)
-            for part in source.glob("*.part"):
-                part.rename(part.with_suffix(".parquet"))
-            query.processAllAvailable()
-
-    rows = spark.readStream.schema("id long").option("pathGlobFilter", "*.parquet").parquet(str(source))
-    writer = rows.mapInArrow(look_up(shared), DDL).writeStream.foreachBatch(observe)
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    try:
-        run(range(3))
-        counted = client.statistics()
-        assert counted["gets"] == 1
-        assert counted["bytes_out"] < 2 * shared.size_bytes
-        (path,) = paths(shared)
-        path.unlink()
-        run(range(3, 5))
-        assert client.statistics()["gets"] == 2
-    finally:
-        query.stop()
-    assert sum(count for count, _ in seen) == 100
-    assert len(seen) >= 5
-    assert {files for _, files in seen} == {1}

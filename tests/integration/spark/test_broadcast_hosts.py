@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import socket
 import threading
 import time
@@ -75,14 +73,6 @@ def use_on_both(spark: SparkSession, shared: Broadcast, directory: Path) -> None
 
     assert spark.range(0, 2, 1, 2).mapInArrow(use, "id long").count() == 2
     assert len(copies(directory, shared)) == 2
-
-
-def end_workers(directory: Path) -> None:
-    """Kill the daemons that fork Spark's workers, with these: then no idle worker lets go of a table."""
-    for mark in directory.glob("marks-*/*"):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(int(mark.name), signal.SIGKILL)
-        mark.unlink()
 
 
 def held_executor(
@@ -159,19 +149,6 @@ def test_a_busy_host_is_reported_in_time_and_removes_its_copy_when_its_task_ends
     while shared.unpersist().left and time.monotonic() < until:  # the host says so after it removed the file
         time.sleep(0.1)
     assert not any(shared.unpersist())
-
-
-def test_a_copy_that_was_withdrawn_goes_when_its_host_fetches_another_broadcast(
-    client: ShuffleClient, spark: SparkSession, directory: Path
-) -> None:
-    first, second = client.broadcast(TABLE), client.broadcast(TABLE)
-    use_on_both(spark, first, directory)
-    end_workers(directory)
-    assert len(first.unpersist().left) == 2
-    assert len(copies(directory, first)) == 2
-    use_on_both(spark, second, directory)
-    assert copies(directory, first) == set()
-    assert not any(first.unpersist())
 
 
 def test_all_cores_busy_end_the_wait_and_every_host_is_reported(

@@ -40,17 +40,6 @@ def forget_last_commit(checkpoint: Path) -> None:
         path.unlink()
 
 
-def leave_out_start(checkpoint: Path) -> None:
-    """As an older version left the checkpoint, when it found nothing new at the first trigger and failed."""
-    forget_last_commit(checkpoint)
-    (offsets,) = (checkpoint / "offsets").glob("[0-9]*")
-    *head, last = offsets.read_text().splitlines()
-    offset = json.loads(last)
-    del offset["start"]
-    (checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
-    offsets.write_text("\n".join([*head, json.dumps(offset)]))
-
-
 def test_each_write_is_a_version_of_which_snapshot_and_deltas_are_read(
     tables: Tables, client: ShuffleClient
 ) -> None:
@@ -92,25 +81,6 @@ def test_a_plan_reads_its_version_however_late(tables: Tables, client: ShuffleCl
         f"application '{name}' \\({application}\\), SQL query [0-9]+, driver .*, user ", hold["owner"]
     )
     assert read(tables.load("rates")) == [("EUR", 3, 1.5, 1)]
-
-
-@pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_query_that_finds_nothing_new_at_its_first_trigger_goes_on(
-    tables: Tables, client: ShuffleClient, tmp_path: Path, starting: str
-) -> None:
-    declare(client, "rates")
-    if starting == "latest":
-        client.put("rates", table([(("EUR", 1, 1.5), 1)]))
-
-    def run() -> None:
-        tables.start(tables.stream("rates", startingVersion=starting), "copy", tmp_path, changelog="all")
-
-    run()
-    leave_out_start(tmp_path)
-    client.put("rates", table([(("USD", 2, 1.0), 1)]))
-    run()
-    run()
-    assert rows(client, "copy") == [("USD", 2, 1.0)]
 
 
 def test_queries_have_each_change_once_over_restarts_and_repeated_batches(

@@ -59,10 +59,6 @@ def client() -> Iterator[ShuffleClient]:
     server.close()
 
 
-def same(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
-
-
 def executor() -> int:
     """The process id of the JVM that this task's Python belongs to."""
     daemon = os.getppid()
@@ -245,13 +241,3 @@ def test_a_scan_is_collected_whole_when_an_executor_is_killed_while_it_reads(
     assert reader.read_all()["id"].to_pylist() == list(range(20_000))
     assert marker.exists()
     assert client.datasets() == []
-
-
-def test_placement_is_sparks_on_a_cluster_too(client: ShuffleClient, spark: SparkSession) -> None:
-    from pyspark.sql import functions as sql
-
-    df = spark.range(0, 500, 1, 4).selectExpr("id", "concat('k', id % 17) as k")
-    ours = client.pipeline(df).mapInArrow(same, df.schema).exchange(6, "k").toDF()
-    theirs = df.repartition(6, "k")
-    ids = sql.spark_partition_id().alias("p")
-    assert set(ours.select("id", ids).collect()) == set(theirs.select("id", ids).collect())

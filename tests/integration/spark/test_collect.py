@@ -153,27 +153,6 @@ def test_stages_after_the_last_exchange_run_before_the_driver_reads(
     client.release(df)
 
 
-def test_what_a_failed_attempt_wrote_is_not_in_the_result(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    mark = tmp_path / "failed"
-
-    def fails_once(batches: Iterator[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches):
-            if number == 1 and not mark.exists():
-                mark.touch()
-                raise RuntimeError("the first attempt")
-            yield batch
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
-    try:
-        pipeline = client.pipeline(spark.range(0, 20_000, 1, 2)).mapInArrow(fails_once, "id long")
-        assert client.collect(pipeline).read_all()["id"].to_pylist() == list(range(20_000))
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert mark.exists()
-
-
 def test_an_empty_result_has_its_schema(client: ShuffleClient, spark: SparkSession) -> None:
     found = client.collect(spark.range(10).where("id > 10")).read_all()
     assert found.schema.names == ["id"]

@@ -58,13 +58,6 @@ def test_rows_are_in_the_partitions_of_sparks_repartition(
     assert placed(pipeline.exchange(7, *keys).toDF()) == placed(events.repartition(7, *keys))
 
 
-def test_every_value_of_every_type_comes_back(client: ShuffleClient, events: DataFrame) -> None:
-    out = client.pipeline(events).exchange(3, "k").toDF()
-    assert out.schema == events.schema
-    key = lambda row: row.id  # noqa: E731
-    assert sorted(out.collect(), key=key) == sorted(events.collect(), key=key)
-
-
 def test_without_keys_rows_are_dealt_out_evenly(client: ShuffleClient, events: DataFrame) -> None:
     sizes: dict[int, int] = {}
     found = placed(client.pipeline(events).exchange(8).toDF())
@@ -245,33 +238,6 @@ def test_groups_of_a_changed_key_are_refused_and_of_an_unchanged_one_are_whole(
             split.collect()
 
 
-def test_batches_after_an_exchange_are_as_large_as_spark_makes_them(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    def sizes(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield pa.record_batch({"rows": pa.array([len(batch)])})
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "700")
-    try:
-        out = client.pipeline(spark.range(5000)).exchange(1).mapInArrow(sizes, "rows long").toDF()
-        found = [row.rows for row in out.collect()]
-        assert max(found) == 700
-        assert sum(found) == 5000
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
-def test_a_result_can_be_computed_again_until_it_is_released(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    out = client.pipeline(spark.range(50)).exchange(4, "id").toDF()
-    assert out.count() == out.count() == 50
-    client.release(out)
-    with pytest.raises(Exception, match=r"dataset .*exchange/"):
-        out.collect()
-
-
 def test_a_pipeline_without_an_exchange_is_one_pass(client: ShuffleClient, spark: SparkSession) -> None:
     out = client.pipeline(spark.range(10)).mapInArrow(same, "id long").mapInArrow(same, "id long").toDF()
     assert sorted(row.id for row in out.collect()) == list(range(10))
@@ -285,18 +251,6 @@ def test_no_rows_stay_no_rows(client: ShuffleClient, spark: SparkSession, rows: 
     out = client.pipeline(df).exchange(3, "id").applyInArrow(lambda table: table, "id long").toDF()
     assert out.collect() == []
     assert out.schema.simpleString() == "struct<id:bigint>"
-
-
-def test_encodings_that_spark_does_not_have_are_cast(client: ShuffleClient, spark: SparkSession) -> None:
-    def encode(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            names = pa.array([f"n{number % 3}" for number in batch.column("id").to_pylist()])
-            yield pa.record_batch({"id": batch.column("id"), "name": names.dictionary_encode()})
-
-    out = (
-        client.pipeline(spark.range(20)).mapInArrow(encode, "id long, name string").exchange(2, "name").toDF()
-    )
-    assert sorted((row.id, row.name) for row in out.collect()) == [(i, f"n{i % 3}") for i in range(20)]
 
 
 def test_large_var_types_are_sparks_choice_and_kept(client: ShuffleClient, spark: SparkSession) -> None:
@@ -357,21 +311,3 @@ def test_leases_are_renewed_while_the_client_lives(server: ServerProcess, spark:
         while (now := left_seconds()) <= before:
             before = now
         assert out.count() == 10
-
-
-def test_groups_of_keys_that_are_lists_are_those_of_spark(spark: SparkSession, client: ShuffleClient) -> None:
-    frame = spark.range(0, 600, 1, 3).selectExpr(
-        "id",
-        "case when id % 7 = 0 then null when id % 7 = 1 then array() "
-        "else array(if(id % 5 = 0, null, double(id % 3)), -0.0d * (id % 2), double('nan')) end as k",
-        "array(named_struct('x', array(string(id % 2)))) as j",
-    )
-
-    def count(table: pa.Table) -> pa.Table:
-        key = repr([table["k"][0].as_py(), table["j"][0].as_py()]).replace("-0.0", "0.0")
-        return pa.table({"key": [key], "rows": [table.num_rows], "ids": [sum(table["id"].to_pylist())]})
-
-    schema = "key string, rows long, ids long"
-    ours = client.pipeline(frame).exchange(5, "k", "j").applyInArrow(count, schema).toDF()
-    theirs = frame.groupBy("k", "j").applyInArrow(count, schema)
-    assert sorted(map(tuple, ours.collect())) == sorted(map(tuple, theirs.collect()))

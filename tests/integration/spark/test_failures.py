@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import DatasetDropped, FlightShuffleError, NotFound
 from spark_client import ShuffleClient
-from tests.support.failing_tasks import fails_first, first_time
+from tests.support.failing_tasks import first_time
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -28,33 +27,6 @@ SPARK_SETTINGS = {"master": "local[2, 2]"}
 
 
 # Attempts.
-
-
-@pytest.mark.parametrize("how", ["raise", "exit"])
-@pytest.mark.parametrize("side", ["map", "reduce"])
-def test_a_task_that_fails_in_mid_stream_leaves_nothing_and_its_retry_everything(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path, how: str, side: str
-) -> None:
-    df = spark.range(0, 3000, 1, 3)
-    fn = fails_first(tmp_path / "failed", how)
-    pipeline = client.pipeline(df)
-    if side == "map":
-        pipeline = pipeline.mapInArrow(fn, "id long").exchange(4, "id")
-    else:
-        # The stage that fails reads one exchange and writes another.
-        pipeline = pipeline.exchange(4, "id").mapInArrow(fn, "id long").exchange(2, "id")
-    rows = [row.id for row in pipeline.toDF().collect()]
-    assert (tmp_path / "failed").exists()
-    assert sorted(rows) == list(range(3000))
-
-
-def test_a_task_that_fails_while_its_result_is_read_is_run_again(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    fn = fails_first(tmp_path / "failed", "exit")
-    out = client.pipeline(spark.range(0, 1000, 1, 3)).exchange(4, "id").mapInArrow(fn, "id long").toDF()
-    assert sorted(row.id for row in out.collect()) == list(range(1000))
-    assert (tmp_path / "failed").exists()
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
@@ -130,41 +102,6 @@ def test_a_stage_that_is_run_again_counts_once(
 
 
 # Errors.
-
-
-def test_a_failing_function_fails_the_job_and_leaves_no_dataset(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    from pyspark.errors import PythonException
-
-    def broken(batches: Iterator[Any]) -> Iterator[Any]:
-        raise ValueError("the function is broken")
-        yield from batches
-
-    pipeline = client.pipeline(spark.range(10)).mapInArrow(broken, "id long").exchange(2, "id")
-    with pytest.raises(PythonException, match=r"(?s)the function is broken.*raised in stage 1"):
-        pipeline.toDF()
-    assert client.datasets() == []
-
-
-@pytest.mark.parametrize("side", ["map", "reduce"])
-def test_a_result_that_is_not_what_was_declared_names_stage_and_column(
-    client: ShuffleClient, spark: SparkSession, side: str
-) -> None:
-    from pyspark.errors import PythonException
-
-    def wrong(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield pa.record_batch({"id": [str(value) for value in batch.column("id").to_pylist()]})
-
-    pipeline = client.pipeline(spark.range(10))
-    pipeline = (
-        pipeline.mapInArrow(wrong, "id long").exchange(2, "id")
-        if side == "map"
-        else pipeline.exchange(2, "id").mapInArrow(wrong, "id long")
-    )
-    with pytest.raises(PythonException, match="column 'id' is string, declared is int64"):
-        pipeline.toDF().collect()
 
 
 def test_the_servers_sentence_reaches_the_user_of_spark(client: ShuffleClient, spark: SparkSession) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +12,7 @@ from spark_client import ShuffleClient
 from spark_client.changelogs import Changelog, latest
 from tests.support.exchange_rates import RATES, Orders, quote
 from tests.support.polling import eventually
-from tests.support.server_process import ROOT, ServerProcess
+from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -78,43 +75,6 @@ def test_a_batch_that_is_run_again_sees_the_version_of_its_first_run(
                 assert orders.run(client.lookup(orders.stream, "rates", "currency")) == first
     finally:
         server.close()
-
-
-# A driver that dies in its first batch, when it has the batch's rows: the offsets are written, the commit is not.
-DRIVER = """
-import os, signal, sys
-from pathlib import Path
-from spark_client import ShuffleClient
-from tests.support.exchange_rates import Orders
-from tests.support.spark_session import local_session
-
-location, directory = sys.argv[1], Path(sys.argv[2])
-with local_session() as spark, ShuffleClient(location) as client:
-    orders = Orders(spark, directory)
-
-    def die(df, number):
-        (directory / "first").write_text(repr((number, sorted(map(tuple, df.collect())))))
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    orders.run(client.lookup(orders.stream, "rates", "currency"), die)
-"""
-
-
-@pytest.mark.slow
-def test_a_batch_of_a_driver_that_was_killed_sees_the_version_of_its_first_run(
-    server: ServerProcess, client: ShuffleClient, rates: Changelog, orders: Orders, tmp_path: Path
-) -> None:
-    quote(rates, 1, EUR=1.0)
-    orders.arrive("EUR")
-    command = [sys.executable, "-c", DRIVER, server.location, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
-    quote(rates, 2, EUR=2.0)
-    orders.arrive("EUR")
-    first, second = orders.run(client.lookup(orders.stream, "rates", "currency"))
-    assert first == (0, [("EUR", 0, 1, 1.0)])
-    assert repr(first) == (tmp_path / "first").read_text()
-    assert second == (1, [("EUR", 100, 2, 2.0)])
 
 
 def test_a_function_sees_the_version_of_its_micro_batch(

@@ -81,16 +81,6 @@ def test_stages_before_and_after_an_exchange_see_what_the_filter_keeps(
     assert rows(counted.toDF()) == rows(expected)
 
 
-def test_functions_get_batches_of_the_rows_that_were_asked_for(client: ShuffleClient, lake: Path) -> None:
-    def sizes(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
-
-    found = client.scan(lake, batch_rows=64).mapInArrow(sizes, "rows long").toDF().collect()
-    assert max(row["rows"] for row in found) == 64
-    assert sum(row["rows"] for row in found) == 5000
-
-
 def test_instants_can_be_filtered_by(client: ShuffleClient, lake: Path) -> None:
     bound = pa.scalar(0, pa.timestamp("us", "UTC"))
     assert client.scan(lake, columns=["id"], filter=pc.field("at") == bound).toDF().collect() == [(0,)]
@@ -109,18 +99,6 @@ def test_a_scan_that_finds_nothing_gives_no_rows(client: ShuffleClient, lake: Pa
     scan = client.scan(lake, filter=pc.field("day") == 99)
     assert scan.toDF().collect() == []
     assert scan.mapInArrow(same, scan.leg.struct).exchange(3, "id").toDF().collect() == []
-
-
-def test_a_file_that_changes_after_the_plan_fails_the_job_with_its_name(
-    client: ShuffleClient, tmp_path: Path
-) -> None:
-    pq.write_table(pa.table({"id": range(100)}), tmp_path / "x.parquet")
-    scan = client.scan(tmp_path)
-    pq.write_table(pa.table({"id": range(99)}), tmp_path / "x.parquet")
-    with pytest.raises(PySparkException, match=r"x\.parquet has changed since the scan was planned"):
-        scan.toDF().collect()
-    with pytest.raises(PySparkException, match=r"x\.parquet has changed since the scan was planned"):
-        scan.exchange(2, "id").toDF()
 
 
 def test_an_error_of_a_file_is_said_to_be_of_what_the_stages_read(

@@ -84,12 +84,6 @@ def test_a_limit_is_exact_and_takes_only_the_partitions_that_it_needs(
         assert tasks(df) == max(1, expected)
 
 
-def test_a_reader_takes_either_lane(client: ShuffleClient, load: Read) -> None:
-    client.put("read/lanes", numbers(*range(1000)), mode="overwrite")
-    for lane in ("grpc", "bulk"):
-        assert load("read/lanes", lane=lane).count() == 1000
-
-
 def test_every_batch_is_cast_and_not_only_the_first(server: ServerProcess, load: Read) -> None:
     batches = [
         pa.record_batch(

@@ -71,28 +71,6 @@ def test_a_trigger_takes_as_many_partitions_as_fit_its_limit(
         tables.start(tables.stream("in", **given), "out4", tmp_path / "both")
 
 
-def test_a_query_may_start_with_what_comes(tables: Tables, client: ShuffleClient, tmp_path: Path) -> None:
-    append(tables, "in", 0)
-    tables.start(tables.stream("in", starting="latest"), "out", tmp_path)
-    append(tables, "in", 1)
-    tables.start(tables.stream("in", starting="latest"), "out", tmp_path)
-    assert ids(client, "out") == [1]
-
-
-def test_a_running_query_gets_what_is_appended(tables: Tables, client: ShuffleClient, tmp_path: Path) -> None:
-    append(tables, "in", 0)
-    writer = tables.stream("in").writeStream.format("flight").option("location", tables.location)
-    query = writer.option("checkpointLocation", str(tmp_path)).queryName("copy").start("out")
-    try:
-        query.processAllAvailable()
-        for start in (1, 2):
-            append(tables, "in", start)
-            query.processAllAvailable()
-        assert ids(client, "out") == [0, 1, 2]
-    finally:
-        query.stop()
-
-
 def test_a_batch_that_spark_repeats_is_published_once(
     tables: Tables, client: ShuffleClient, tmp_path: Path
 ) -> None:

@@ -88,26 +88,6 @@ def test_a_dataset_that_exists_is_an_error_or_left_alone(tables: Tables, client:
     assert ids(tables.load("e")) == [0, 1]
 
 
-def test_only_attempts_that_spark_accepted_are_published(
-    tables: Tables, client: ShuffleClient, tmp_path: Path
-) -> None:
-    def fails_once(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        yield from batches
-        if context.partitionId() == 1 and context.attemptNumber() == 0:
-            (tmp_path / "failed").touch()
-            raise RuntimeError("after all of its rows")
-
-    df = tables.spark.range(0, 400_000, 1, 3)
-    tables.save(df.mapInArrow(fails_once, "id long"), "d", "overwrite")
-    assert (tmp_path / "failed").exists()
-    assert tables.load("d").count() == 400_000
-    assert tables.load("d").distinct().count() == 400_000
-
-
 def test_a_job_that_fails_changes_nothing_and_leaves_nothing(tables: Tables, client: ShuffleClient) -> None:
     def fails(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext

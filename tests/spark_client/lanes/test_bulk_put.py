@@ -66,17 +66,6 @@ def test_a_put_asks_for_the_upgrade_and_sends_what_a_doput_would(server: RemoteS
     assert 1 in messages[0]
 
 
-def test_answers_may_come_in_any_pieces(server: RemoteServer) -> None:
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.messages()
-        for byte in committed(0) + said(b"K"):
-            side.send(bytes([byte]))
-
-    with PutSource(serve) as source, opened(server, source) as stream:
-        assert stream.commit()["committed"] is True
-
-
 def test_answers_that_came_with_the_upgrade_are_not_lost(server: RemoteServer) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED + REFUSED)

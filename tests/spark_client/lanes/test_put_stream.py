@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
 from flight_server.protocol import CreateRequest, Kind, PutCommand
-from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, InvalidRequest, NotFound
+from flight_server.protocol.errors import AlreadyExists, InvalidRequest, NotFound
 from spark_client.connection import RemoteServer, Writing
 from spark_client.lanes.put_stream import FRAME_BYTES, MAX_FRAME_BYTES, PutStream, frames
 from tests.support.polling import eventually
@@ -109,17 +109,3 @@ def test_an_unknown_generation_is_refused(server: RemoteServer) -> None:
     stale = PutCommand("s", producer=0, attempt="1", generation="0123456789abcdef")
     with pytest.raises(NotFound), PutStream(server, stale, SCHEMA) as stream:
         stream.commit()
-
-
-def test_a_server_that_is_gone_is_an_error_of_the_tree(
-    flight_server_process: Callable[..., ServerProcess],
-) -> None:
-    process = flight_server_process(http_port=0)
-    server = RemoteServer(process.location)
-    stream = PutStream(server, shuffle(server), SCHEMA)
-    stream.write(BATCH, 0)
-    process.kill()
-    with pytest.raises(FlightShuffleError), stream:
-        stream.commit()
-    server.close()
-    process.close()

@@ -161,16 +161,6 @@ def test_a_session_without_a_limit_of_rows_has_the_usual_batches(
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
-@pytest.mark.parametrize("values", [["1", "3000000000"], ["2024-05-31"], ["1.5", "2"], ["a b", "1"]])
-def test_columns_of_folders_have_sparks_types(
-    spark: SparkSession, client: ShuffleClient, tmp_path: Path, values: list[str]
-) -> None:
-    for value in values:
-        (tmp_path / f"k={value}").mkdir()
-        pq.write_table(TABLE.select(["id"]), tmp_path / f"k={value}" / "x.parquet")
-    assert schema(client.scan(tmp_path)) == spark.read.parquet(str(tmp_path)).schema.simpleString()
-
-
 def test_enums_of_parquet_are_texts_as_in_spark(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path
 ) -> None:
