@@ -12,7 +12,6 @@ Its end
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -28,29 +27,39 @@ class PersistedDataset:
     def __init__(self, is_there: Callable[[SealedDataset], bool], discard: Callable[[str], None]) -> None:
         self._is_there = is_there
         self._discard = discard
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._run: object = None
         self._sealed: SealedDataset | None = None
         self.is_dropped = False
         """For the run that has it to write: no other run will find it."""
 
-    def claim(self) -> SealedDataset | None:
-        """Wait until no run has it to write; the dataset, or None: then this run has it to write, until :meth:`end`."""
-        with contextlib.ExitStack() as held:
-            held.enter_context(self._lock)
-            if self._sealed is not None and self._is_there(self._sealed):
-                return self._sealed
-            self._sealed = None
-            held.pop_all()
-            return None
+    def claim(self, run: object) -> SealedDataset | None:
+        """Wait until no run has it to write; the dataset, or None: then this run has it to write.
 
-    def end(self, sealed: SealedDataset | None) -> None:
-        """The run that claimed it has written it; None: it has failed."""
-        self._sealed = sealed
-        self._lock.release()
+        The others wait until :meth:`end`, also after an error of this call, such as Ctrl-C in any line of it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._run is None)
+            self._run = run
+        sealed = self._sealed
+        if sealed is not None and self._is_there(sealed):
+            self.end(run, sealed)
+            return sealed
+        self._sealed = None
+        return None
+
+    def end(self, run: object, sealed: SealedDataset | None = None) -> None:
+        """The run has written it; None: it has failed. Of a run that does not have it to write, nothing changes."""
+        with self._changed:
+            if self._run is run:
+                self._sealed = sealed or self._sealed
+                self._run = None
+                self._changed.notify_all()
 
     def drop(self, *, unless: Callable[[str], bool] = lambda _: False) -> None:
         """Drop it, after a call that writes it, ``unless`` that says no. Twice is fine."""
-        with self._lock:
+        with self._changed:
+            self._changed.wait_for(lambda: self._run is None)
             sealed, self._sealed, self.is_dropped = self._sealed, None, True
         if sealed is not None and not unless(sealed.source.dataset):
             self._discard(sealed.source.dataset)
@@ -90,17 +99,6 @@ class Persisted:
         with self._lock:
             found = self._kept.get(node)
         return None if found is None else found[0]
-
-    def claim(self, node: object) -> tuple[PersistedDataset, SealedDataset | None] | None:
-        """Claim what is kept of the node, as :meth:`PersistedDataset.claim`; None if nothing is kept, also if that has
-        changed while this call waited.
-        """
-        while (found := self.find(node)) is not None:
-            sealed = found.claim()
-            if sealed is not None or not found.is_dropped:
-                return found, sealed
-            found.end(None)
-        return None
 
     def forget(self, node: object) -> None:
         """Drop the node's dataset, and keep no later one. Twice is fine."""

@@ -1,8 +1,7 @@
 """Decides the Spark jobs of a run before the first of them runs; asks neither Spark nor a server.
 
 Guarantee: each exchange that the run needs, and that is not there, is written by one job, after the jobs that write its
-inputs. After its last reader an exchange is released, unless it is persisted or the run is for it. A run that has lost
-datasets is decided again, with fewer that are there.
+inputs. After its last reader an exchange is released, unless it is persisted or the run is for it.
 
 Jobs
     The exchanges that one leg reads, of both sides of a join or of the parts of a union, are written by one job, if

@@ -65,6 +65,8 @@ class Execution:
         self._written: dict[Exchange, SealedDataset] = {}
         self._persisted: dict[Exchange, PersistedDataset | None] = {}
         self._claimed: dict[Exchange, PersistedDataset] = {}
+        self._alone: set[str] = set()
+        """The datasets that this run writes, without those that other runs may read."""
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
@@ -79,8 +81,8 @@ class Execution:
             FlightShuffleError: the server refused, or could not be reached.
             pyspark.errors.PySparkException: a job failed. After either, all datasets are dropped but persisted ones.
         """
-        self._run(exchanges(leg))
         try:
+            self._run(exchanges(leg))
             return self._inputs(leg, alone=alone)
         except BaseException:
             self.drop_all()
@@ -88,8 +90,12 @@ class Execution:
 
     def sealed(self, exchange: Exchange) -> SealedDataset:
         """Run the exchanges that this one needs, and this one; its dataset. Raises as :meth:`inputs`."""
-        self._run([exchange])
-        return self._written[exchange]
+        try:
+            self._run([exchange])
+            return self._written[exchange]
+        except BaseException:
+            self.drop_all()
+            raise
 
     @property
     def datasets(self) -> list[str]:
@@ -99,7 +105,7 @@ class Execution:
     @property
     def owned(self) -> list[str]:
         """Those of them that no other run reads."""
-        return [self._written[each].source.dataset for each in self._wanted if self._persisted[each] is None]
+        return [dataset for dataset in self.datasets if dataset in self._alone]
 
     def written(self, exchange: Exchange) -> SealedDataset:
         """The dataset of an exchange that the run is for."""
@@ -114,8 +120,8 @@ class Execution:
 
     def drop_all(self) -> None:
         """Drop the datasets of this run alone, because it has failed."""
-        for exchange in list(self._written):
-            self._drop(exchange)
+        for dataset in self._alone:
+            self._shuffles.discard(dataset)
 
     def _run(self, wanted: Iterable[Exchange]) -> None:
         self._wanted = list(dict.fromkeys(wanted))
@@ -124,26 +130,28 @@ class Execution:
             kept = {node for node, persisted in self._persisted.items() if persisted is not None}
             for job in jobs_of(self._wanted, self._written.keys(), kept):
                 self._do(job)
-        except BaseException:
-            self.drop_all()
-            raise
         finally:
             for persisted in self._claimed.values():
-                persisted.end(None)
+                persisted.end(self)
 
     def _claim(self) -> None:
         left = {*self._wanted}
         while left:
             node = max(left, key=lambda each: each.serial)
             left.remove(node)
-            if self._find(node) is not None:
-                persisted, sealed = self._shuffles.persisted.claim(node) or (None, None)
-                self._persisted[node] = persisted
+            while (persisted := self._find(node)) is not None:
+                # Before the claim, so that the run ends it in any case.
+                self._claimed[node] = persisted
+                sealed = persisted.claim(self)
                 if sealed is not None:
                     self._add(node, sealed, is_reused=True)
-                    continue
-                if persisted is not None:
-                    self._claimed[node] = persisted
+                if sealed is not None or not persisted.is_dropped:
+                    break
+                # It was unpersisted while this run waited.
+                persisted.end(self)
+                del self._claimed[node], self._persisted[node]
+            if node in self._written:
+                continue
             left.update(exchanges(node.read(lambda each: self._find(each) is not None)))
 
     def _find(self, node: Exchange) -> PersistedDataset | None:
@@ -159,7 +167,8 @@ class Execution:
             self._add(node, sealed)
             if node in self._claimed:
                 self._shuffles.results.add(sealed.source.dataset, shared=True)
-                self._claimed.pop(node).end(sealed)
+                self._claimed[node].end(self, sealed)
+                self._alone.remove(sealed.source.dataset)
         for node in job.releases:
             self._drop(node)
 
@@ -170,6 +179,7 @@ class Execution:
     def _target(self, write: ExchangeWrite) -> Target:
         exchange = write.exchange
         dataset = _dataset_name(exchange, self._token, next(self._numbers))
+        self._alone.add(dataset)
         writes = [
             _write_of(self._shuffles.server, dataset, write.exchange, *given)
             for given in self._inputs(write.leg)
@@ -210,9 +220,9 @@ class Execution:
         return Shares.equal(partition_bytes, tasks or exchange.partitions, cuts)
 
     def _drop(self, exchange: Exchange) -> None:
-        sealed = self._written.pop(exchange)
-        if self._persisted[exchange] is None:
-            self._shuffles.discard(sealed.source.dataset)
+        dataset = self._written.pop(exchange).source.dataset
+        self._shuffles.discard(dataset)
+        self._alone.remove(dataset)
 
 
 def _cuts(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> list[Cut]:

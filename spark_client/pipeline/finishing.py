@@ -92,9 +92,13 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
             last = origin
     execution = Execution(steps.shuffles, steps.spark)
     sealed = execution.sealed(last)
-    _note(steps, execution, None if part is not None and last is part.origin else last)
-    owned = sealed.source.dataset in execution.owned
-    return collected(steps.shuffles, sealed, owned=owned, node=last)
+    try:
+        _note(steps, execution, None if part is not None and last is part.origin else last)
+        owned = sealed.source.dataset in execution.owned
+        return collected(steps.shuffles, sealed, owned=owned, node=last)
+    except BaseException:
+        execution.drop_all()
+        raise
 
 
 def persist(steps: AnySteps) -> AnySteps:
@@ -134,10 +138,10 @@ def _run_to_frame(steps: Steps) -> tuple[DataFrame, Execution, object]:
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
     inputs = execution.inputs(steps.leg, alone=alone)
-    seconds = FrameSeconds(steps.spark)
-    _note(steps, execution, seconds=seconds)
-    datasets = execution.datasets
     try:
+        seconds = FrameSeconds(steps.spark)
+        _note(steps, execution, seconds=seconds)
+        datasets = execution.datasets
         parts = [_frame(steps, *given, datasets, seconds.counter) for given in inputs]
         frame = reduce(DataFrame.unionAll, parts)
     except BaseException:

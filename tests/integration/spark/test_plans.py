@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.jobs import PersistedDataset, shares, skew
+from spark_client.jobs import shares, skew
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -224,31 +224,6 @@ def test_what_is_persisted_in_a_scope_ends_with_it(spark: SparkSession, client: 
     assert total.value == 200
     second.unpersist()
     exchanged.unpersist()
-
-
-def test_an_exchange_that_was_unpersisted_while_a_run_waited_for_it_ends_with_the_run(
-    spark: SparkSession, client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exchanged, total = counted(spark, client)
-    claim = PersistedDataset.claim
-
-    def claimed_after(persisted: PersistedDataset) -> Any:
-        monkeypatch.setattr(PersistedDataset, "claim", claim)
-        exchanged.unpersist()
-        return claim(persisted)
-
-    runs: list[Callable[[], object]] = [
-        lambda: exchanged.collect().read_all(),
-        lambda: client.release(exchanged.toDF()),
-        exchanged.count,
-        lambda: exchanged.exchange(2).collect().read_all(),
-    ]
-    for number, run in enumerate(runs, 1):
-        exchanged.persist()
-        monkeypatch.setattr(PersistedDataset, "claim", claimed_after)
-        run()
-        assert total.value == 100 * number
-        assert client.datasets() == []
 
 
 def jobs_of(spark: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -16,7 +16,10 @@ from pyspark.errors import PySparkException
 from flight_server.protocol.errors import InvalidRequest, Unavailable
 from spark_client import Pipeline, ShuffleClient, Timeouts
 from spark_client.connection import EmbeddedEnded
+from spark_client.jobs import PersistedDataset
+from spark_client.jobs.results import Results
 from spark_client.jobs.session_facts import explained
+from spark_client.pipeline import finishing
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -131,6 +134,63 @@ def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_we
     eventually(left, 0)
     assert client._owned().results._datasets == client._owned().results._shared == set()
     assert not client._owned().results._made
+
+
+def test_an_exchange_that_was_unpersisted_while_a_run_waited_for_it_ends_with_the_run(
+    client: ShuffleClient, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanged = client.pipeline(spark.range(100)).exchange(2, "id")
+    claim = PersistedDataset.claim
+
+    def claimed_after(persisted: PersistedDataset, run: object) -> Any:
+        monkeypatch.setattr(PersistedDataset, "claim", claim)
+        exchanged.unpersist()
+        return claim(persisted, run)
+
+    runs: list[Callable[[], object]] = [
+        lambda: exchanged.collect().read_all(),
+        lambda: client.release(exchanged.toDF()),
+        exchanged.count,
+        lambda: exchanged.exchange(2).collect().read_all(),
+    ]
+    for run in runs:
+        exchanged.persist()
+        monkeypatch.setattr(PersistedDataset, "claim", claimed_after)
+        run()
+        assert PersistedDataset.claim is claim
+        assert client.datasets() == []
+
+
+@pytest.mark.parametrize(
+    ("place", "kept"),
+    [
+        ((PersistedDataset, "claim"), 0),
+        ((Results, "add"), 0),
+        ((finishing, "FrameSeconds"), 1),
+        ((finishing, "collected"), 1),
+    ],
+)
+def test_a_ctrl_c_between_jobs_leaves_nothing_and_no_run_waits(
+    client: ShuffleClient,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[Any, str],
+    kept: int,
+) -> None:
+    exchanged = client.pipeline(spark.range(100)).exchange(2, "id").persist()
+    after = exchanged.mapInArrow(same, "id long").exchange(2)
+    called = getattr(*place)
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        called(*arguments, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*place, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        (after.collect if place[1] == "collected" else after.toDF)()
+    eventually(lambda: len(client.datasets("exchange/")), kept)
+    exchanged.unpersist()
+    assert client.datasets() == []
 
 
 def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(

@@ -11,6 +11,7 @@ import pytest
 from flight_server.protocol import Unavailable
 from spark_client.jobs import PersistedDataset
 
+RUN = object()
 SEALED: Any = SimpleNamespace(source=SimpleNamespace(dataset="d"))
 
 
@@ -43,10 +44,10 @@ def test_a_second_run_gets_what_the_first_has_written_or_writes_it_if_that_has_f
     persisted: PersistedDataset, first: Any
 ) -> None:
     found: list[Any] = []
-    assert persisted.claim() is None
-    second = threading.Thread(target=lambda: found.append(persisted.claim()))
+    assert persisted.claim(RUN) is None
+    second = threading.Thread(target=lambda: found.append(persisted.claim(RUN)))
     second.start()
-    persisted.end(first)
+    persisted.end(RUN, first)
     second.join()
     assert found == [first]
 
@@ -54,23 +55,27 @@ def test_a_second_run_gets_what_the_first_has_written_or_writes_it_if_that_has_f
 def test_a_dataset_that_the_server_has_lost_is_written_again(
     persisted: PersistedDataset, server: Server
 ) -> None:
-    assert persisted.claim() is None
-    persisted.end(SEALED)
-    assert [persisted.claim(), persisted.claim()] == [SEALED, SEALED]
+    assert persisted.claim(RUN) is None
+    persisted.end(RUN, SEALED)
+    assert [persisted.claim(RUN), persisted.claim(RUN)] == [SEALED, SEALED]
     server.is_up = False
     with pytest.raises(Unavailable):
-        persisted.claim()
+        persisted.claim(RUN)
+    persisted.end(object())
+    persisted.end(RUN)
+    server.is_up = True
+    assert persisted.claim(RUN) == SEALED, "what is there stays"
     server.is_up, server.is_there = True, False
-    assert persisted.claim() is None
-    persisted.end(None)
+    assert persisted.claim(RUN) is None
+    persisted.end(RUN)
     persisted.drop()
     assert server.dropped == []
 
 
 def test_what_was_written_is_dropped_once(persisted: PersistedDataset, server: Server) -> None:
-    assert persisted.claim() is None
-    persisted.end(SEALED)
+    assert persisted.claim(RUN) is None
+    persisted.end(RUN, SEALED)
     persisted.drop()
     persisted.drop()
     assert server.dropped == ["d"]
-    assert persisted.claim() is None
+    assert persisted.claim(RUN) is None
