@@ -9,7 +9,7 @@ Format
     own: when its list is split, they move without being read.
 
 Memory
-    Rows are written in portions of a third of the budget. While one is written: a copy of it in the order of its
+    Rows are written in portions of a quarter of the budget. While one is written: a copy of it in the order of its
     lists, which takes the place of the given batches one by one, and one extent. An extent has at most 1/32 of the
     budget, or one row. The dictionaries of the last extent stay.
 """
@@ -49,7 +49,7 @@ Hashed = tuple[pa.RecordBatch, NDArray[np.uint64]]
 _BITS = 6
 _EXTENTS = 32
 """Of the budget: the largest ones."""
-_PORTIONS = 3
+_PORTIONS = 4
 """Of the budget: the rows that are written at once."""
 _FREQUENT = 8
 """A hash that one of so many rows has gets extents of its own."""

@@ -12,7 +12,7 @@ How
     larger list is split again, by the first bits in which its hashes differ.
 
 Memory
-    While rows are gathered and written: the budget, a third of it for the copies that are written, and the largest
+    While rows are gathered and written: the budget, a quarter of it for the copies that are written, and the largest
     batch once more; the given rows are released on the way. While windows are read: half of the budget.
     ``ROW_BYTES`` for each row and dictionaries are included, once for rows that were written together. A list with few
     rows and large dictionaries is not split, and may take more.
