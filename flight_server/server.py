@@ -34,7 +34,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import structlog
@@ -82,6 +82,7 @@ class Server:
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
         self._grace_seconds = 0.0
+        self._port, self._http_port = settings.port, settings.http_port
         self._heap = Heap(self.catalogue.budget.memory, tuned=tuned)
         # Stops the parts that exist, the last one started first.
         self._parts = AsyncExitStack()
@@ -94,6 +95,18 @@ class Server:
     def location(self) -> str:
         assert self.node.locations.grpc is not None
         return self.node.locations.grpc
+
+    def facts(self) -> dict[str, Any]:
+        """Its ports, locations, limit and directory, for who waits for its start."""
+        locations = self.node.locations
+        return {
+            "location": self.location,
+            "http": locations.http,
+            "port": self._port,
+            "http_port": self._http_port,
+            "memory_limit_bytes": int(self.settings.memory_limit),
+            "data_dir": str(self.catalogue.disk.data_dir),
+        }
 
     async def start(self) -> None:
         """Start every part; after an error no part runs.
@@ -122,13 +135,13 @@ class Server:
         self._grpc.add_generic_rpc_handlers((self.node.flight_service().handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.offer(self._grpc, SERVICE)
-        port = self._listen()
+        self._port = self._listen()
         scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
-        self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
+        self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{self._port}"
         if settings.http_port >= 0:
-            port = await self._http.start(settings.host, settings.http_port, self._tls())
+            self._http_port = await self._http.start(settings.host, settings.http_port, self._tls())
             scheme = "https" if settings.tls_cert is not None else "http"
-            self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
+            self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{self._http_port}"
         await self._grpc.start()
         for kind in self.node.kinds.values():
             await kind.start(self.node.background, HOUSEKEEPING_SECONDS)
@@ -187,7 +200,7 @@ class Server:
         disk = self.catalogue.budget.disk
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
-            disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
+            disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE) // self.settings.workers
         if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
 

@@ -4,8 +4,8 @@ from .aggregate_stage import FinalStage, MergeStage, PartialStage
 from .asof_stage import AsofStage
 from .expression_stages import FilterStage, SelectStage, evaluate
 from .group_stage import CogroupStage, GroupStage
-from .key_groups import GroupedSide
 from .join_stage import JoinStage
+from .key_groups import GroupedSide
 from .limits import NO_LIMITS, BatchLimits
 from .map_stage import MapStage
 from .one_pass import Both, Pass, Stage, run
