@@ -252,6 +252,12 @@ class Settings(BaseSettings):
         False, description="end when standard input ends, for a server that another program starts"
     )
 
+    exit_with_process: int | None = Field(
+        None,
+        gt=0,
+        description="drain when the process of this number ends, for a server that runs beside it",
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -26,6 +26,7 @@ HTTP/2 settings
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
@@ -158,6 +159,8 @@ class Server:
             loop.add_signal_handler(number, self.node.drain_requested.set)
         if self.settings.exit_with_parent:
             self.node.background.keep(self._watch_parent, "parent")
+        if self.settings.exit_with_process is not None:
+            self.node.background.keep(self._watch_process, "process")
         try:
             await self.node.drain_requested.wait()
         finally:
@@ -316,6 +319,20 @@ class Server:
             await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
             while await reader.read(4096):
                 pass
+        self.node.drain_requested.set()
+
+    async def _watch_process(self) -> None:
+        """Drain when the process ends, or has ended."""
+        with suppress(ProcessLookupError):
+            assert self.settings.exit_with_process is not None
+            process = os.pidfd_open(self.settings.exit_with_process)
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(process, ended.set)
+            try:
+                await ended.wait()
+            finally:
+                loop.remove_reader(process)
+                os.close(process)
         self.node.drain_requested.set()
 
 
