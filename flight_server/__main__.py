@@ -8,6 +8,7 @@ import logging
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from flight_server.memory import allocator
 from flight_server.options import options_of_settings
 from flight_server.server import Server
 from flight_server.storage import DataDirUnusable
+from flight_server.supervisor import Supervisor
 
 _EXIT_USAGE = 2
 
@@ -38,6 +40,7 @@ def _configure_logs(settings: config.Settings) -> None:
         )
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
@@ -48,24 +51,19 @@ def _configure_logs(settings: config.Settings) -> None:
     )
 
 
-def _announce(server: Server) -> None:
-    ready = {
-        "event": "ready",
-        "location": server.location,
-        "http": server.node.locations.http,
-        "memory_limit_bytes": int(server.settings.memory_limit),
-        "data_dir": str(server.catalogue.disk.data_dir),
-    }
-    if server.settings.log_format == "json":
-        line = json.dumps(ready)
+def _announce(ready: list[dict[str, Any]], log_format: str) -> None:
+    """Print the ready line: of one server, or of all workers."""
+    first = ready[0]
+    if log_format == "json":
+        facts = {name: first[name] for name in ("location", "http", "memory_limit_bytes", "data_dir")}
+        line = json.dumps({"event": "ready", **facts, "locations": [each["location"] for each in ready]})
     else:
-        line = f"flight-server is ready at {server.location}"
-        if server.node.locations.http:
-            line += f" and {server.node.locations.http}"
+        every = " and ".join(each[name] for each in ready for name in ("location", "http") if each[name])
+        line = f"flight-server is ready at {every}"
     print(line, flush=True)  # noqa: T201  # the one line on standard output that a parent waits for
 
 
-async def _serve(settings: config.Settings, *, tuned: bool) -> None:
+async def _serve(settings: config.Settings, announce: Callable[[Server], None], *, tuned: bool) -> None:
     server = Server(settings, tuned=tuned)
     for number in (signal.SIGTERM, signal.SIGINT):
         # Before the start: a signal ends the server cleanly before the ready line, too.
@@ -75,8 +73,22 @@ async def _serve(settings: config.Settings, *, tuned: bool) -> None:
     except BaseException:
         await server.stop()
         raise
-    _announce(server)
+    announce(server)
     await server.run()
+
+
+def _serve_one(settings: config.Settings, announce: Callable[[Server], None]) -> int:
+    """Serve in this process until the server has drained; the exit code."""
+    _configure_logs(settings)
+    tuned = allocator.tune(int(settings.memory_limit))
+    try:
+        shorten_pauses()
+        uvloop.run(_serve(settings, announce, tuned=tuned))
+    except DataDirUnusable as error:
+        return _say(_EXIT_USAGE, f"--data-dir: {error}")
+    except OSError as error:
+        return _say(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    return 0
 
 
 @options_of_settings
@@ -86,19 +98,16 @@ def serve(config_file: Path | None, **given: Any) -> None:
     try:
         settings = config.load(given, config_file)
         _check_tls(settings)
+        if settings.workers > 1:
+            _configure_logs(settings)
+            supervisor = Supervisor(settings, _serve_one, lambda ready: _announce(ready, settings.log_format))
     except ValidationError as error:
-        raise _ended(_EXIT_USAGE, *config.explained(error)) from None
+        raise typer.Exit(_say(_EXIT_USAGE, *config.explained(error))) from None
     except (OSError, ValueError) as error:
-        raise _ended(_EXIT_USAGE, str(error)) from None
-    _configure_logs(settings)
-    tuned = allocator.tune(int(settings.memory_limit))
-    try:
-        shorten_pauses()
-        uvloop.run(_serve(settings, tuned=tuned))
-    except DataDirUnusable as error:
-        raise _ended(_EXIT_USAGE, f"--data-dir: {error}") from None
-    except OSError as error:
-        raise _ended(1, f"{error.filename}: {error.strerror}" if error.filename else str(error)) from None
+        raise typer.Exit(_say(_EXIT_USAGE, str(error))) from None
+    if settings.workers > 1:
+        raise typer.Exit(supervisor.run())
+    raise typer.Exit(_serve_one(settings, lambda server: _announce([server.facts()], settings.log_format)))
 
 
 def _check_tls(settings: config.Settings) -> None:
@@ -122,10 +131,11 @@ def _check_tls(settings: config.Settings) -> None:
         ) from None
 
 
-def _ended(code: int, *sentences: str) -> typer.Exit:
+def _say(code: int, *sentences: str) -> int:
+    """Print why the process ends; its exit code."""
     for sentence in sentences:
         typer.echo(f"flight-server: {' '.join(sentence.split())}", err=True)
-    return typer.Exit(code)
+    return code
 
 
 def main() -> None:

@@ -105,6 +105,13 @@ class Settings(BaseSettings):
         description="HTTP port of the bulk lane, the metrics and the dashboard; 0 takes any free one. -1 turns "
         "HTTP off: then all data takes gRPC, which costs more CPU time",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="servers on this machine, each a process with ports of its own (the next free pairs after "
+        "--port and --http-port) and an equal share of the memory and disk limits: one for about four cores",
+    )
     advertise_host: str | None = Field(
         None,
         description="the host name by which clients reach this server, where it is not the one that they ask "
@@ -289,18 +296,30 @@ class Settings(BaseSettings):
         False, description="end when standard input ends, for a server that another program starts"
     )
 
+    exit_with_process: int | None = Field(
+        None,
+        gt=0,
+        description="drain when the process of this number ends, for a server that runs beside it",
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key go together")
-        if self.max_message is not None and self.max_message > self.memory_limit // 8:
+        memory_limit = self.memory_limit // self.workers
+        if memory_limit < MIN_MEMORY_LIMIT_BYTES:
             raise ValueError(
-                f"--max-message {self.max_message} is more than 1/8 of --memory-limit {self.memory_limit}: "
+                f"--memory-limit {self.memory_limit} is too small for {self.workers} --workers: each needs "
+                f"{MIN_MEMORY_LIMIT_BYTES}"
+            )
+        if self.max_message is not None and self.max_message > memory_limit // 8:
+            raise ValueError(
+                f"--max-message {self.max_message} is more than 1/8 of --memory-limit {memory_limit}: "
                 "such a message could not be sent within the limit"
             )
-        if self.max_schema is not None and self.max_schema > self.memory_limit // 16:
+        if self.max_schema is not None and self.max_schema > memory_limit // 16:
             raise ValueError(
-                f"--max-schema {self.max_schema} is more than 1/16 of --memory-limit {self.memory_limit}: "
+                f"--max-schema {self.max_schema} is more than 1/16 of --memory-limit {memory_limit}: "
                 "such a schema could not be held within the limit"
             )
         return self

@@ -26,6 +26,7 @@ HTTP/2 settings
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
@@ -34,7 +35,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import structlog
@@ -80,6 +81,7 @@ class Server:
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
         self._grace_seconds = 0.0
+        self._port, self._http_port = settings.port, settings.http_port
         self._heap = Heap(self.catalogue.budget.memory, tuned=tuned)
         # Stops the parts that exist, the last one started first.
         self._parts = AsyncExitStack()
@@ -92,6 +94,18 @@ class Server:
     def location(self) -> str:
         assert self.node.locations.grpc is not None
         return self.node.locations.grpc
+
+    def facts(self) -> dict[str, Any]:
+        """Its ports, locations, limit and directory, for who waits for its start."""
+        locations = self.node.locations
+        return {
+            "location": self.location,
+            "http": locations.http,
+            "port": self._port,
+            "http_port": self._http_port,
+            "memory_limit_bytes": int(self.settings.memory_limit),
+            "data_dir": str(self.catalogue.disk.data_dir),
+        }
 
     async def start(self) -> None:
         """Start every part; after an error no part runs. Raises OSError: the address cannot be bound, or the data
@@ -118,13 +132,13 @@ class Server:
         self._grpc.add_generic_rpc_handlers((self.node.flight_service().handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.offer(self._grpc, SERVICE)
-        port = self._listen()
+        self._port = self._listen()
         scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
-        self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
+        self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{self._port}"
         if settings.http_port >= 0:
-            port = await self._http.start(settings.host, settings.http_port, self._tls())
+            self._http_port = await self._http.start(settings.host, settings.http_port, self._tls())
             scheme = "https" if settings.tls_cert is not None else "http"
-            self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
+            self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{self._http_port}"
         await self._grpc.start()
         for kind in self.node.kinds.values():
             await kind.start(self.node.background, HOUSEKEEPING_SECONDS)
@@ -141,6 +155,8 @@ class Server:
             loop.add_signal_handler(number, self.node.drain_requested.set)
         if self.settings.exit_with_parent:
             self.node.background.keep(self._watch_parent, "parent")
+        if self.settings.exit_with_process is not None:
+            self.node.background.keep(self._watch_process, "process")
         try:
             await self.node.drain_requested.wait()
         finally:
@@ -183,7 +199,7 @@ class Server:
         disk = self.catalogue.budget.disk
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
-            disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
+            disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE) // self.settings.workers
         if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
 
@@ -299,6 +315,20 @@ class Server:
             await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
             while await reader.read(4096):
                 pass
+        self.node.drain_requested.set()
+
+    async def _watch_process(self) -> None:
+        """Drain when the process ends, or has ended."""
+        with suppress(ProcessLookupError):
+            assert self.settings.exit_with_process is not None
+            process = os.pidfd_open(self.settings.exit_with_process)
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(process, ended.set)
+            try:
+                await ended.wait()
+            finally:
+                loop.remove_reader(process)
+                os.close(process)
         self.node.drain_requested.set()
 
 

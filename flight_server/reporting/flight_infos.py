@@ -45,6 +45,8 @@ class Locations:
 
     grpc: str | None = None
     http: str | None = None
+    servers: list[str] | None = None
+    """All workers of this server's supervisor."""
 
     @property
     def known(self) -> list[str]:

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -131,7 +132,7 @@ def start(**options: Any) -> Embedded:
             options["config"] = Path(private, "token.toml")
             options["config"].write_text(f"token = {json.dumps(str(token))}\n")
         process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
-            [sys.executable, "-m", PROGRAM, *_flags(given | options)],
+            [sys.executable, "-m", PROGRAM, *flags(given | options)],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -177,17 +178,18 @@ def _run(code: str) -> str:
     return done.stdout
 
 
-def _flags(options: dict[str, Any]) -> list[str]:
-    flags: list[str] = []
+def flags(options: Mapping[str, Any]) -> list[str]:
+    """The command line of a server with these options; see :func:`start`."""
+    found: list[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
-            flags.append(flag)
+            found.append(flag)
         elif value is not None and value is not False:
             for each in value if isinstance(value, list | tuple) else [value]:
                 # Paths are relative to this process, and the server runs in another directory.
-                flags += [flag, str(Path(each).resolve() if name in _PATHS else each)]
-    return flags
+                found += [flag, str(Path(each).resolve() if name in _PATHS else each)]
+    return found
 
 
 def _ready_line(line: str) -> dict[str, Any]:

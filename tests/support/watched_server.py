@@ -179,11 +179,11 @@ def main() -> None:
     watcher = Watcher(Path(os.environ[DIRECTORY], f"{os.getpid()}.json"))
     announce = command._announce
 
-    def announced(server: Any) -> None:
-        announce(server)
+    def announced(*arguments: Any) -> None:
+        announce(*arguments)
         watcher.start()
 
-    command._announce = announced
+    setattr(command, "_announce", announced)  # noqa: B010  # mypy wants the same parameters
     uvloop.run = partial(uvloop.run, loop_factory=partial(WatchedLoop, watcher))
     try:
         command.main()

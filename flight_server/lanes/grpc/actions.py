@@ -158,7 +158,9 @@ class Actions:
 
     async def _locations(self, body: bytes) -> bytes:
         _no_arguments(body, "locations")
-        return dump_json({"locations": self._lanes.known, "put_locations": self._lanes.puts})
+        lanes = self._lanes
+        servers = lanes.servers or list(filter(None, [lanes.grpc]))
+        return dump_json({"locations": lanes.known, "put_locations": lanes.puts, "servers": servers})
 
     async def _drain(self, body: bytes) -> bytes:
         _no_arguments(body, "drain")

@@ -1,0 +1,284 @@
+"""A server in each executor, started by the first task that asks for it and found by all others.
+
+Guarantee: for one :class:`ExecutorServers` an executor has at most one server, which listens on the address by which
+this host reaches the driver, demands the token, and ends with the executor's JVM. It survives the Python worker that
+started it: it has a session of its own, and Spark's Python daemon signals its own group only.
+
+Who finds whom
+    Tasks of one executor share its block manager's directories (``SPARK_LOCAL_DIRS``). In the first of them is a folder
+    for the application's servers: the file ``lock``, which a task holds while it looks and starts, ``server.json``
+    (location, HTTP location, process and the start of it), the server's ``log``, and its temporary data directory.
+    Spark removes the directories with the executor.
+
+What an executor needs
+    The package with its server (``flight-shuffle[server]``), in the Python that runs the tasks; memory beyond the
+    JVM's heap and the Python workers (``spark.executor.memoryOverhead``); no limit on the address space below 2 GiB.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flight_server.protocol import InvalidRequest, Unavailable
+from spark_client.connection.embedded import flags
+
+START_SECONDS = 60.0
+ADDRESS_SPACE_BYTES = 2 << 30
+"""An idle server needs 0.45 GB of address space, a busy one what its threads and buffers map."""
+_NEEDED = (
+    "aiohttp",
+    "grpc",
+    "grpc_health",
+    "grpc_reflection",
+    "prometheus_client",
+    "pydantic_settings",
+    "structlog",
+    "typer",
+    "uvloop",
+)
+"""The modules of the extra ``server``."""
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class ExecutorServer:
+    """An executor's server: where it listens, and its process with the clock tick of its start."""
+
+    location: str
+    http: str | None
+    pid: int
+    started: int
+
+    @property
+    def alive(self) -> bool:
+        return _start_of(self.pid) == self.started
+
+
+@dataclass(frozen=True)
+class ExecutorServers:
+    """The servers of one application's executors; pickled into its tasks.
+
+    Args:
+        token: every call to these servers must carry it. It is random, and known to the application's tasks only.
+        driver: a host and a port of the driver: a server listens on the address by which its host reaches it.
+        options: of the server, as for ``ShuffleClient.embedded``.
+        scratch_dirs: where servers keep data that memory has no room for; empty for Spark's local directories.
+    """
+
+    token: str = field(repr=False)
+    driver: tuple[str, int]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    scratch_dirs: tuple[str, ...] = ()
+
+    def here(self) -> ExecutorServer:
+        """The server of the executor whose task calls; starts it if it does not run. Blocks for a second then.
+
+        Raises:
+            InvalidRequest: no Spark executor runs this process; or its Python lacks packages, or its address space is
+                limited too tightly: the message says what to change.
+            Unavailable: the server has ended, or does not serve within ``START_SECONDS``; with its last lines.
+        """
+        known = _known.get(self.token)
+        if known is not None and known.alive:
+            return known
+        local_dirs = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
+        if not local_dirs:
+            raise InvalidRequest(
+                "this process is no Python worker of a Spark executor (SPARK_LOCAL_DIRS is not set): servers in "
+                "executors are started by tasks"
+            )
+        name = hashlib.sha256(self.token.encode()).hexdigest()[:16]
+        folder = Path(local_dirs[0], f"flight-shuffle-{name}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with _locked(folder / "lock"):
+            running = _read(folder / "server.json")
+            if running is None or not running.alive:
+                running = self._start(folder, Path((self.scratch_dirs or local_dirs)[0]))
+        _known[self.token] = running
+        return running
+
+    def _start(self, folder: Path, scratch: Path) -> ExecutorServer:
+        _check_address_space()
+        _check_packages()
+        config = folder / "token.toml"
+        _write_private(config, f"token = {json.dumps(self.token)}\n")
+        given = {
+            "host": _own_address(self.driver),
+            "port": 0,
+            "http_port": 0,
+            "log_format": "json",
+            "config": config,
+            "exit_with_process": executor_process(),
+        }
+        log = folder / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(  # noqa: S603 - our own module with the application's own options
+                [sys.executable, "-m", "flight_server", *flags(given | dict(self.options))],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths()), "TMPDIR": str(scratch)},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            ready = _wait_until_ready(process, log)
+            running = ExecutorServer(
+                ready["location"], ready["http"], process.pid, _start_of(process.pid) or 0
+            )
+            _write_private(folder / "server.json", json.dumps(vars(running)))
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        _started.append(process)
+        return running
+
+
+def executor_process() -> int:
+    """The JVM that this process descends from: its executor, or the driver in local mode.
+
+    Raises:
+        InvalidRequest: there is none.
+    """
+    pid = os.getpid()
+    while (pid := _parent(pid)) > 0:
+        if _name(pid) == "java":
+            return pid
+    raise InvalidRequest(
+        "no JVM is among the parents of this process: servers in executors are started by Spark's tasks"
+    )
+
+
+_known: dict[str, ExecutorServer] = {}
+"""This process's executor's server, by its token."""
+_started: list[subprocess.Popen[bytes]] = []
+"""Servers that this process has started: Python complains of a child that runs and has no object."""
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(path: Path) -> ExecutorServer | None:
+    try:
+        return ExecutorServer(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None  # none was started yet
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file for this user, whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    unfinished.rename(path)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        ended = process.poll() is not None
+        lines = log.read_text(errors="replace").splitlines()
+        for line in lines:
+            with suppress(ValueError):
+                said = json.loads(line)
+                if isinstance(said, dict) and said.get("event") == "ready":
+                    return said
+        if ended or time.monotonic() > deadline:
+            how = (
+                f"ended with code {process.returncode}"
+                if ended
+                else f"was not ready within {START_SECONDS:g} s"
+            )
+            last = " | ".join(lines[-_TAIL_LINES:]) or "nothing"
+            raise Unavailable(
+                f"the server of the executor on {socket.gethostname()} {how}; it wrote last: {last}"
+            )
+        time.sleep(0.02)
+
+
+def _check_address_space() -> None:
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if limit_bytes != resource.RLIM_INFINITY and limit_bytes < ADDRESS_SPACE_BYTES:
+        raise InvalidRequest(
+            f"the Python workers of this executor have an address space of {limit_bytes >> 20} MiB "
+            "(spark.executor.pyspark.memory), which a server that they start inherits, and it needs "
+            f"{ADDRESS_SPACE_BYTES >> 20} MiB: leave spark.executor.pyspark.memory out, or raise it"
+        )
+
+
+def _check_packages() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    where = f"the Python of this executor ({sys.executable} on {socket.gethostname()})"
+    if missing:
+        raise InvalidRequest(
+            f"{where} cannot run a server: it has no {', '.join(missing)}. Put `pip install 'flight-shuffle[server]'` "
+            "into the executors' image, or give an environment that has it with spark.archives=env.tar.gz#env and "
+            "PYSPARK_PYTHON=./env/bin/python (venv-pack makes it); or name a server that runs elsewhere"
+        )
+
+
+def _paths() -> list[str]:
+    """Where this process finds modules, without the zip that ``ship`` sends, which has no server."""
+    found = [each for each in sys.path if each and not _is_client(each)]
+    return [str(Path(each).resolve()) for each in found]
+
+
+def _is_client(path: str) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    return "flight_server/__init__.py" in names and "flight_server/__main__.py" not in names
+
+
+def _own_address(peer: tuple[str, int]) -> str:
+    """The address of this host on the way to a peer; nothing is sent."""
+    family, kind, protocol, _, address = socket.getaddrinfo(*peer, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def _name(pid: int) -> str:
+    return _stat(pid)[0]
+
+
+def _parent(pid: int) -> int:
+    return int(_stat(pid)[2])
+
+
+def _start_of(pid: int) -> int | None:
+    """The clock tick of a process's start; None if it has ended, also while its parent has not waited for it."""
+    try:
+        fields = _stat(pid)
+    except OSError:
+        return None
+    return None if fields[1] == "Z" else int(fields[20])
+
+
+def _stat(pid: int) -> list[str]:
+    """The name, state, parent and further fields of /proc/PID/stat; the start is the 21st."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :]
+    return [name, *rest.split()]

@@ -1,0 +1,205 @@
+"""``--workers``: several servers under one supervisor, as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from flight_server.config import load
+from flight_server.protocol import dump_json, parse_json
+from flight_server.storage import MARKER_NAME
+from flight_server.supervisor import shares
+from tests.support.server_process import ServerProcess
+
+COMMAND = (sys.executable, "-m", "flight_server")
+ROWS = pa.table({"n": [1, 2, 3]})
+DEADLINE_SECONDS = 60.0
+
+Start = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[ServerProcess] = []
+
+    def start(**options: Any) -> ServerProcess:
+        started.append(ServerProcess.start(command=COMMAND, **{"workers": 2, **options}))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def asked(location: str, action: str, **body: Any) -> dict[str, Any]:
+    with flight.connect(location) as client:
+        (answer,) = client.do_action(flight.Action(action, dump_json(body) if body else b""))
+        return parse_json(answer.body.to_pybytes(), action)
+
+
+def put_durable(location: str, name: str) -> None:
+    asked(location, "create", dataset=name, durable=True)
+    with flight.connect(location) as client:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path(name, "0"), ROWS.schema)
+        writer.write_table(ROWS)
+        writer.close()
+
+
+def get(location: str, name: str) -> pa.Table:
+    with flight.connect(location) as client:
+        (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_path(name)).endpoints
+        return client.do_get(endpoint.ticket).read_all()
+
+
+def workers(supervisor: ServerProcess) -> list[int]:
+    """The processes of the workers, oldest first."""
+    found = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text(encoding="ascii")
+    return sorted(int(each) for each in found.split())
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def answers(location: str) -> bool:
+    try:
+        return bool(asked(location, "locations"))
+    except flight.FlightUnavailableError:
+        return False
+
+
+def test_the_ready_line_and_each_worker_list_all_of_them(start: Start) -> None:
+    supervisor = start(workers=3, memory_limit="192MiB")
+    locations = supervisor.ready["locations"]
+    assert len(set(locations)) == 3
+    for location in locations:
+        assert asked(location, "locations")["servers"] == locations
+        assert asked(location, "statistics")["memory"]["limit_bytes"] == 64 << 20
+    assert supervisor.terminate() == 0
+
+
+def test_one_server_lists_itself(start: Start) -> None:
+    server = start(workers=1)
+    assert server.ready["locations"] == [server.location]
+    assert asked(server.location, "locations")["servers"] == [server.location]
+
+
+def test_a_worker_that_is_killed_comes_back_at_its_address_with_what_was_durable(
+    start: Start, tmp_path: Path
+) -> None:
+    supervisor = start(data_dir=tmp_path / "data")
+    locations = supervisor.ready["locations"]
+    for location in locations:
+        put_durable(location, f"of-{urlsplit(location).port}")
+    for pid in workers(supervisor):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: len(supervisor.events("worker_ended")) == 2 and all(map(answers, locations)))
+    for location in locations:
+        assert get(location, f"of-{urlsplit(location).port}") == ROWS
+        assert asked(location, "locations")["servers"] == locations
+    assert supervisor.terminate() == 0
+
+
+def test_a_worker_that_was_drained_stays_away(start: Start) -> None:
+    supervisor = start()
+    first, second = supervisor.ready["locations"]
+    asked(first, "drain")
+    wait_for(lambda: asked(second, "locations")["servers"] == [second])
+    asked(second, "drain")
+    assert supervisor.wait() == 0
+
+
+def test_the_workers_end_when_the_supervisor_is_killed(start: Start) -> None:
+    supervisor = start()
+    pids = [os.pidfd_open(pid) for pid in workers(supervisor)]
+    supervisor.kill()
+    wait_for(lambda: all(map(has_ended, pids)))
+    for each in pids:
+        os.close(each)
+
+
+def has_ended(pidfd: int) -> bool:
+    try:
+        signal.pidfd_send_signal(pidfd, 0)  # whether it is there
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_it_ends_with_its_parent_when_it_is_told_to(start: Start) -> None:
+    supervisor = start()
+    assert supervisor.process.stdin is not None
+    supervisor.process.stdin.close()
+    assert supervisor.wait() == 0
+
+
+def test_where_a_worker_cannot_start_none_runs_and_the_reason_is_said(tmp_path: Path) -> None:
+    (tmp_path / "data" / "worker-1").mkdir(parents=True)
+    (tmp_path / "data" / "worker-1" / "other").touch()
+    ended = in_vain("--workers", "2", "--data-dir", str(tmp_path / "data"))
+    assert ended.returncode == 2
+    assert "worker-1" in ended.stderr
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "count", "words"),
+    [
+        (["worker-0", "worker-1", "worker-2"], 2, "has data of 3 workers"),
+        ([MARKER_NAME], 2, "of one server"),
+    ],
+)
+def test_a_data_directory_of_other_servers_is_refused(
+    tmp_path: Path, before: list[str], count: int, words: str
+) -> None:
+    for name in before:
+        (tmp_path / name).mkdir()
+    ended = in_vain("--workers", str(count), "--data-dir", str(tmp_path))
+    assert ended.returncode == 2
+    assert words in ended.stderr
+
+
+def test_shares_too_small_for_a_server_are_refused() -> None:
+    ended = in_vain("--workers", "64", "--memory-limit", "64MiB")
+    assert ended.returncode == 2
+    assert "is too small for 64 --workers" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("port", "http_port", "expected"),
+    [
+        (8815, 8816, [(8815, 8816), (8817, 8818), (8819, 8820)]),
+        (8816, 8815, [(8816, 8815), (8818, 8817), (8820, 8819)]),
+        (8000, 9000, [(8000, 9000), (8001, 9001), (8002, 9002)]),
+        (8000, -1, [(8000, -1), (8001, -1), (8002, -1)]),
+        (0, 0, [(0, 0), (0, 0), (0, 0)]),
+        (0, 9000, [(0, 9000), (0, 9001), (0, 9002)]),
+    ],
+)
+def test_workers_have_ports_of_their_own(port: int, http_port: int, expected: list[tuple[int, int]]) -> None:
+    found = shares(load({"workers": 3, "port": port, "http_port": http_port}))
+    assert [(each.port, each.http_port) for each in found] == expected
+
+
+def in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "--port", "0", "--http-port", "0", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )

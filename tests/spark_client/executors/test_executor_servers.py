@@ -1,0 +1,85 @@
+"""What is said where an executor cannot run a server; the rest needs Spark (``tests/integration/spark``)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from flight_server.protocol import InvalidRequest, Unavailable
+from spark_client.executors import ExecutorServers, executor_servers
+
+SERVERS = ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"})
+
+
+@pytest.fixture
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An executor's local directory; this process stands for its JVM."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
+    monkeypatch.setattr(executor_servers, "executor_process", os.getpid)
+    monkeypatch.setattr(executor_servers, "_known", {})
+    return tmp_path
+
+
+def test_outside_of_a_task_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    with pytest.raises(InvalidRequest, match="no Python worker of a Spark executor"):
+        SERVERS.here()
+
+
+def test_missing_packages_are_named_with_what_brings_them(
+    executor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = util.find_spec
+    monkeypatch.setattr(
+        executor_servers.importlib.util, "find_spec", lambda name: None if name == "grpc" else found(name)
+    )
+    with pytest.raises(
+        InvalidRequest, match=r"it has no grpc\. Put `pip install 'flight-shuffle\[server\]'`"
+    ):
+        SERVERS.here()
+
+
+def test_a_small_address_space_is_refused(executor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
+    with pytest.raises(InvalidRequest, match=r"1024 MiB \(spark.executor.pyspark.memory\)"):
+        SERVERS.here()
+
+
+def test_a_server_that_cannot_start_is_said_with_its_last_lines(executor: Path) -> None:
+    with pytest.raises(Unavailable, match=r"ended with code 2; .*--memory-limit"):
+        ExecutorServers("another", ("127.0.0.1", 1), {"memory_limit": "1KiB"}).here()
+
+
+def test_its_files_are_for_their_user_alone_and_a_fork_finds_it(executor: Path) -> None:
+    running = SERVERS.here()
+    try:
+        (folder,) = executor.glob("flight-shuffle-*")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "token.toml").stat().st_mode & 0o777 == 0o600
+        assert b"a token" not in Path(f"/proc/{running.pid}/cmdline").read_bytes()
+        executor_servers._known.clear()
+        assert SERVERS.here() == running
+    finally:
+        os.kill(running.pid, 15)
+        os.waitpid(running.pid, 0)
+    assert not running.alive
+
+
+def test_a_server_drains_when_the_process_that_it_is_told_of_ends() -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    command = [sys.executable, "-m", "flight_server", "--port", "0", "--http-port", "-1"]
+    with subprocess.Popen(
+        [*command, "--exit-with-process", str(other.pid)], stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        assert b"ready" in server.stdout.readline()
+        other.kill()
+        # Before it is waited for: an executor's parent may take its time.
+        assert server.wait(60) == 0
+        other.wait()
