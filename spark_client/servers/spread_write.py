@@ -104,10 +104,11 @@ class SpreadWrite:
 
     def _forget_run(self) -> None:
         self._generations: dict[str, str] = {}
-        self._held: dict[ServerStart, set[str]] = {}
+        # Dicts, not sets, so that calls come in the same order in each process.
+        self._held: dict[ServerStart, dict[str, None]] = {}
         self._reports: dict[str, dict[tuple[int, str], tuple[ServerStart, ...]]] = {}
         self._portions: dict[str, dict[ServerStart, WrittenPortion]] = {}
-        self._waiting: set[tuple[str, ServerStart, ServerStart]] = set()  # the seals without an answer
+        self._waiting: dict[tuple[str, ServerStart, ServerStart], None] = {}  # the seals without an answer
         self._totals: dict[str, SealTotals] = {}
 
     # What the caller reads.
@@ -144,7 +145,7 @@ class SpreadWrite:
         if call.run != self.run or self.state is not WriteState.CREATING:
             return [Drop(call.server, call.dataset, generation)]
         self._generations[call.dataset] = generation
-        self._held.setdefault(call.server, set()).add(call.dataset)
+        self._held.setdefault(call.server, {})[call.dataset] = None
         return self._write() if self._generations.keys() == self._partitions.keys() else []
 
     def _write(self) -> list[DriverCall]:
@@ -163,7 +164,7 @@ class SpreadWrite:
         self._reports[dataset][report.producer, report.attempt] = report.servers
         living = [*filter(self._is_living, report.servers)]
         for server in living:
-            self._held.setdefault(server, set()).add(dataset)
+            self._held.setdefault(server, {})[dataset] = None
         return [] if living else self._run_again(report.servers[0], dataset)
 
     def job_ended(self, job: RunJob, accepted: Mapping[str, Mapping[int, str]]) -> list[DriverCall]:
@@ -183,7 +184,7 @@ class SpreadWrite:
         self._step("end")
         self._reports.clear()
         seals = [seal for dataset in self._partitions for seal in self._seals(dataset)]
-        self._waiting = {(seal.dataset, seal.portion, seal.server) for seal in seals}
+        self._waiting = dict.fromkeys((seal.dataset, seal.portion, seal.server) for seal in seals)
         return [*self._drops_of_unsealed(), *seals, *self._sealed_if_all()]
 
     def job_failed(self, job: RunJob, error: Exception) -> list[DriverCall]:
@@ -208,14 +209,15 @@ class SpreadWrite:
 
     def _drops_of_unsealed(self) -> list[DriverCall]:
         """What only attempts wrote that Spark has not accepted."""
-        sealed: dict[ServerStart, set[str]] = {}
+        sealed: dict[ServerStart, dict[str, None]] = {}
         for dataset, _, server in self._waiting:
-            sealed.setdefault(server, set()).add(dataset)
+            sealed.setdefault(server, {})[dataset] = None
         before, self._held = self._held, sealed
         return [
             Drop(server, dataset, self._generations[dataset])
             for server, datasets in before.items()
-            for dataset in datasets - sealed.get(server, set())
+            for dataset in datasets
+            if dataset not in sealed.get(server, {})
         ]
 
     def sealed(
@@ -231,7 +233,7 @@ class SpreadWrite:
         waits = (call.dataset, call.portion, call.server)
         if waits not in self._waiting:
             return []
-        self._waiting.remove(waits)
+        del self._waiting[waits]
         portion = self._portions[call.dataset][call.portion]
         if not portion.sealed:
             portion.sealed = True
@@ -255,7 +257,7 @@ class SpreadWrite:
             case Seal() | Renew() if self._is_old(call):
                 return []
             case Seal() | Renew() if isinstance(error, NotFound):
-                self._held.get(call.server, set()).discard(call.dataset)
+                self._held.get(call.server, {}).pop(call.dataset, None)
                 return self._has_lost(call.server, {call.dataset})
             case Renew():
                 return []  # the next one may be answered
@@ -288,7 +290,7 @@ class SpreadWrite:
             for portion in self._portions.get(dataset, {}).values():
                 if server in portion.copies:
                     portion.copies.remove(server)
-                    self._waiting.discard((dataset, portion.name, server))
+                    self._waiting.pop((dataset, portion.name, server), None)
                     if not portion.copies:
                         return self._run_again(server, dataset)
         return self._sealed_if_all()
@@ -333,7 +335,7 @@ class SpreadWrite:
         generation = self._generations.pop(dataset)
         holders = [server for server, datasets in self._held.items() if dataset in datasets]
         for server in holders:
-            self._held[server].discard(dataset)
+            del self._held[server][dataset]
         return [Drop(server, dataset, generation) for server in holders]
 
     def drop(self) -> list[DriverCall]:

@@ -336,7 +336,14 @@ class SimulatedCluster:
             # Else a loss came between, and the job runs again.
             if self.machine.run == run and self.machine.state in (WriteState.SEALED, WriteState.HANDED_OUT):
                 self.read[dataset] = all_rows
+                self._check_totals(dataset, all_rows)
                 self._do(self.machine.release(dataset))
+
+    def _check_totals(self, dataset: str, rows: Counter[tuple[int, int]]) -> None:
+        totals, sizes = self.machine.totals(dataset), [0] * self.partitions
+        for (_, partition), count in rows.items():
+            sizes[partition] += count
+        assert (totals.rows, totals.sizes.sizes().tolist()) == (rows.total(), sizes)
 
     def _rows(
         self, copy: ServerStart, dataset: str, generation: str, portion: ServerStart
