@@ -57,6 +57,8 @@ class Schedule:
             try:
                 self.log.append(f"{at[1]} {next(at[2])}")
             except StopIteration:
-                # What it began meanwhile may be before it now.
-                self._ready.remove(at)
-                heapq.heapify(self._ready)
+                if self._ready[0] is at:
+                    heapq.heappop(self._ready)
+                else:  # it has begun a chain that is before it
+                    self._ready.remove(at)
+                    heapq.heapify(self._ready)

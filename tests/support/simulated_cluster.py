@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from flight_server.protocol import NotFound, StaleTicket
+from flight_server.protocol import FlightShuffleError, InvalidRequest, NotFound, StaleTicket
 from spark_client.connection import Unreachable
 from spark_client.servers import (
     CancelJob,
@@ -78,10 +78,13 @@ class SimulatedServer:
         held.committed.setdefault(report.servers[0], {})[report.producer, report.attempt] = rows
 
     def seal(self, call: Seal) -> dict[str, Any]:
-        """Raises as :meth:`put`; an attempt that is not there fails the test."""
+        """Raises as :meth:`put`, and InvalidRequest."""
         self._check()
         held = self._find(call.dataset, call.generation)
         committed = held.committed.get(call.portion, {})
+        if not call.attempts.items() <= committed.keys():
+            # It was dropped, and a put of a cancelled job has created it again.
+            raise InvalidRequest("an attempt is not there")
         found = {each[0]: committed[each] for each in call.attempts.items()}
         assert held.sealed.setdefault(call.portion, found) == found
         sizes = sum(map(Counter, found.values()), Counter[int]())
@@ -155,8 +158,9 @@ class SimulatedCluster:
         changes: int = 5,
     ) -> None:
         self.random = Random(seed)
-        self.schedule = Schedule(self.random, changes, steps=12 * tasks * len(datasets))
+        self.schedule = Schedule(self.random, changes, steps=(4 * tasks + 20 * servers) * len(datasets))
         self.servers = [SimulatedServer(ServerStart(f"grpc://host{i}:1", f"s{i}.0")) for i in range(servers)]
+        self._numbers = {each.start.location: number for number, each in enumerate(self.servers)}
         self.states_at_faults: list[WriteState] = []
         self.tasks, self.partitions, self.datasets, self.copies = tasks, partitions, datasets, copies
         self.given, self.hands_out = given, hands_out
@@ -214,7 +218,7 @@ class SimulatedCluster:
         server = self._at(call.server)
         yield f"{type(call).__name__} {call.dataset} at {call.server.location}"
         answer: Any = None
-        error: Exception | None = None
+        error: FlightShuffleError | None = None
         try:
             if server is None:
                 raise Unreachable("another start answers")
@@ -228,10 +232,10 @@ class SimulatedCluster:
                     server.drop(call.dataset, call.generation)
                 case Renew():
                     server.renew(call.dataset, call.generation)
-        except (NotFound, Unreachable) as refused:
+        except FlightShuffleError as refused:
             error = refused
         yield f"answer {error or 'good'}"
-        if isinstance(error, (NotFound, Unreachable)):
+        if error is not None:
             self._do(self.machine.refused(call, error))
         elif isinstance(call, Create):
             self._do(self.machine.created(call, answer))
@@ -281,7 +285,8 @@ class SimulatedCluster:
                 break
             if self.given:
                 living = [self.servers[0].start.location]
-            chosen = place(dataset, producer, living, host=f"host{producer}", tries=tries, copies=self.copies)
+            host = f"host{producer}" if producer < len(self.servers) else None
+            chosen = place(dataset, producer, living, host=host, tries=tries, copies=self.copies)
             targets = [each for each in map(self._at, map(ServerStart, chosen)) if each is not None]
             starts = tuple(ServerStart(each.start.location) if self.given else each.start for each in targets)
             report = Report(dataset, job.generations[dataset], producer, attempt, starts)
@@ -369,7 +374,5 @@ class SimulatedCluster:
 
     def _at(self, server: ServerStart) -> SimulatedServer | None:
         """The process there; None if it has another start."""
-        for each in self.servers:
-            if each.start.location == server.location and server.start in ("", each.start.start):
-                return each
-        return None
+        there = self.servers[self._numbers[server.location]]
+        return there if server.start in ("", there.start.start) else None

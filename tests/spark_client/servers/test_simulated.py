@@ -72,7 +72,7 @@ def test_servers_are_lost_in_every_state() -> None:
     # Else the other tests would say little.
     states = Counter[WriteState]()
     runs = Counter[int]()
-    for seed in range(60):
+    for seed in range(80):
         cluster = SimulatedCluster(seed, **FORMS["many faults"])
         cluster.run()
         states.update(cluster.states_at_faults)
