@@ -83,6 +83,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the Spark that they run on",
     )
     parser.addoption(
+        "--simulated-schedules",
+        type=int,
+        default=25,
+        help="how many schedules of each simulated cluster",
+    )
+    parser.addoption(
         "--collect-in-executors",
         action="store_true",
         help="run the collector while work is handed to executors, here and in servers: finds finalizers that wait",

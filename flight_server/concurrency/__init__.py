@@ -1,11 +1,12 @@
 """Queues, waits and background tasks on the event loop, for the server's other rooms, without Arrow or gRPC."""
 
+from flight_server.protocol import transitions
+
 from .background import Background
 from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock
 from .changes import Changes
 from .one_by_one import OneByOne
 from .running import Running
 from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
-from .state_tables import transitions
 from .turns import Turns
 from .waits import Waits

@@ -1,4 +1,4 @@
-"""The knowledge that server and clients share: errors, requests, tickets, headers, and the framing of messages.
+"""The knowledge that server and clients share: errors, requests, tickets, headers, framing, and tables of states.
 
 It needs the standard library only, but for ``checksums``, which is imported apart.
 """
@@ -87,6 +87,7 @@ from .requests import (
     WriteMode,
 )
 from .shown_addresses import shown
+from .state_tables import transitions
 from .stream_requests import (
     MAX_PARTITIONS,
     Commit,

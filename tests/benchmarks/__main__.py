@@ -15,6 +15,7 @@ SUITES = {
     "step_memory": "peak memory of a task's Python process in each step, against its budget",
     "footprint": "what many small things cost: resident size against what the limits allow",
     "cold": "the first job of a fresh server against its second, without Spark",
+    "spread": "the driver's part in a dataset on 1 to 1,000 servers: seconds, bytes sent, memory; no server runs",
     "sources": "files of 5,000 to 20,000 columns, created and pulled",
     "paused": "a good reader beside 60 to 1,000 that take nothing, against the same alone",
     "on_spark.pipelines": "input -> Python -> exchange -> Python, against Spark's own shuffle, and where the time goes",

@@ -29,6 +29,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "reducing",
         "executors",
         "hosts",
+        "servers",
         "merge",
         "lanes",
         "connection",

@@ -1,0 +1,367 @@
+"""SpreadWrite: the driver's state machine for the datasets of one job, over one server or many. It does no I/O.
+
+Each method is an event: it changes all state and returns the calls that the driver makes next, in order. The states,
+and the verbs that change them, stand in ``_AFTER``.
+
+Guarantee: a dataset is SEALED when every server that an accepted attempt names has sealed exactly the accepted attempts
+that it has, so that the portions together are the rows of each task once. The job runs again, whole and under new
+generations, when a server is lost with what no other server has: at most ``reruns`` times, then, and once the rows were
+handed out, the write fails with :class:`ServerLost`. Each server that a report names, and that lives, is asked to drop
+each generation that is not needed any more. What no report names ends with its lease.
+
+Portions
+    A portion is named by the server that its tasks chose; ``copies`` are the servers that have all of its accepted
+    attempts. One of them must live. A server that has some of them only is no copy.
+
+Losing
+    A server is lost if it cannot be reached, or answers under another start. Its calls are not made any more. A server
+    that does not know a dataset any more, because its lease has ended, has lost it, and still gets the drops of others.
+    A report of a later run names only servers that lived then. So it counts, even from a server that an earlier run has
+    lost, as when the network of one reader failed.
+
+Late answers
+    Answers to calls of an earlier generation change nothing. A report of an earlier generation, by a task that a cancel
+    has not reached, is answered by a drop. A generation that the driver draws ends in the number of the run, so that a
+    server knows the newer one: a put under it replaces the older one, and a put under the older one is refused.
+
+Memory
+    For each task its report, until the job has ended; for each portion the accepted attempts; for each partition 8
+    bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from flight_server.protocol import Conflict, FlightShuffleError, NotFound, transitions
+from spark_client.connection import AWAY, TimedOut
+
+from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Report, RunJob, Seal, ServerStart
+from .partition_sizes import PartitionSizes
+from .portions import SealTotals, ServerLost, WrittenPortion, portions_of
+
+RERUNS = 2
+
+
+class WriteState(StrEnum):
+    """See ``_AFTER``."""
+
+    CREATING = "being created"
+    WRITING = "being written"
+    SEALING = "being sealed"
+    SEALED = "sealed"
+    HANDED_OUT = "handed out"
+    FAILED = "failed"
+    DROPPED = "dropped"
+
+
+_AFTER = transitions(
+    WriteState,
+    """
+    state       create     end        seal       hand_out    release     run_again   fail       drop
+    CREATING    WRITING    error      error      error       error       error       FAILED     DROPPED
+    WRITING     error      SEALING    error      error       error       CREATING    FAILED     DROPPED
+    SEALING     error      error      SEALED     error       error       CREATING    FAILED     DROPPED
+    SEALED      error      error      error      HANDED_OUT  SEALED      CREATING    FAILED     DROPPED
+    HANDED_OUT  error      error      error      HANDED_OUT  HANDED_OUT  error       FAILED     DROPPED
+    FAILED      error      error      error      error       FAILED      error       error      DROPPED
+    DROPPED     error      error      error      error       DROPPED     error       error      DROPPED
+    """,
+)
+_ENDED = (WriteState.FAILED, WriteState.DROPPED)
+_GONE = (*AWAY, TimedOut)
+"""What the calls to a server end with that is gone for longer than they are made again."""
+
+
+class SpreadWrite:
+    """See the module's text. Not thread-safe: the driver's loop owns it.
+
+    Args:
+        partitions: how many there are of each dataset that the job writes.
+        token: what the driver's generations begin with.
+        created_on: the only server; it creates the datasets beforehand and draws their generations. None: puts create
+            them, wherever tasks write.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[str, int],
+        token: str,
+        created_on: ServerStart | None = None,
+        reruns: int = RERUNS,
+    ) -> None:
+        self.state = WriteState.CREATING
+        self.run = 0
+        self.losses: list[ServerLost] = []
+        self._partitions = dict(partitions)
+        self._token = token
+        self._created_on = created_on
+        self._reruns = reruns
+        self._lost: dict[ServerStart, int] = {}  # the run in which it was
+        self._forget_run()
+
+    def _forget_run(self) -> None:
+        self._generations: dict[str, str] = {}
+        # Dicts, not sets, so that calls come in the same order in each process.
+        self._held: dict[ServerStart, dict[str, None]] = {}
+        self._reports: dict[str, dict[tuple[int, str], tuple[ServerStart, ...]]] = {}
+        self._portions: dict[str, dict[ServerStart, WrittenPortion]] = {}
+        self._waiting: dict[tuple[str, ServerStart, ServerStart], None] = {}  # the seals without an answer
+        self._totals: dict[str, SealTotals] = {}
+
+    # What the caller reads.
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Those that are not released."""
+        return tuple(self._partitions)
+
+    def generation(self, dataset: str) -> str:
+        """The present one."""
+        return self._generations[dataset]
+
+    def portions(self, dataset: str) -> list[WrittenPortion]:
+        """Of a sealed dataset, in no order."""
+        return [*self._portions[dataset].values()]
+
+    def totals(self, dataset: str) -> SealTotals:
+        """Of a sealed dataset."""
+        return self._totals[dataset]
+
+    # Writing.
+
+    def begin(self) -> list[DriverCall]:
+        """The first calls. Once."""
+        self.run += 1
+        if self._created_on is not None:
+            return [Create(self._created_on, dataset, self.run) for dataset in self._partitions]
+        self._generations = dict.fromkeys(self._partitions, f"{self._token}.{self.run}")
+        return self._write()
+
+    def created(self, call: Create, generation: str) -> list[DriverCall]:
+        """The server has created the dataset."""
+        if call.run != self.run or self.state is not WriteState.CREATING:
+            return [Drop(call.server, call.dataset, generation)]
+        self._generations[call.dataset] = generation
+        self._held.setdefault(call.server, {})[call.dataset] = None
+        return self._write() if self._generations.keys() == self._partitions.keys() else []
+
+    def _write(self) -> list[DriverCall]:
+        self._step("create")
+        self._reports = {dataset: {} for dataset in self._partitions}
+        return [RunJob(self.run, dict(self._generations), frozenset(self._lost))]
+
+    def reported(self, report: Report) -> list[DriverCall]:
+        """A task has committed an attempt, which Spark may accept or not. Twice is fine."""
+        dataset = report.dataset
+        if self._is_old(report):
+            return [Drop(server, dataset, report.generation) for server in report.servers]
+        if self.state is not WriteState.WRITING:  # of an attempt that was not accepted
+            strange = [server for server in report.servers if dataset not in self._held.get(server, ())]
+            return [Drop(server, dataset, report.generation) for server in strange]
+        self._reports[dataset][report.producer, report.attempt] = report.servers
+        living = [*filter(self._is_living, report.servers)]
+        for server in living:
+            self._held.setdefault(server, {})[dataset] = None
+        return [] if living else self._run_again(report.servers[0], dataset)
+
+    def job_ended(self, job: RunJob, accepted: Mapping[str, Mapping[int, str]]) -> list[DriverCall]:
+        """Spark's job is over. ``accepted``: the attempt of each producer, by dataset; all were reported."""
+        if job.run != self.run or self.state is not WriteState.WRITING:
+            return []
+        for dataset in self._partitions:
+            reports = self._reports[dataset]
+            missing = accepted[dataset].items() - reports.keys()
+            if missing:
+                return self._fail(FlightShuffleError(f"no task reported producer, attempt {min(missing)}"))
+            committed = {each: reports[each] for each in accepted[dataset].items()}
+            found = self._portions[dataset] = portions_of(committed, self._is_living, self._created_on)
+            for portion in found.values():
+                if not portion.copies:
+                    return self._run_again(portion.name, dataset)
+        self._step("end")
+        self._reports.clear()
+        seals = [seal for dataset in self._partitions for seal in self._seals(dataset)]
+        self._waiting = dict.fromkeys((seal.dataset, seal.portion, seal.server) for seal in seals)
+        return [*self._drops_of_unsealed(), *seals, *self._sealed_if_all()]
+
+    def job_failed(self, job: RunJob, error: Exception) -> list[DriverCall]:
+        """Spark's job has failed. If a server was lost meanwhile (say so first), the job runs again."""
+        if job.run != self.run or self.state is not WriteState.WRITING:
+            return []
+        lost = [server for server, run in self._lost.items() if run == self.run]
+        return self._run_again(lost[0], next(iter(self._partitions))) if lost else self._fail(error)
+
+    # Sealing.
+
+    def _seals(self, dataset: str) -> Iterator[Seal]:
+        portions = self._portions[dataset].values()
+        partitions = self._partitions[dataset]
+        self._totals[dataset] = SealTotals(PartitionSizes(partitions))
+        largest = PartitionSizes.largest(partitions, len(portions))
+        servers = tuple(tuple(portion.copies) for portion in portions)
+        for portion in portions:
+            for copy in portion.copies:
+                generation = self._generations[dataset]
+                yield Seal(copy, dataset, generation, portion.name, portion.attempts, servers, largest)
+
+    def _drops_of_unsealed(self) -> list[DriverCall]:
+        """What only attempts wrote that Spark has not accepted."""
+        sealed: dict[ServerStart, dict[str, None]] = {}
+        for dataset, _, server in self._waiting:
+            sealed.setdefault(server, {})[dataset] = None
+        before, self._held = self._held, sealed
+        return [
+            Drop(server, dataset, self._generations[dataset])
+            for server, datasets in before.items()
+            for dataset in datasets
+            if dataset not in sealed.get(server, {})
+        ]
+
+    def sealed(
+        self, call: Seal, answer: Mapping[str, Any], by: ServerStart | None = None
+    ) -> list[DriverCall]:
+        """A server has sealed a portion. ``answer``: its ``rows``, ``frames``, ``bytes`` and ``partition_bytes``, with
+        ``rest_bytes`` if not all partitions are named; ``by``: the start that answered, if it says so. Twice is fine.
+        """
+        if self._is_old(call):
+            return []
+        if by is not None and by != call.server:
+            return self.lost(call.server)
+        waits = (call.dataset, call.portion, call.server)
+        if waits not in self._waiting:
+            return []
+        del self._waiting[waits]
+        portion = self._portions[call.dataset][call.portion]
+        if not portion.sealed:
+            portion.sealed = True
+            self._totals[call.dataset].add(answer)
+        return self._sealed_if_all()
+
+    def _sealed_if_all(self) -> list[DriverCall]:
+        if self.state is WriteState.SEALING and not self._waiting:
+            self._step("seal")
+        return []
+
+    # Losing.
+
+    def refused(self, call: Create | Seal | Renew | Drop, error: FlightShuffleError) -> list[DriverCall]:
+        """The server has refused a call, or could not be reached in all tries."""
+        match call:
+            case Create():
+                return self._fail(error) if call.run == self.run and self.state not in _ENDED else []
+            case Drop():
+                return []
+            case Seal() | Renew() if self._is_old(call):
+                return []
+            case Seal() | Renew() if isinstance(error, NotFound):
+                self._held.get(call.server, {}).pop(call.dataset, None)
+                return self._has_lost(call.server, {call.dataset})
+            case Renew():
+                return []  # the next one may be answered
+            case Seal():
+                return self.lost(call.server) if isinstance(error, _GONE) else self._fail(error)
+
+    def lost(self, server: ServerStart, generation: str | None = None) -> list[DriverCall]:
+        """The server is gone, with all that it had.
+
+        Args:
+            generation: of the read that has found it gone; that of an earlier run changes nothing.
+        """
+        if generation is not None and generation not in self._generations.values():
+            return []
+        if self.state in _ENDED or self._lost.get(server) == self.run:
+            return []
+        self._lost[server] = self.run
+        self._held.pop(server, None)
+        return self._has_lost(server, self._partitions.keys())
+
+    def _has_lost(self, server: ServerStart, datasets: Iterable[str]) -> list[DriverCall]:
+        for dataset in datasets:
+            if self.state is WriteState.WRITING:
+                held = self._reports[dataset].values()
+                others = (
+                    tuple(each for each in servers if each != server) for servers in held if server in servers
+                )
+                if not all(any(map(self._is_living, each)) for each in others):
+                    return self._run_again(server, dataset)
+            for portion in self._portions.get(dataset, {}).values():
+                if server in portion.copies:
+                    portion.copies.remove(server)
+                    self._waiting.pop((dataset, portion.name, server), None)
+                    if not portion.copies:
+                        return self._run_again(server, dataset)
+        return self._sealed_if_all()
+
+    def _run_again(self, server: ServerStart, dataset: str) -> list[DriverCall]:
+        self.losses.append(ServerLost.of(server, dataset, self.run))
+        if (self.state, "run_again") not in _AFTER or self.run > self._reruns:
+            return self._fail(self.losses[-1])
+        calls = self._given_up()
+        self._step("run_again")
+        self._forget_run()
+        return [*calls, *self.begin()]
+
+    def _fail(self, error: Exception) -> list[DriverCall]:
+        calls = self._given_up()
+        self._step("fail")
+        self._forget_run()
+        return [*calls, Fail(error)]
+
+    # Keeping and releasing.
+
+    def hand_out(self) -> None:
+        """From now on rows may be used that cannot be taken back: a loss is an error. Twice is fine."""
+        self._step("hand_out")
+
+    def renew(self) -> list[DriverCall]:
+        """The leases to renew now, of all that is held."""
+        return [
+            Renew(server, dataset, self._generations[dataset])
+            for server, datasets in self._held.items()
+            for dataset in datasets
+        ]
+
+    def release(self, dataset: str) -> list[DriverCall]:
+        """A sealed dataset is not read any more; a loss does not matter to it. Twice is fine."""
+        self._step("release")
+        if dataset not in self._partitions or self.state in _ENDED:
+            return []
+        if len(self._partitions) == 1:
+            return self.drop()
+        del self._partitions[dataset], self._portions[dataset], self._totals[dataset]
+        generation = self._generations.pop(dataset)
+        holders = [server for server, datasets in self._held.items() if dataset in datasets]
+        for server in holders:
+            del self._held[server][dataset]
+        return [Drop(server, dataset, generation) for server in holders]
+
+    def drop(self) -> list[DriverCall]:
+        """Drop everything, in whichever state. Twice is fine."""
+        calls = self._given_up()
+        self._step("drop")
+        self._forget_run()
+        return calls
+
+    def _given_up(self) -> list[DriverCall]:
+        cancel = [CancelJob(self.run)] if self.state is WriteState.WRITING else []
+        drops = [
+            Drop(server, dataset, self._generations[dataset])
+            for server, datasets in self._held.items()
+            for dataset in datasets
+        ]
+        return [*cancel, *drops]
+
+    def _is_old(self, call: Report | Seal | Renew) -> bool:
+        return self._generations.get(call.dataset) != call.generation
+
+    def _is_living(self, server: ServerStart) -> bool:
+        return self._lost.get(server) != self.run
+
+    def _step(self, verb: str) -> None:
+        after = _AFTER.get((self.state, verb))
+        if after is None:
+            raise Conflict(f"a write that is {self.state} cannot {verb.replace('_', ' ')}")
+        self.state = after

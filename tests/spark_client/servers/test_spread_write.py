@@ -1,0 +1,325 @@
+"""The driver's state machine, event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from flight_server.protocol import Conflict, InvalidRequest, NotFound
+from spark_client.connection import TimedOut, Unreachable
+from spark_client.servers import (
+    CancelJob,
+    Create,
+    DriverCall,
+    Drop,
+    Fail,
+    Renew,
+    Report,
+    RunJob,
+    Seal,
+    ServerLost,
+    ServerStart,
+    SpreadWrite,
+    WriteState,
+)
+
+A, B, C = (ServerStart(f"grpc://{name}:1", f"start of {name}") for name in "abc")
+ANSWER = {"rows": 1, "frames": 1, "bytes": 10, "partition_bytes": {"1": 10}}
+
+
+def begun(**given: Any) -> tuple[SpreadWrite, RunJob]:
+    machine = SpreadWrite({"d": 4}, "g", **given)
+    (job,) = machine.begin()
+    assert isinstance(job, RunJob)
+    return machine, job
+
+
+def report(
+    machine: SpreadWrite, *servers: ServerStart, producer: int = 0, attempt: str = "x"
+) -> list[DriverCall]:
+    return machine.reported(Report("d", machine.generation("d"), producer, attempt, servers))
+
+
+def written(*servers: tuple[ServerStart, ...]) -> tuple[SpreadWrite, list[DriverCall]]:
+    """A job whose task ``i`` wrote to ``servers[i]``, and the calls after its end."""
+    machine, job = begun()
+    for producer, each in enumerate(servers):
+        report(machine, *each, producer=producer)
+    return machine, machine.job_ended(job, {"d": dict.fromkeys(range(len(servers)), "x")})
+
+
+def sealed(*servers: tuple[ServerStart, ...]) -> SpreadWrite:
+    machine, calls = written(*servers)
+    answer_all(machine, calls)
+    assert state(machine) is WriteState.SEALED
+    return machine
+
+
+def answer_all(machine: SpreadWrite, calls: Iterable[DriverCall]) -> None:
+    for call in calls:
+        if isinstance(call, Seal):
+            assert not machine.sealed(call, ANSWER)
+
+
+def state(machine: SpreadWrite) -> WriteState:
+    """A call, so that mypy does not take it for the one before."""
+    return machine.state
+
+
+def drops(*servers: ServerStart, run: int = 1) -> list[DriverCall]:
+    return [Drop(server, "d", f"g.{run}") for server in servers]
+
+
+def test_each_server_is_sealed_with_its_attempts_and_the_list_of_all() -> None:
+    _, calls = written((A,), (B,), (A,))
+    listed = ((A,), (B,))
+    assert calls == [
+        Seal(A, "d", "g.1", A, {0: "x", 2: "x"}, listed),
+        Seal(B, "d", "g.1", B, {1: "x"}, listed),
+    ]
+    assert all(isinstance(call, Seal) and call.servers is calls[0].servers for call in calls)  # type: ignore[union-attr]
+
+
+def test_answers_are_summed() -> None:
+    machine = sealed((A,), (B,))
+    totals = machine.totals("d")
+    assert (totals.rows, totals.frames, totals.size_bytes) == (2, 2, 20)
+    assert totals.sizes.sizes().tolist() == [0, 20, 0, 0]
+
+
+def test_a_portion_with_two_copies_is_counted_once() -> None:
+    machine = sealed((A, B))
+    assert machine.totals("d").rows == 1
+    (portion,) = machine.portions("d")
+    assert (portion.name, portion.copies) == (A, [A, B])
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    machine, calls = written((A,), (B,))
+    answer_all(machine, [calls[0], calls[0]])
+    assert state(machine) is WriteState.SEALING
+    answer_all(machine, [calls[1], calls[0]])
+    assert machine.totals("d").rows == 2
+
+
+def test_a_server_that_has_only_a_part_of_a_portion_is_no_copy() -> None:
+    _, calls = written((A, B), (A, C))
+    assert [call.server for call in calls if isinstance(call, Seal)] == [A]
+    assert [call for call in calls if isinstance(call, Drop)] == drops(B, C)
+
+
+def test_a_server_with_refused_attempts_only_drops_them() -> None:
+    machine, job = begun()
+    report(machine, A, attempt="x")
+    report(machine, B, attempt="y")
+    calls = machine.job_ended(job, {"d": {0: "y"}})
+    assert calls == [*drops(A), Seal(B, "d", "g.1", B, {0: "y"}, ((B,),))]
+    assert machine.renew() == [Renew(B, "d", "g.1")]
+
+
+def test_an_accepted_attempt_that_no_task_reported_is_an_error() -> None:
+    machine, job = begun()
+    report(machine, A)
+    *dropped, failed = machine.job_ended(job, {"d": {0: "x", 1: "y"}})
+    assert dropped == [CancelJob(1), *drops(A)]
+    assert isinstance(failed, Fail)
+    assert "no task reported" in str(failed.error)
+
+
+def test_a_job_without_tasks_is_sealed_at_once_without_a_server() -> None:
+    machine, job = begun()
+    assert machine.job_ended(job, {"d": {}}) == []
+    assert state(machine) is WriteState.SEALED
+    assert machine.portions("d") == []
+
+
+def test_the_only_server_seals_a_dataset_without_an_attempt_too() -> None:
+    machine = SpreadWrite({"d": 4}, "g", created_on=A)
+    assert machine.begin() == [Create(A, "d", 1)]
+    (job,) = machine.created(Create(A, "d", 1), "drawn")
+    assert isinstance(job, RunJob)
+    assert machine.job_ended(job, {"d": {}}) == [Seal(A, "d", "drawn", A, {}, ((A,),))]
+
+
+def test_what_was_created_too_late_is_dropped() -> None:
+    machine = SpreadWrite({"d": 4}, "g", created_on=A)
+    machine.begin()
+    machine.drop()
+    assert machine.created(Create(A, "d", 1), "drawn") == [Drop(A, "d", "drawn")]
+
+
+def test_a_loss_while_tasks_write_cancels_the_job_and_runs_it_elsewhere() -> None:
+    machine, job = begun()
+    report(machine, A)
+    report(machine, B, producer=1)
+    again = RunJob(2, {"d": "g.2"}, frozenset({A}))
+    assert machine.lost(A) == [CancelJob(1), *drops(B), again]
+    assert machine.job_ended(job, {"d": {0: "x", 1: "x"}}) == []
+    assert machine.job_failed(job, ValueError()) == []
+
+
+def test_a_loss_that_took_nothing_changes_nothing() -> None:
+    machine, _ = begun()
+    report(machine, A)
+    assert machine.lost(B) == []
+    assert state(machine) is WriteState.WRITING
+
+
+def test_a_report_of_a_server_that_was_lost_meanwhile_runs_the_job_again() -> None:
+    machine, _ = begun()
+    machine.lost(A)
+    assert report(machine, A) == [CancelJob(1), RunJob(2, {"d": "g.2"}, frozenset({A}))]
+
+
+def test_a_report_of_a_later_run_shows_that_the_server_lives() -> None:
+    machine, _ = begun()
+    machine.lost(A)
+    report(machine, A)
+    assert report(machine, A) == []
+
+
+def test_a_job_that_fails_after_a_loss_runs_again_and_one_without_is_an_error() -> None:
+    machine, job = begun()
+    machine.lost(A)
+    cancel, again = machine.job_failed(job, ValueError("put failed"))
+    assert (cancel, again) == (CancelJob(1), RunJob(2, {"d": "g.2"}, frozenset({A})))
+    assert isinstance(again, RunJob)
+    *_, failed = machine.job_failed(again, ValueError("the function's"))
+    assert isinstance(failed, Fail)
+    assert str(failed.error) == "the function's"
+
+
+@pytest.mark.parametrize("error", [Unreachable("gone"), TimedOut("slow"), NotFound("no dataset d")])
+def test_a_server_that_cannot_seal_any_more_is_lost(error: Unreachable) -> None:
+    machine, calls = written((A,), (B,))
+    seal = calls[0]
+    assert isinstance(seal, Seal)
+    *dropped, again = machine.refused(seal, error)
+    assert dropped == drops(B)
+    assert isinstance(again, RunJob)
+
+
+def test_another_start_that_answers_is_another_server() -> None:
+    machine, calls = written((A,))
+    assert isinstance(calls[0], Seal)
+    (again,) = machine.sealed(calls[0], ANSWER, by=ServerStart(A.location, "later"))
+    assert again == RunJob(2, {"d": "g.2"}, frozenset({A}))
+
+
+def test_a_seal_that_is_refused_for_another_reason_is_an_error() -> None:
+    machine, calls = written((A,), (B,))
+    assert isinstance(calls[0], Seal)
+    error = InvalidRequest("attempt 'x' has not committed")
+    assert machine.refused(calls[0], error) == [*drops(A, B), Fail(error)]
+
+
+def test_late_answers_of_an_earlier_generation_change_nothing() -> None:
+    machine, calls = written((A,), (B,))
+    old = calls[0]
+    assert isinstance(old, Seal)
+    *_, job = machine.lost(B)
+    report(machine, A)
+    assert isinstance(job, RunJob)
+    (seal,) = machine.job_ended(job, {"d": {0: "x"}})
+    assert machine.sealed(old, ANSWER) == []
+    assert machine.refused(old, NotFound("no d")) == []
+    assert machine.refused(Renew(A, "d", "g.1"), NotFound("no d")) == []
+    assert machine.lost(A, "g.1") == []
+    assert state(machine) is WriteState.SEALING
+    answer_all(machine, [seal])
+    assert state(machine) is WriteState.SEALED
+
+
+def test_a_report_of_an_earlier_generation_is_dropped() -> None:
+    machine = sealed((A,))
+    machine.lost(A)
+    assert machine.reported(Report("d", "g.1", 5, "z", (B,))) == drops(B)
+    machine.drop()
+    assert machine.reported(Report("d", "g.2", 5, "z", (C,))) == drops(C, run=2)
+
+
+def test_one_copy_is_enough() -> None:
+    machine, calls = written((A, B), (C, A))
+    assert machine.lost(A) == []
+    assert state(machine) is WriteState.SEALING
+    assert [call.server for call in calls if isinstance(call, Seal)] == [A, B, C, A]
+    answer_all(machine, [call for call in calls if isinstance(call, Seal) and call.server != A])
+    assert state(machine) is WriteState.SEALED
+    assert [portion.copies for portion in machine.portions("d")] == [[B], [C]]
+    assert machine.renew() == [Renew(B, "d", "g.1"), Renew(C, "d", "g.1")]
+    assert isinstance(machine.lost(B)[-1], RunJob)
+
+
+def test_a_lost_server_is_not_sealed() -> None:
+    machine, job = begun()
+    report(machine, A, B)
+    assert machine.lost(A) == []
+    assert machine.job_ended(job, {"d": {0: "x"}}) == [Seal(B, "d", "g.1", A, {0: "x"}, ((B,),))]
+
+
+def test_the_third_loss_is_an_error_that_names_server_start_and_dataset() -> None:
+    machine, _ = begun()
+    for _ in range(2):
+        report(machine, A)
+        assert isinstance(machine.lost(A)[-1], RunJob)
+    report(machine, A)
+    cancel, failed = machine.lost(A)
+    assert cancel == CancelJob(3)
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, ServerLost)
+    assert failed.error.detail == {"server": A.location, "start": A.start, "dataset": "d", "run": 3}
+    assert A.location in str(failed.error)
+    assert [each.detail["run"] for each in machine.losses] == [1, 2, 3]
+
+
+def test_a_loss_after_rows_were_handed_out_is_an_error() -> None:
+    machine = sealed((A,), (B,))
+    machine.hand_out()
+    *dropped, failed = machine.lost(A)
+    assert dropped == drops(B)
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, ServerLost)
+    assert state(machine) is WriteState.FAILED
+    assert machine.drop() == machine.drop() == []
+
+
+def test_a_released_dataset_does_not_mind_a_loss() -> None:
+    machine = SpreadWrite({"left": 1, "right": 1}, "g")
+    (job,) = machine.begin()
+    assert isinstance(job, RunJob)
+    machine.reported(Report("left", "g.1", 0, "x", (A,)))
+    machine.reported(Report("right", "g.1", 0, "y", (B,)))
+    answer = {"rows": 0, "frames": 0, "bytes": 0, "partition_bytes": {}}
+    for call in machine.job_ended(job, {"left": {0: "x"}, "right": {0: "y"}}):
+        assert isinstance(call, Seal)
+        machine.sealed(call, answer)
+    assert machine.release("left") == [Drop(A, "left", "g.1")]
+    assert machine.release("left") == []
+    assert machine.lost(A) == []
+    assert machine.lost(B) == [RunJob(2, {"right": "g.2"}, frozenset({A, B}))]
+
+
+def test_the_last_release_drops_everything() -> None:
+    machine = sealed((A,), (B,))
+    assert machine.release("d") == drops(A, B)
+    assert state(machine) is WriteState.DROPPED
+    assert machine.renew() == machine.release("d") == machine.drop() == []
+
+
+def test_a_lease_that_has_ended_is_a_loss_and_an_unanswered_renewal_is_none() -> None:
+    machine = sealed((A,), (B,))
+    assert machine.refused(Renew(A, "d", "g.1"), Unreachable("away")) == []
+    assert machine.refused(Renew(A, "d", "g.1"), NotFound("no d")) == [
+        *drops(B),
+        RunJob(2, {"d": "g.2"}),
+    ]
+
+
+def test_a_verb_that_does_not_fit_is_a_conflict() -> None:
+    machine, _ = begun()
+    with pytest.raises(Conflict, match="being written cannot hand out"):
+        machine.hand_out()
+    with pytest.raises(Conflict, match="being written cannot release"):
+        machine.release("d")
