@@ -29,6 +29,7 @@ from .errors import (
     ReaderTooSlow,
     ReadTrouble,
     Released,
+    ServerLost,
     SourceUnavailable,
     StaleTicket,
     Unauthenticated,
@@ -49,6 +50,7 @@ from .headers import (
 )
 from .ipc_framing import CONTINUATION, END_OF_STREAM, IpcHeader, MessageKind, Table, encapsulate
 from .keep_rules import DIFF_COLUMN, HASH_COLUMN, RESERVED_COLUMNS, VERSION_COLUMN, KeepRule, Order, RuleName
+from .partition_ends import PARTITION_ENDED, PartitionEnd
 from .put_framing import (
     ACCEPTED,
     ANSWER_HEAD,
@@ -88,12 +90,14 @@ from .requests import (
 )
 from .shown_addresses import shown
 from .stream_requests import (
+    ALL,
     MAX_PARTITIONS,
     Commit,
     PutCommand,
     Ticket,
     Transaction,
     Versions,
+    are_partitions,
     bulk_path,
     check_attempt,
     check_range,

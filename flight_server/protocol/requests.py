@@ -13,7 +13,15 @@ from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, int
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .keep_rules import KeepRule
-from .stream_requests import MAX_COUNT, MAX_PARTITIONS, InTransaction, Version, check_attempt
+from .stream_requests import (
+    MAX_COUNT,
+    MAX_PARTITIONS,
+    InTransaction,
+    Version,
+    are_partitions,
+    check_attempt,
+    list_as_tuple,
+)
 from .strict_json import parse_json, parsing
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
@@ -231,11 +239,6 @@ class HoldRequest(Request, what=HOLD):
         )
 
 
-def _list_as_tuple(fields: Fields, key: str) -> Any:
-    value = fields.any(key)
-    return tuple(value) if isinstance(value, list) else value
-
-
 @dataclass(frozen=True)
 class PlanRequest(Request, what=PLAN):
     """Body of the action ``plan``: which frames to read together, so that many readers share one dataset's partitions.
@@ -248,20 +251,16 @@ class PlanRequest(Request, what=PLAN):
     dataset: Name
     target_bytes: Annotated[int, integer(1, MAX_COUNT)]
     generation: Text = None
-    partitions: Annotated[tuple[int, ...] | None, InJson(_list_as_tuple)] = None
+    partitions: Annotated[tuple[int, ...] | None, InJson(list_as_tuple)] = None
 
     def faults(self, what: str) -> Faults:
         yield self.lacks("target_bytes"), f"{what}: 'target_bytes' is missing"
         given: Any = () if self.partitions is None else self.partitions
-        wrong = (
-            not isinstance(given, tuple)
-            or len(given) > MAX_PARTITIONS
-            or not set(map(type, given)) <= {int}  # a bool is an int, too
-            or not 0 <= min(given, default=0) <= max(given, default=0) < MAX_PARTITIONS
-            or len(set(given)) != len(given)
-        )
         words = f"'partitions' is a list of numbers from 0 to {MAX_PARTITIONS - 1}, each once, not"
-        yield wrong, f"{what}: {words} {str(list(given[:20]) if isinstance(given, tuple) else given)[:40]}"
+        yield (
+            not are_partitions(given),
+            f"{what}: {words} {str(list(given[:20]) if isinstance(given, tuple) else given)[:40]}",
+        )
 
 
 class CopyVerb(StrEnum):
