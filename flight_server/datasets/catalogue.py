@@ -241,7 +241,7 @@ class Catalogue:
                 "keeps nothing when it ends",
                 dataset=request.dataset,
             )
-        generation = new_generation()
+        generation = request.generation or new_generation()
         lease_seconds = request.lease_seconds
         if lease_seconds is None and not (lasting or request.durable):
             lease_seconds = self._lease_seconds

@@ -89,17 +89,20 @@ from .requests import (
     WriteMode,
 )
 from .shown_addresses import shown
+from .spread import MAX_SERVERS, ServerPortion
 from .stream_requests import (
     ALL,
     MAX_PARTITIONS,
     Commit,
     PutCommand,
+    PutCreate,
     Ticket,
     Transaction,
     Versions,
     are_partitions,
     bulk_path,
     check_attempt,
+    check_generation,
     check_range,
     parse_partition,
     partition_metadata,

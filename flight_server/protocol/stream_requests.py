@@ -18,7 +18,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, Self
 
 from . import flight_sql
-from .bodies import Body, Faults, Fields, Flag, InJson, Name, Text, integer, parse_as
+from .bodies import Body, Faults, Fields, Flag, InJson, Name, Text, integer, number, parse_as
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .strict_json import dump_json, parse_json
@@ -27,7 +27,9 @@ MAX_PARTITIONS = 100_000
 ALL: Final = "all"
 MAX_VERSION = 2**53
 MAX_COUNT = 2**53
+MAX_LEASE_SECONDS = 30 * 24 * 3600.0
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
+_GENERATION = re.compile(r"[0-9a-f]{16}")
 _ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
@@ -40,6 +42,13 @@ def check_attempt(attempt: object, what: str = "attempt") -> str:
     if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
         raise InvalidRequest(f"{what} must be 1 to 100 characters of A-Z a-z 0-9 . _ : -, not {attempt!r}")
     return attempt
+
+
+def check_generation(generation: object) -> str:
+    """The generation. Raises InvalidRequest if it is not 16 hexadecimal digits in lower case."""
+    if not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
+        raise InvalidRequest(f"a generation is 16 hexadecimal digits, not {str(generation)[:40]!r}")
+    return generation
 
 
 def parse_partition(text: str) -> int:
@@ -179,12 +188,34 @@ _AmongOthers = Annotated[Versions | None, InJson(lambda fields, _: Versions.find
 
 
 @dataclass(frozen=True)
+class PutCreate(Body, what="the command's 'create'"):
+    """The shuffle that a put makes where it is absent: of the put's generation and schema, with so many partitions. If
+    it is never sealed, the lease ends it.
+    """
+
+    partitions: Annotated[int, integer(1, MAX_PARTITIONS)]
+    lease_seconds: Annotated[float | None, number(0.1, MAX_LEASE_SECONDS)] = None
+
+    @classmethod
+    def find(cls, fields: Fields, key: str) -> PutCreate | None:
+        """The one of a body; None if it has none. Raises InvalidRequest."""
+        value = fields.any(key)
+        if value is not None and not isinstance(value, dict):
+            raise InvalidRequest(f"{cls.what} is an object {{partitions, lease_seconds}}")
+        return None if value is None else cls.of(value)
+
+    def faults(self, what: str) -> Faults:
+        yield self.lacks("partitions"), f"{what} needs 'partitions'"
+
+
+@dataclass(frozen=True)
 class PutCommand(Body, what="the command"):
     """The command in a DoPut's descriptor, or in that of a request for a FlightInfo.
 
     ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
     for kinds with many producers, ``transaction`` and ``delete`` for versions: with that the rows are keys, whose
-    rows are deleted. ``seen`` is for PollFlightInfo, see ``Attachment.look``.
+    rows are deleted. ``seen`` is for PollFlightInfo, see ``Attachment.look``. With ``create`` the put makes the
+    shuffle that it is for, and its commit's answer also names the server: ``start`` and ``locations``.
     """
 
     dataset: Name
@@ -196,6 +227,7 @@ class PutCommand(Body, what="the command"):
     transaction: InTransaction = None
     seen: Version = None
     delete: Flag = False
+    create: Annotated[PutCreate | None, InJson(PutCreate.find)] = None
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
@@ -211,6 +243,8 @@ class PutCommand(Body, what="the command"):
         yield wrong, f"{what}: 'mode' is 'create' or 'overwrite', not {self.mode!r}"
         wrong = (self.producer is None) != (self.attempt is None)
         yield wrong, f"{what}: 'producer' and 'attempt' go together"
+        wrong = self.create is not None and (self.lacks("producer", "generation") or self.mode != "create")
+        yield wrong, f"{what}: 'create' needs 'producer', 'attempt' and 'generation', and no other 'mode'"
 
 
 @dataclass(frozen=True)
