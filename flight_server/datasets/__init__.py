@@ -11,6 +11,6 @@ from .listed_partitions import lacks_frames, listed
 from .partition import Partition, PartitionState, Totals
 from .repeated_creation import check_same
 from .sealing import accepting, extend
-from .spread import check_servers, portion_of
+from .spread import check_servers, set_servers
 from .staged_writes import Sealed, check_as_durable, check_mode
 from .transactions import Transactions

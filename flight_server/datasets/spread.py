@@ -6,6 +6,7 @@ is told. It holds O(servers), and asks none of them.
 
 from __future__ import annotations
 
+from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import Conflict, SealRequest, ServerPortion
 
 from .dataset import Dataset
@@ -25,7 +26,7 @@ def check_servers(dataset: Dataset, request: SealRequest) -> None:
     refused = f"dataset {dataset.name!r} cannot be sealed with this list of servers"
     if dataset.durable:
         raise Conflict(f"{refused}: it is durable, and is held by one server", dataset=dataset.name)
-    mine = portion_of(request.servers)
+    mine = next((each for each in request.servers if each.start == own_start()), None)
     if mine is None:
         why = f"this server, whose start is {own_start()}, is not in it"
         raise Conflict(f"{refused}: {why}", dataset=dataset.name, start=own_start())
@@ -43,6 +44,17 @@ def check_servers(dataset: Dataset, request: SealRequest) -> None:
         raise Conflict(f"{refused}: {why}", dataset=dataset.name, start=own_start())
 
 
-def portion_of(servers: tuple[ServerPortion, ...]) -> ServerPortion | None:
-    """The entry of this server."""
-    return next((each for each in servers if each.start == own_start()), None)
+class _Held(tuple[ServerPortion, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute
+    """A list of servers, and the room that it has for as long as it is held."""
+
+    room: Reservation
+
+
+def set_servers(dataset: Dataset, servers: tuple[ServerPortion, ...], metadata: Metadata) -> None:
+    """Let the dataset have this list. Raises OutOfBudget."""
+    if servers == dataset.servers:
+        return
+    held = _Held(servers)
+    size_bytes = sum(each.kept_bytes for each in servers)
+    held.room = metadata.reserve(size_bytes, f"the servers of dataset {dataset.name!r}", dataset=dataset.name)
+    dataset.servers = held

@@ -25,6 +25,11 @@ class ServerPortion(Body, what="seal: a server"):
     rows: Annotated[int, integer(0, MAX_COUNT)]
     bytes: Annotated[int, integer(0, MAX_COUNT)]
 
+    @property
+    def kept_bytes(self) -> int:
+        """About what it takes to keep it."""
+        return 400 + sum(100 + len(each) for each in self.locations)
+
     def faults(self, what: str) -> Faults:
         yield self.lacks("locations", "rows", "bytes"), f"{what} needs 'locations', 'rows' and 'bytes'"
         given: Any = self.locations

@@ -12,8 +12,11 @@ import pytest
 from flight_server.protocol import SealRequest, ServerLost, ServerPortion
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, RemoteServer, Timeouts
+from spark_client.jobs import Sides
+from spark_client.jobs.shares import PartitionSlice
 from spark_client.lanes import portion_stream
 from spark_client.merge import DatasetRef
+from spark_client.steps import Pass
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, everything, rows_of, spread
@@ -153,3 +156,21 @@ def test_the_answers_to_the_seals_tell_which_server_has_rows_of_a_partition(
     assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(3)
     assert ref.plan([0], 1) == {}
     ref.server.close()
+
+
+def test_both_sides_of_a_join_pair_their_partitions_whichever_servers_hold_them(
+    servers: Sequence[ServerProcess],
+) -> None:
+    spread("left", [servers[0], servers[1]])
+    spread("right", [servers[2]])  # one that came when the left side was there
+    remote, other = RemoteServer(servers[0].location), RemoteServer(servers[2].location)
+    sides = Sides(DatasetRef.find(remote, "left"), DatasetRef.find(other, "right"))
+    for partition in range(PARTITIONS):
+        both = sides.read_both(PartitionSlice(partition), Pass(kept=True))
+        # The numbers of servers are those in each call.
+        assert sorted(values(both.left)) == sorted(
+            row for server in (0, 1) for row in rows_of(server, partition)
+        )
+        assert values(both.right) == rows_of(0, partition)
+    remote.close()
+    other.close()
