@@ -73,6 +73,7 @@ class Node:
         self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
         self.max_schema_bytes = int(settings.max_schema or budget.max_schema_bytes)
         self.catalogue.schemas.max_bytes = self.max_schema_bytes
+        self.locations = Locations()
         self.waits = Waits()
         self.counters = Counters()
         self.background = Background(_log_error)
@@ -114,7 +115,7 @@ class Node:
         self.kinds = Kinds(
             {
                 Kind.STREAM: StreamKind(self.durability),
-                Kind.SHUFFLE: ShuffleKind(self.durability),
+                Kind.SHUFFLE: ShuffleKind(self.durability, lambda: self.locations.known),
                 Kind.SOURCE: SourceKind(self.catalogue, self.sources),
                 Kind.CHANGELOG: ChangelogKind(self.changelogs, appends),
             }
@@ -140,7 +141,6 @@ class Node:
             self.delivery,
             self.kinds,
         )
-        self.locations = Locations()
         self.drain_requested = asyncio.Event()
         self.actions = Actions(
             self.observed,

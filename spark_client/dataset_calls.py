@@ -17,8 +17,15 @@ import pyarrow as pa
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetRequest, PutCommand, check_dataset_name
 from spark_client.connection import Compression, RemoteServer, about, check_mode, drop
-from spark_client.lanes import PutStream, as_reader, partition_streams, put_async
-from spark_client.merge import AsyncMergedStream, merge, merge_async
+from spark_client.lanes import (
+    PartitionStream,
+    PortionStream,
+    PutStream,
+    as_reader,
+    partition_streams,
+    put_async,
+)
+from spark_client.merge import AsyncMergedStream, DatasetRef, merge, merge_async
 
 _Merged = TypeVar("_Merged")
 
@@ -125,7 +132,7 @@ class DatasetCalls:
         return [
             DatasetInfo(
                 info.descriptor.path[0].decode(),
-                len(info.endpoints),
+                DatasetRef.spread_partitions(info) or len(info.endpoints),
                 info.total_records,
                 info.total_bytes,
                 info.schema,
@@ -146,9 +153,15 @@ class DatasetCalls:
         with about(name, server.location):
             info = server.flight_info(check_dataset_name(name))
         reading = server.reading
-        streams = partition_streams(server, info.endpoints, lane=reading.lane)
+        parts = DatasetRef.spread_partitions(info)
+        streams: list[PortionStream] | list[PartitionStream]
+        if parts is None:
+            streams = partition_streams(server, info.endpoints, lane=reading.lane)
+        else:
+            streams = DatasetRef.of(server, name, info).portion_streams(range(parts))
         return how(
             streams,
+            parts=parts,
             pool=MemoryPool(reading.budget_bytes, "merge"),
             scratch_dir=reading.scratch_dir,
             order="stream" if ordered else "arrival",

@@ -6,8 +6,11 @@ from .attempts import Attempt
 from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
+from .generations import check_start, own_start
+from .listed_partitions import lacks_frames, listed
 from .partition import Partition, PartitionState, Totals
 from .repeated_creation import check_same
 from .sealing import accepting, extend
+from .spread import check_servers, set_servers
 from .staged_writes import Sealed, check_as_durable, check_mode
 from .transactions import Transactions

@@ -41,8 +41,9 @@ from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 
 from .ambiguous_names import meant
 from .dataset import Dataset
-from .generations import missing, new_generation, stale
+from .generations import check_start, missing, new_generation, stale
 from .host_copies import HostCopies
+from .listed_partitions import first_of
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
 from .transactions import Transactions
@@ -112,22 +113,19 @@ class Catalogue:
         return found
 
     def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
-        """The dataset and the partition of a ticket. A bare ``name/3`` may be partition 3, see ``ambiguous_names``.
+        """The dataset and the partition of a ticket, of several the first one. A bare ``name/3`` may be partition 3,
+        see ``ambiguous_names``.
 
         Raises:
+            ServerLost: the ticket is for another start of a server.
             InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things.
             NotFound, DataQuarantined, StaleTicket, OutOfBudget: see :meth:`find` and :meth:`Dataset.partition`.
         """
         name, index = meant(self, ticket)
+        check_start(name, ticket.start)
         dataset = self.find(name, ticket.generation)
         if index is None:
-            if dataset.partition_count > 1:
-                raise InvalidRequest(
-                    f"dataset {name!r} has {dataset.partition_count} partitions and the ticket names none: take "
-                    f"the tickets of get_flight_info, or '{name}/0' to '{name}/{dataset.partition_count - 1}'",
-                    dataset=name,
-                )
-            index = 0
+            index = first_of(dataset, ticket)
         dataset.partition(index)
         return dataset, index
 
@@ -239,7 +237,7 @@ class Catalogue:
                 "keeps nothing when it ends",
                 dataset=request.dataset,
             )
-        generation = new_generation()
+        generation = request.generation or new_generation()
         lease_seconds = request.lease_seconds
         if lease_seconds is None and not (lasting or request.durable):
             lease_seconds = self._lease_seconds

@@ -28,6 +28,7 @@ from flight_server.protocol import (
     Kind,
     NotFound,
     Retention,
+    ServerPortion,
 )
 from flight_server.storage import DurableFiles, SegmentWriter
 
@@ -82,6 +83,7 @@ class Dataset(Lifetime):
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
         self.moving = False  # see sealing
+        self.servers: tuple[ServerPortion, ...] = ()  # see spread
         self._dropped_why = "dropped"
 
     def __del__(self) -> None:

@@ -1,4 +1,5 @@
-"""Generations: which incarnation of a dataset's name a ticket is for, and which process made it.
+"""Generations: which incarnation of a dataset's name a ticket is for, and which process made it. And starts: each
+process draws an id of its own, so that a server that was started again, on whatever port, is another one.
 
 A generation that this process has not made is of an earlier start of the server, of another server, or of none: the
 errors claim no more than that.
@@ -11,7 +12,7 @@ import os
 import re
 import secrets
 
-from flight_server.protocol import NotFound, StaleTicket
+from flight_server.protocol import NotFound, ServerLost, StaleTicket
 
 _GENERATION = re.compile(r"[0-9a-f]{16}")
 
@@ -23,12 +24,30 @@ class _Process:
         self.draw()
 
     def draw(self) -> None:
-        self.prefix = secrets.token_hex(4)
+        self.start = secrets.token_hex(8)
+        self.prefix = self.start[:8]
         self.numbers = itertools.count(secrets.randbits(24))
 
 
 _process = _Process()
 os.register_at_fork(after_in_child=_process.draw)
+
+
+def own_start() -> str:
+    """The id of this start of the server."""
+    return _process.start
+
+
+def check_start(name: str, start: str | None) -> None:
+    """Raise ServerLost if a request for a dataset is for another start than this."""
+    if start is not None and start != _process.start:
+        raise ServerLost(
+            f"dataset {name!r}: what is asked for is held by the server with the start {_shown(start)}, and this one's "
+            f"is {_process.start!r}: that server has ended, or this is another one; write the dataset again",
+            dataset=name,
+            start=start,
+            server_start=_process.start,
+        )
 
 
 def new_generation() -> str:

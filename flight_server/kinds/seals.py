@@ -22,9 +22,11 @@ from flight_server.datasets import (
     Sealed,
     accepting,
     check_mode,
+    check_servers,
     extend,
+    set_servers,
 )
-from flight_server.protocol import Conflict, SealRequest, Transaction, WriteMode
+from flight_server.protocol import Conflict, FlightShuffleError, SealRequest, Transaction, WriteMode
 from flight_server.storage import to_its_end
 from flight_server.tiering import Durability
 
@@ -39,10 +41,19 @@ async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -
     Raises:
         Conflict: see :func:`accepting`, or the transaction follows one that is not there; nothing was changed.
         AlreadyExists, Conflict, InvalidRequest: a staged one can not be sealed as its mode says (``check_mode``).
+        ServerLost, Conflict: see :func:`check_servers`; nothing was changed.
+        OutOfBudget: ``metadata`` has no room for the list of servers; nothing was changed.
         Unavailable: the disk does not take it; seal again with the same attempts.
     """
     with dataset.held_back():
-        return await _sealed(durability, dataset, request)
+        check_servers(dataset, request)
+        before = dataset.servers
+        set_servers(dataset, request.servers or before, durability.catalogue.budget.metadata)
+        try:
+            return await _sealed(durability, dataset, request)
+        except FlightShuffleError:
+            dataset.servers = before
+            raise
 
 
 async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest) -> Sealed:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from flight_server.datasets import Attempt, Dataset, Sealed
+from flight_server.datasets import Attempt, Dataset, Sealed, own_start
 from flight_server.frames import Frame, SchemaMessage
 from flight_server.protocol import (
     Commit,
     CreateRequest,
     FlightShuffleError,
     InvalidRequest,
+    Kind,
     PutCommand,
+    PutCreate,
     SealRequest,
+    check_generation,
     parse_partition,
 )
 from flight_server.tiering import Durability
@@ -23,34 +27,58 @@ from .sinks import FrameSink, check_no_deletes
 
 
 class ShuffleKind(DatasetKind):
-    """Datasets of kind ``shuffle``, also staged ones."""
+    """Datasets of kind ``shuffle``, also staged ones. ``locations``: where this server is reached."""
 
-    def __init__(self, durability: Durability) -> None:
+    def __init__(self, durability: Durability, locations: Callable[[], list[str]]) -> None:
         super().__init__(durability.catalogue)
         self._durability = durability
+        self._locations = locations
 
     async def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
-        """Raises as :meth:`Catalogue.stage`, too."""
+        """Raises as :meth:`Catalogue.stage` and :meth:`Catalogue.find`, too."""
         if request.mode is not None:
             return self.catalogue.stage(request, schema)
-        return await super().create(request, schema)
+        return self._created(request, schema)
 
     def sink(self, command: PutCommand, dataset: Dataset | None, schema: SchemaMessage) -> AttemptSink:
+        if command.create is not None:
+            dataset, _ = self._created(_request(command, command.create), schema)
         assert dataset is not None
         if command.generation is not None:
             self.catalogue.find(command.dataset, command.generation)
         check_no_deletes(self.catalogue, command)
-        return AttemptSink(self._durability, command, dataset, schema)
+        server = None if command.create is None else {"start": own_start(), "locations": self._locations()}
+        return AttemptSink(self._durability, command, dataset, schema, server)
 
     async def seal(self, dataset: Dataset, request: SealRequest) -> Sealed:
         return await seal(self._durability, dataset, request)
 
+    def _created(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
+        if request.generation is not None and self.catalogue.has(request.dataset):
+            self.catalogue.find(request.dataset, request.generation)  # raises if another one has the name
+        return self.catalogue.create(request, schema)
+
+
+def _request(command: PutCommand, wanted: PutCreate) -> CreateRequest:
+    return CreateRequest(
+        command.dataset,
+        Kind.SHUFFLE,
+        partitions=wanted.partitions,
+        lease_seconds=wanted.lease_seconds,
+        generation=check_generation(command.generation),
+    )
+
 
 class AttemptSink(FrameSink):
-    """One attempt of one shuffle producer."""
+    """One attempt of one shuffle producer. ``server``: what the commit's answer says of this server."""
 
     def __init__(
-        self, durability: Durability, command: PutCommand, dataset: Dataset, schema: SchemaMessage
+        self,
+        durability: Durability,
+        command: PutCommand,
+        dataset: Dataset,
+        schema: SchemaMessage,
+        server: dict[str, Any] | None = None,
     ) -> None:
         if command.producer is None or command.attempt is None:
             raise InvalidRequest(
@@ -65,6 +93,7 @@ class AttemptSink(FrameSink):
                 dataset=dataset.name,
             )
         self._durability = durability
+        self._server = server or {}
         self.dataset = dataset
         dataset.check_schema(schema)
         self._attempt: Attempt = dataset.begin_attempt(command.producer, command.attempt)
@@ -97,6 +126,7 @@ class AttemptSink(FrameSink):
             "rows": self._attempt.rows,
             "bytes": self._attempt.total_bytes,
             "generation": self.dataset.generation,
+            **self._server,
         }
         complete = self.dataset.commit(self._attempt, totals)
         self._committed = True

@@ -29,6 +29,7 @@ from .errors import (
     ReaderTooSlow,
     ReadTrouble,
     Released,
+    ServerLost,
     SourceUnavailable,
     StaleTicket,
     Unauthenticated,
@@ -49,6 +50,7 @@ from .headers import (
 )
 from .ipc_framing import CONTINUATION, END_OF_STREAM, IpcHeader, MessageKind, Table, encapsulate
 from .keep_rules import DIFF_COLUMN, HASH_COLUMN, RESERVED_COLUMNS, VERSION_COLUMN, KeepRule, Order, RuleName
+from .partition_ends import PARTITION_ENDED, PartitionEnd
 from .put_framing import (
     ACCEPTED,
     ANSWER_HEAD,
@@ -87,16 +89,21 @@ from .requests import (
     WriteMode,
 )
 from .shown_addresses import shown
+from .spread import MAX_SERVERS, ServerPortion
 from .state_tables import transitions
 from .stream_requests import (
+    ALL,
     MAX_PARTITIONS,
     Commit,
     PutCommand,
+    PutCreate,
     Ticket,
     Transaction,
     Versions,
+    are_partitions,
     bulk_path,
     check_attempt,
+    check_generation,
     check_range,
     parse_partition,
     partition_metadata,

@@ -3,7 +3,7 @@
     class             status              its subclasses, with the same status
     ================  ==================  ====================================================================
     InvalidRequest    INVALID_ARGUMENT    BadFrame, AlreadyExists, Conflict
-    NotFound          NOT_FOUND           StaleTicket, Released, Compacted
+    NotFound          NOT_FOUND           StaleTicket, Released, Compacted, ServerLost
     Unsupported       UNIMPLEMENTED
     Unavailable       UNAVAILABLE         OutOfBudget, Draining, ReaderTooSlow, ReadTrouble, ProducerStalled,
                                           SourceUnavailable, DamagedMessage
@@ -143,6 +143,12 @@ class Compacted(NotFound):
     """A version can no longer be asked for: take a snapshot."""
 
     code = "compacted"
+
+
+class ServerLost(NotFound):
+    """The server that holds these frames has ended, or cannot be reached: what had no copy elsewhere is lost."""
+
+    code = "server_lost"
 
 
 class Unsupported(FlightShuffleError):

@@ -13,7 +13,18 @@ from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, int
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .keep_rules import KeepRule
-from .stream_requests import MAX_COUNT, MAX_PARTITIONS, InTransaction, Version, check_attempt
+from .spread import ServerPortion, server_portions
+from .stream_requests import (
+    MAX_COUNT,
+    MAX_LEASE_SECONDS,
+    MAX_PARTITIONS,
+    InTransaction,
+    Version,
+    are_partitions,
+    check_attempt,
+    check_generation,
+    list_as_tuple,
+)
 from .strict_json import parse_json, parsing
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
@@ -21,7 +32,6 @@ REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 
 DEFAULT_PORT = 8815
 DEFAULT_HTTP_PORT = 8816
-MAX_LEASE_SECONDS = 30 * 24 * 3600.0
 MAX_DELAY_SECONDS = 1e9
 MAX_PRODUCERS = 1_000_000
 MAX_OWNER_CHARACTERS = 300
@@ -85,7 +95,8 @@ class CreateRequest(Request, what="create", render_first="dataset kind partition
     producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` names the data to pull, see
     ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name; nothing
     is made if the dataset of that name has the ``transaction`` already. A changelog keeps the rows that ``keep``
-    selects, and the others for ``delay_seconds`` more.
+    selects, and the others for ``delay_seconds`` more. ``generation`` is for a shuffle that several servers have; None
+    lets the server give one.
     """
 
     dataset: Name
@@ -102,6 +113,7 @@ class CreateRequest(Request, what="create", render_first="dataset kind partition
     transaction: InTransaction = None
     keep: Annotated[KeepRule | None, parse_as(KeepRule.parse)] = None
     delay_seconds: Annotated[float | None, number(0.0, MAX_DELAY_SECONDS)] = None
+    generation: Annotated[str | None, parse_as(check_generation)] = None
 
     def faults(self, what: str) -> Faults:
         source, producers, mode, keep = self.source, self.producers, self.mode, self.keep
@@ -110,6 +122,8 @@ class CreateRequest(Request, what="create", render_first="dataset kind partition
         wrong = (source is None) == (self.kind is Kind.SOURCE)
         yield wrong, f"{what}: 'source' goes with kind 'source', and that kind needs it"
         yield producers is not None and not shuffle, f"{what}: 'producers' is for kind 'shuffle'"
+        wrong = self.generation is not None and (not shuffle or mode is not None)
+        yield wrong, f"{what}: 'generation' is for kind 'shuffle' without 'mode'"
         yield (mode is None) != (self.write is None), f"{what}: 'mode' and 'write' go together"
         yield self.transaction is not None and mode is None, f"{what}: 'transaction' goes with 'mode'"
         wrong = mode is not None and (not shuffle or producers is not None)
@@ -121,12 +135,19 @@ class CreateRequest(Request, what="create", render_first="dataset kind partition
         yield wrong, f"{what}: 'keep' and 'delay_seconds' are for kind 'changelog'"
 
 
+def _rendered(bodies: tuple[Body, ...]) -> list[Any]:
+    return [each.to_json() for each in bodies]
+
+
 @dataclass(frozen=True)
 class SealRequest(Body, what="seal"):
     """Body of the action ``seal``: each producer's winning attempt. None accepts each producer's first commit; an
     empty mapping seals the dataset without a row. The rest is for staged writes: ``partitions`` says how many of them
     there are to be; with ``partition_bytes`` neighbours with rows become one while they have at most so many;
     ``transaction`` makes the write happen once, also where the one that is repeated is another staged write.
+
+    Of a dataset that is spread over several servers, the attempts are those of this one, ``start`` is its, and
+    ``servers`` are all that hold a portion; each then answers FlightInfo for the whole (``datasets.spread``).
     """
 
     dataset: Name
@@ -135,6 +156,8 @@ class SealRequest(Body, what="seal"):
     partitions: Annotated[int | None, integer(1, MAX_PARTITIONS)] = None
     transaction: InTransaction = None
     partition_bytes: Annotated[int | None, integer(1, MAX_COUNT)] = None
+    start: Annotated[str | None, parse_as(partial(check_attempt, what="seal: 'start'"))] = None
+    servers: Annotated[tuple[ServerPortion, ...] | None, InJson(server_portions, render=_rendered)] = None
 
     @classmethod
     def parsing(cls, data: bytes) -> Generator[None, None, SealRequest]:
@@ -154,6 +177,9 @@ class SealRequest(Body, what="seal"):
     def faults(self, what: str) -> Faults:
         both = self.partitions is not None and self.partition_bytes is not None
         yield both, f"{what}: give 'partitions' or 'partition_bytes', not both"
+        staged = self.partitions or self.partition_bytes or self.transaction
+        wrong = self.servers is not None and staged is not None
+        yield wrong, f"{what}: 'servers' is not for staged writes"
         wrong = not isinstance(self.attempts, dict | None)
         yield wrong, f"{what}: 'attempts' must be an object {{producer: attempt}}"
 
@@ -231,11 +257,6 @@ class HoldRequest(Request, what=HOLD):
         )
 
 
-def _list_as_tuple(fields: Fields, key: str) -> Any:
-    value = fields.any(key)
-    return tuple(value) if isinstance(value, list) else value
-
-
 @dataclass(frozen=True)
 class PlanRequest(Request, what=PLAN):
     """Body of the action ``plan``: which frames to read together, so that many readers share one dataset's partitions.
@@ -248,20 +269,16 @@ class PlanRequest(Request, what=PLAN):
     dataset: Name
     target_bytes: Annotated[int, integer(1, MAX_COUNT)]
     generation: Text = None
-    partitions: Annotated[tuple[int, ...] | None, InJson(_list_as_tuple)] = None
+    partitions: Annotated[tuple[int, ...] | None, InJson(list_as_tuple)] = None
 
     def faults(self, what: str) -> Faults:
         yield self.lacks("target_bytes"), f"{what}: 'target_bytes' is missing"
         given: Any = () if self.partitions is None else self.partitions
-        wrong = (
-            not isinstance(given, tuple)
-            or len(given) > MAX_PARTITIONS
-            or not set(map(type, given)) <= {int}  # a bool is an int, too
-            or not 0 <= min(given, default=0) <= max(given, default=0) < MAX_PARTITIONS
-            or len(set(given)) != len(given)
-        )
         words = f"'partitions' is a list of numbers from 0 to {MAX_PARTITIONS - 1}, each once, not"
-        yield wrong, f"{what}: {words} {str(list(given[:20]) if isinstance(given, tuple) else given)[:40]}"
+        yield (
+            not are_partitions(given),
+            f"{what}: {words} {str(list(given[:20]) if isinstance(given, tuple) else given)[:40]}",
+        )
 
 
 class CopyVerb(StrEnum):
@@ -313,7 +330,7 @@ class CopiesRequest(Request, what=COPIES):
 
 ACTIONS: dict[str, str] = {
     "create": "Create a dataset: {dataset, kind, schema, partitions, producers, retention, keep, …}",
-    "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}}",
+    "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}, start, servers}",
     "drop": "Drop a dataset and what it holds: {dataset, generation, staged}",
     "renew": "Renew a dataset's lease: {dataset, generation}",
     "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",

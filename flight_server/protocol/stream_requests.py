@@ -2,6 +2,7 @@
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
     ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "until", "reader"}
+                of several partitions {"dataset", "generation", "partitions": [3, 7] or "all", "from", "start"}
                 and of versions {"dataset", "generation", "as_of", "after", "follow"}
     commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}
 
@@ -11,20 +12,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from . import flight_sql
-from .bodies import Body, Faults, Fields, Flag, InJson, Name, Text, integer, parse_as
+from .bodies import Body, Faults, Fields, Flag, InJson, Name, Text, integer, number, parse_as
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .strict_json import dump_json, parse_json
 
 MAX_PARTITIONS = 100_000
+ALL: Final = "all"
 MAX_VERSION = 2**53
 MAX_COUNT = 2**53
+MAX_LEASE_SECONDS = 30 * 24 * 3600.0
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
+_GENERATION = re.compile(r"[0-9a-f]{16}")
 _ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
@@ -37,6 +42,13 @@ def check_attempt(attempt: object, what: str = "attempt") -> str:
     if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
         raise InvalidRequest(f"{what} must be 1 to 100 characters of A-Z a-z 0-9 . _ : -, not {attempt!r}")
     return attempt
+
+
+def check_generation(generation: object) -> str:
+    """The generation. Raises InvalidRequest if it is not 16 hexadecimal digits in lower case."""
+    if not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
+        raise InvalidRequest(f"a generation is 16 hexadecimal digits, not {str(generation)[:40]!r}")
+    return generation
 
 
 def parse_partition(text: str) -> int:
@@ -55,18 +67,41 @@ def check_range(from_: int, until: int | None) -> None:
         )
 
 
+def are_partitions(given: Any) -> bool:
+    """Whether it is a tuple of numbers of partitions, each once."""
+    return (
+        isinstance(given, tuple)
+        and len(given) <= MAX_PARTITIONS
+        and set(map(type, given)) <= {int}  # a bool is an int, too
+        and 0 <= min(given, default=0) <= max(given, default=0) < MAX_PARTITIONS
+        and len(set(given)) == len(given)
+    )
+
+
+def list_as_tuple(fields: Fields, key: str) -> Any:
+    """The value of a body's key, a list as a tuple."""
+    value = fields.any(key)
+    return tuple(value) if isinstance(value, list) else value
+
+
 def bulk_path(
     dataset: str,
-    partition: int,
+    partition: int | None,
     generation: str | None = None,
     from_: int = 0,
     until: int | None = None,
     *,
     reader: str | None = None,
     versions: Versions | None = None,
+    partitions: Sequence[int] | None = None,
+    start: str | None = None,
 ) -> str:
-    """A partition's path and query on the bulk lane. The alphabet of names needs no escaping."""
+    """Path and query on the bulk lane of a partition, or if it is None of ``partitions``, of all if these are None,
+    too. The alphabet of names needs no escaping.
+    """
+    listed = None if partitions is None else ",".join(map(str, partitions))
     wanted = {"generation": generation, "from": from_ or None, "until": until, "reader": reader}
+    wanted |= {"partitions": listed, "start": start}
     if versions is not None:
         wanted |= {
             "as_of": versions.as_of,
@@ -74,7 +109,8 @@ def bulk_path(
             "follow": "true" if versions.follow else None,
         }
     query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
-    return f"/v1/datasets/{dataset}/partitions/{partition}" + (f"?{query}" if query else "")
+    path = f"/v1/datasets/{dataset}" + ("" if partition is None else f"/partitions/{partition}")
+    return path + (f"?{query}" if query else "")
 
 
 def partition_metadata(partition: int) -> bytes:
@@ -150,12 +186,34 @@ _AmongOthers = Annotated[Versions | None, InJson(lambda fields, _: Versions.find
 
 
 @dataclass(frozen=True)
+class PutCreate(Body, what="the command's 'create'"):
+    """The shuffle that a put makes where it is absent: of the put's generation and schema, with so many partitions. If
+    it is never sealed, the lease ends it.
+    """
+
+    partitions: Annotated[int, integer(1, MAX_PARTITIONS)]
+    lease_seconds: Annotated[float | None, number(0.1, MAX_LEASE_SECONDS)] = None
+
+    @classmethod
+    def find(cls, fields: Fields, key: str) -> PutCreate | None:
+        """The one of a body; None if it has none. Raises InvalidRequest."""
+        value = fields.any(key)
+        if value is not None and not isinstance(value, dict):
+            raise InvalidRequest(f"{cls.what} is an object {{partitions, lease_seconds}}")
+        return None if value is None else cls.of(value)
+
+    def faults(self, what: str) -> Faults:
+        yield self.lacks("partitions"), f"{what} needs 'partitions'"
+
+
+@dataclass(frozen=True)
 class PutCommand(Body, what="the command"):
     """The command in a DoPut's descriptor, or in that of a request for a FlightInfo.
 
     ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
     for kinds with many producers, ``transaction`` and ``delete`` for versions: with that the rows are keys, whose
-    rows are deleted. ``seen`` is for PollFlightInfo, see ``Attachment.look``.
+    rows are deleted. ``seen`` is for PollFlightInfo, see ``Attachment.look``. With ``create`` the put makes the
+    shuffle that it is for, and its commit's answer also names the server: ``start`` and ``locations``.
     """
 
     dataset: Name
@@ -167,6 +225,7 @@ class PutCommand(Body, what="the command"):
     transaction: InTransaction = None
     seen: Version = None
     delete: Flag = False
+    create: Annotated[PutCreate | None, InJson(PutCreate.find)] = None
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
@@ -182,6 +241,8 @@ class PutCommand(Body, what="the command"):
         yield wrong, f"{what}: 'mode' is 'create' or 'overwrite', not {self.mode!r}"
         wrong = (self.producer is None) != (self.attempt is None)
         yield wrong, f"{what}: 'producer' and 'attempt' go together"
+        wrong = self.create is not None and (self.lacks("producer", "generation") or self.mode != "create")
+        yield wrong, f"{what}: 'create' needs 'producer', 'attempt' and 'generation', and no other 'mode'"
 
 
 @dataclass(frozen=True)
@@ -194,8 +255,9 @@ class Ticket(
     """The frames that a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one.
     ``from_`` is the sequence number of the first wanted frame, ``until`` the one after the last, None for all that
     there are. ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for a dataset
-    that has some. A ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's
-    number.
+    that has some. ``partitions`` are read one after the other (``transfer.partition_ends``), the first from ``from_``
+    on; ``"all"`` are those that the server has. ``start`` is that of the only server whose frames are wanted. A ``bare``
+    ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number.
     """
 
     dataset: Name
@@ -205,6 +267,8 @@ class Ticket(
     reader: Annotated[str | None, parse_as(partial(check_attempt, what="reader"))] = None
     versions: _AmongOthers = None
     until: Annotated[int | None, integer(0, MAX_COUNT)] = None
+    partitions: Annotated[tuple[int, ...] | Literal["all"] | None, InJson(list_as_tuple)] = None
+    start: Annotated[str | None, parse_as(partial(check_attempt, what="start"))] = None
     bare: bool = field(default=False, compare=False)
 
     @classmethod
@@ -217,6 +281,16 @@ class Ticket(
             return cls(check_dataset_name(data.decode()), bare=True)
         except UnicodeDecodeError:
             raise InvalidRequest("a ticket is JSON from get_flight_info, or a dataset's name") from None
+
+    def faults(self, what: str) -> Faults:
+        given = self.partitions
+        wrong = given is not None and given != ALL and not (given and are_partitions(given))
+        limits = f"numbers from 0 to {MAX_PARTITIONS - 1}, each once"
+        yield wrong, f"{what}: 'partitions' is \"all\" or a list of {limits}, not {str(given)[:40]}"
+        alone = (self.partition, self.until, self.reader, self.versions)
+        wrong = given is not None and alone != (None,) * len(alone)
+        yield wrong, f"{what}: 'partitions' goes with none of 'partition', 'until', 'reader' and versions"
+        yield given == ALL and self.from_ > 0, f"{what}: 'from' needs a list of 'partitions'"
 
     def check(self, what: str) -> None:
         super().check(what)

@@ -1,5 +1,9 @@
 """FlightInfo and PollInfo of a dataset, as Arrow Flight defines them.
 
+A dataset that was sealed as spread over several servers (``datasets.spread``) has one endpoint for each of them, whose
+ticket names all partitions, or the one that is asked for, and the server's start. Of one partition the totals are not
+known: this server has those of its portion.
+
 The endpoints, up to 100,000, are appended to the serialized rest of the message (protobuf joins repeated fields), a
 slice at a time, so that the loop serves other streams meanwhile. 100,000 are 25 MB, so a caller that sends one reserves
 :func:`info_bytes` first.
@@ -21,11 +25,13 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.concurrency import in_slices
-from flight_server.datasets import Dataset, PartitionState
+from flight_server.datasets import Dataset, PartitionState, own_start
 from flight_server.protocol import (
+    ALL,
     PUT_PATH,
     REUSE_CONNECTION,
     PutCommand,
+    ServerPortion,
     Ticket,
     bulk_path,
     dump_json,
@@ -81,10 +87,23 @@ def timestamp_scalar(seconds: float) -> Any:
 
 def info_bytes(locations: Locations, dataset: Dataset, only: int | None = None) -> int:
     """The most that the FlightInfo or PollInfo has, for the partitions that there are now."""
+    if _is_spread(dataset):
+        texts_bytes = sum(len("".join(each.locations)) for each in dataset.servers)
+        count = sum(len(each.locations) for each in dataset.servers) + len(dataset.servers)
+        return (
+            texts_bytes + (count + 4) * (3 * len(dataset.name) + 400) + _schema_bytes(dataset) + _HEAD_BYTES
+        )
     count = 1 if only is not None else dataset.partition_count
     endpoint = _endpoint(locations, dataset, dataset.partition_count - 1, _common(locations, dataset))
-    schema_bytes = 0 if dataset.schema is None else len(dataset.schema.header)
-    return count * (len(endpoint) + 8) + schema_bytes + _HEAD_BYTES
+    return count * (len(endpoint) + 8) + _schema_bytes(dataset) + _HEAD_BYTES
+
+
+def _schema_bytes(dataset: Dataset) -> int:
+    return 0 if dataset.schema is None else len(dataset.schema.header)
+
+
+def _is_spread(dataset: Dataset) -> bool:
+    return bool(dataset.servers) and dataset.sealed
 
 
 async def flight_info(locations: Locations, dataset: Dataset, only: int | None = None) -> bytes:
@@ -113,6 +132,13 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
         totals = partition.totals
         rows += totals.rows
         total_bytes += totals.bytes
+    spread = _is_spread(dataset)
+    if spread:
+        sealed = only is None
+        rows, total_bytes = (
+            sum(each.rows for each in dataset.servers),
+            sum(each.bytes for each in dataset.servers),
+        )
     info = flight.FlightInfo(
         EMPTY_SCHEMA,
         _descriptor(dataset, only),
@@ -126,6 +152,7 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
                 "kind": dataset.kind.value,
                 "sealed": dataset.sealed,
                 **dataset.attached.facts(),
+                **({"partitions": count} if spread else {}),
             }
         ),
     )
@@ -133,6 +160,11 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
     if dataset.schema is not None:
         # Of two such fields protobuf takes the last. Arrow's object of a wide schema would take long to make.
         parts.append(wire.field(1, ipc_framing.encapsulate(dataset.schema.header)))
+    if spread:
+        parts += [
+            _endpoint_of(locations, dataset, each, only) async for each in in_slices(dataset.servers, 100)
+        ]
+        return parts
     common = _common(locations, dataset)
     start, stop = (0, count) if only is None else (only, only + 1)
     async for first in in_slices(range(start, stop, _ENDPOINTS_AT_ONCE), 1):
@@ -143,9 +175,26 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
 
 def _common(locations: Locations, dataset: Dataset) -> bytes:
     """The fields that all endpoints share: the end of the lease, and where any partition can be read."""
+    return _lease(dataset) + b"".join(_location(uri) for uri in locations.reads)
+
+
+def _lease(dataset: Dataset) -> bytes:
     ends_at = expiration(dataset)
-    lease = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
-    return lease + b"".join(_location(uri) for uri in locations.reads)
+    return b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
+
+
+def _endpoint_of(locations: Locations, dataset: Dataset, server: ServerPortion, only: int | None) -> bytes:
+    """The endpoint of what a server has of the dataset, or of ``only`` one partition."""
+    listed = None if only is None else (only,)
+    ticket = Ticket(dataset.name, generation=dataset.generation, partitions=listed or ALL, start=server.start)
+    path = bulk_path(dataset.name, None, dataset.generation, partitions=listed, start=server.start)
+    # Its own addresses it knows better than the list.
+    mine = [*locations.reads, *filter(None, [locations.http])]
+    uris = mine if server.start == own_start() else server.locations
+    found = [uri + path if uri.startswith("http") else uri for uri in uris]
+    return wire.field(
+        3, wire.field(1, wire.field(1, ticket.encode())) + _lease(dataset) + b"".join(map(_location, found))
+    )
 
 
 def _endpoint(locations: Locations, dataset: Dataset, index: int, common: bytes) -> bytes:

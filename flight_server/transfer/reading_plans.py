@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from flight_server.concurrency import in_slices
-from flight_server.datasets import Dataset, PartitionState
+from flight_server.datasets import Dataset, PartitionState, lacks_frames
 from flight_server.protocol import InvalidRequest, PlanRequest
 
 MAX_SLICES = 200_000
@@ -66,10 +66,9 @@ def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Ite
     work.
     """
     for number in numbers:
-        known = dataset.knows(number) or number >= dataset.partition_count
-        if not known and dataset.sealed and not dataset.dropped:
+        if lacks_frames(dataset, number):
             yield None
-            continue  # without frames; to make it would take memory for as long as the dataset lives
+            continue
         partition = dataset.partition(number)
         partition.check()
         if partition.state is not PartitionState.SEALED:

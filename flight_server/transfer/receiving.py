@@ -282,7 +282,8 @@ class _Put:
         known = None
         if command.mode != "overwrite":
             known = self._catalogue.get(command.dataset, command.generation)
-        return self._kinds[Kind.STREAM if known is None else known.kind].sink(command, known, schema)
+        new = Kind.STREAM if command.create is None else Kind.SHUFFLE
+        return self._kinds[new if known is None else known.kind].sink(command, known, schema)
 
     def _check_first(self, message: bytes) -> None:
         """Compare the checksum of the first message before any of it is used."""

@@ -77,7 +77,8 @@ def find(server: RemoteServer, dataset: str, generation: str | None = None) -> F
     ref = DatasetRef.of(server, dataset, info)
     if generation not in (None, ref.generation):
         raise replaced(dataset)
-    return Found(ref, schema, len(info.endpoints), bool(facts["sealed"]), str(facts["kind"]))
+    partitions = DatasetRef.spread_partitions(info) or len(info.endpoints)
+    return Found(ref, schema, partitions, bool(facts["sealed"]), str(facts["kind"]))
 
 
 @dataclass(frozen=True)

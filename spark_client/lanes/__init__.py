@@ -2,5 +2,6 @@
 
 from .lane import Batch, BatchBurst, BrokenStream, Closed
 from .partition_stream import PartitionStream, partition_streams
+from .portion_stream import PortionStream
 from .put_stream import PutStream, as_reader, put_async
 from .version_stream import CutRead, Step, VersionStream

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pyarrow as pa
 
 from flight_server.protocol import (
+    ALL,
     CHECKSUMS,
     CHECKSUMS_HEADER,
     FROM_TRAILER,
@@ -46,12 +47,14 @@ def target_of(location: str, ticket: Ticket) -> str:
     if parts.path in ("", "/"):
         return bulk_path(
             ticket.dataset,
-            ticket.partition or 0,
+            None if ticket.partitions else ticket.partition or 0,
             ticket.generation,
             ticket.from_,
             ticket.until,
             reader=ticket.reader,
             versions=ticket.versions,
+            partitions=None if ticket.partitions == ALL else ticket.partitions,
+            start=ticket.start,
         )
     query = dict(parse_qsl(parts.query))
     if ticket.generation is not None:
@@ -116,7 +119,9 @@ class BulkReader:
     def _check_place(self) -> None:
         """Compare the answer's partition and first frame, if sent, with the request, which may be damaged."""
         asked = self._asked
-        wanted = {PARTITION_HEADER: f"{asked.dataset}/{asked.partition or 0}", FROM_TRAILER: str(asked.from_)}
+        which = [asked.partition or 0] if asked.partitions is None else asked.partitions
+        of = f"{asked.dataset}/{','.join(map(str, which))}"
+        wanted = {PARTITION_HEADER: of, FROM_TRAILER: str(asked.from_)}
         for name, value in wanted.items():
             if self.headers.get(name, value) != value:
                 raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")

@@ -49,15 +49,17 @@ class BrokenStream(Unavailable):
 class BatchBurst:
     """Consecutive batches of one stream that were received together; at least one.
 
-    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums`` are
-    those of the batches' messages, or empty if the lane does not see them. ``metadata`` has each message's own
-    metadata: a KeyValueMetadata (bulk lane), a Buffer (gRPC lane), or None.
+    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums``
+    are those of the batches' messages, or empty if the lane does not see them. ``metadata`` has each message's own
+    metadata: a KeyValueMetadata (bulk lane), a Buffer (gRPC lane), or None. ``part`` is the place, among the
+    parts of what is read, of the partition that they are of (``portion_stream``).
     """
 
     batches: list[Batch]
     shared_bytes: int = 0
     checksums: Sequence[int] = ()
     metadata: Sequence[Any] = ()
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,11 @@ from pyarrow import flight
 
 from flight_server.protocol import (
     Compacted,
+    FlightShuffleError,
     NotFound,
     PartitionFailed,
     Released,
+    ServerLost,
     StaleTicket,
     Ticket,
     Unavailable,
@@ -161,9 +163,7 @@ class PartitionStream:
             finally:
                 self._wait = None
             if burst is not None:
-                self._received.add(burst)
-                if self._received.is_past:
-                    raise self._untrusted(f"frames past the last wanted one, {self._received.until}")
+                self._took(burst)
                 self._failures = 0
                 self._acknowledging.received(burst, self.next_frame)
             else:
@@ -203,6 +203,11 @@ class PartitionStream:
 
     # Inside.
 
+    def _took(self, burst: BatchBurst) -> None:
+        self._received.add(burst)
+        if self._received.is_past:
+            raise self._untrusted(f"frames past the last wanted one, {self._received.until}")
+
     def _check(self, reading: LaneReader) -> None:
         totals, received = reading.totals, self._received
         assert totals is not None
@@ -216,7 +221,7 @@ class PartitionStream:
 
     def _connect(self, failure: Unavailable | None) -> None:
         """Open a lane reader at the next frame; ``failure`` is the error that ended the last one."""
-        skipped = 0
+        skipped = lost = 0
         try:
             while True:
                 self.close()
@@ -234,6 +239,10 @@ class PartitionStream:
                     failure = error if skipped % len(self._addresses) == 0 else None
                 except Unavailable as error:
                     failure = error
+                except ServerLost:
+                    lost += 1  # another location may be that of a copy
+                    if lost >= len(self._addresses):
+                        raise
                 except NotFound as error:
                     if isinstance(error, Compacted | Released) or not self._received.count:
                         raise
@@ -334,7 +343,7 @@ class PartitionStream:
     def _closed(self) -> Closed:
         return Closed(f"reading {self.name} was cancelled")
 
-    def _give_up(self, last: Unavailable) -> Unavailable:
+    def _give_up(self, last: Unavailable) -> FlightShuffleError:
         error: Unavailable
         if self.server.embedded and isinstance(last, Unreachable | NoBulkLane):
             error = EmbeddedEnded.of(self.name, last)

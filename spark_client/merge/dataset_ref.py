@@ -4,20 +4,26 @@ Guarantee: :meth:`DatasetRef.read` gives the whole partition of this one generat
 
 Only the driver asks the server: all partitions are read at the same locations. It also knows from the seal which
 partitions have no rows: no task asks for those.
+
+Several servers
+    A dataset that is spread over servers has a portion for each, which has the server's start. A read of one or more
+    partitions opens one stream to each server (``lanes.PortionStream``); of each partition the frames of all servers
+    come in the order of their arrival. So the reader of a partition, or of two that are to be joined, need not know
+    which servers hold it. Frames of such a partition have no numbers of their own: it is not cut into slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pyarrow import flight
 
 from flight_server.memory import MemoryPool
-from flight_server.protocol import PLAN, PlanRequest, Ticket, bulk_path
+from flight_server.protocol import PLAN, REUSE_CONNECTION, PlanRequest, Ticket, bulk_path, parse_json
 from spark_client.connection import RemoteServer, about
-from spark_client.lanes import PartitionStream
+from spark_client.lanes import PartitionStream, PortionStream
 from spark_client.spill import TaskMemory, reading_budget
 
 from .merged import merge
@@ -31,10 +37,21 @@ class Portion:
         locations: of equal copies, between which a reader may resume; without the paths of partitions.
         filled: a bit for each partition, from the lowest of the first byte on, which is 0 if the portion has no rows
             of it; None if that is not known.
+        start: that of the server, if the dataset is spread over several.
     """
 
     locations: tuple[str, ...]
     filled: bytes | None = None
+    start: str | None = None
+
+    @classmethod
+    def sealed(cls, answer: dict[str, Any]) -> Self:
+        """Of the server that gave this answer to a seal."""
+        filled = bytearray()
+        for partition in map(int, answer["partition_bytes"]):
+            filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))
+            filled[partition >> 3] |= 1 << (partition & 7)
+        return cls(tuple(answer["read_locations"]), bytes(filled), answer.get("start"))
 
     def has_rows(self, partition: int) -> bool:
         """False if it is known to have none of the partition."""
@@ -70,12 +87,19 @@ class DatasetRef:
 
     @classmethod
     def of(cls, server: RemoteServer, dataset: str, info: flight.FlightInfo) -> Self:
-        """From a FlightInfo: an endpoint for each portion of each partition, one partition after the other."""
+        """From a FlightInfo: an endpoint for each portion of each partition, one partition after the other; or, of a
+        dataset that is spread over servers, one for each server.
+        """
         first: Ticket | None = None
         portions: list[Portion] = []
         for endpoint in info.endpoints:
             ticket = Ticket.parse(endpoint.ticket.ticket)
             first = first or ticket
+            if ticket.partitions is not None:
+                path = bulk_path(dataset, None, ticket.generation, start=ticket.start)
+                locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
+                portions.append(Portion(tuple(locations), start=ticket.start))
+                continue
             if ticket.partition != first.partition:
                 break
             path = bulk_path(dataset, ticket.partition or 0, ticket.generation)
@@ -89,16 +113,33 @@ class DatasetRef:
         """From the server's answer to the seal."""
         if "read_locations" not in answer:  # an older server
             return cls.find(server, dataset, generation)
-        filled = bytearray()
-        for partition in map(int, answer["partition_bytes"]):
-            filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))
-            filled[partition >> 3] |= 1 << (partition & 7)
-        return cls(server, dataset, generation, (Portion(tuple(answer["read_locations"]), bytes(filled)),))
+        return cls(server, dataset, generation, (Portion.sealed(answer),))
+
+    @classmethod
+    def spread(
+        cls, server: RemoteServer, dataset: str, generation: str, answers: Iterable[dict[str, Any]]
+    ) -> Self:
+        """From the answers to the seals of all servers that hold it; ``server`` is any of them."""
+        portions = []
+        for portion in map(Portion.sealed, answers):
+            elsewhere = tuple(each for each in portion.locations if each != REUSE_CONNECTION)
+            portions.append(replace(portion, locations=elsewhere))
+        return cls(server, dataset, generation, tuple(portions))
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether several servers may hold portions of each partition."""
+        return any(portion.start is not None for portion in self.portions)
 
     def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
-        """The slices of these partitions, of about ``target_bytes``, each as first frame, end and stored bytes. Raises
-        FlightShuffleError: as ``RemoteServer.action``.
+        """The slices of these partitions, of about ``target_bytes``, each as first frame, end and stored bytes; none if
+        the dataset is spread.
+
+        Raises:
+            FlightShuffleError: as ``RemoteServer.action``.
         """
+        if self.is_spread:
+            return {}
         request = PlanRequest(self.dataset, target_bytes, self.generation, tuple(partitions))
         found: dict[int, list[tuple[int, int, int]]] = {}
         for partition, first, end, size_bytes in self.server.action(PLAN, request.encode())["pieces"]:
@@ -114,6 +155,8 @@ class DatasetRef:
         """The stream of the partition, or of its frames from ``first`` to before ``until``, not opened yet. Raises
         ValueError: the dataset has several portions: numbers of frames are those of one.
         """
+        if self.is_spread:
+            raise ValueError(f"dataset {self.dataset!r} is spread over servers: its frames have no numbers")
         (portion,) = self.portions
         return self._stream(portion, partition, first, until)
 
@@ -131,6 +174,10 @@ class DatasetRef:
         self, partitions: Sequence[int], memory: TaskMemory | None = None
     ) -> Generator[Any, None, None]:
         """The batches of one or more partitions, one after the other, as :meth:`read`. All are read at once."""
+        if self.is_spread:
+            if shared := self.portion_streams(partitions):
+                yield from self._merged(shared, memory, parts=len(partitions))
+            return
         streams = [
             self._stream(portion, partition)
             for partition in partitions
@@ -139,6 +186,32 @@ class DatasetRef:
         ]
         if streams:
             yield from self._merged(streams, memory)
+
+    @staticmethod
+    def spread_partitions(info: flight.FlightInfo) -> int | None:
+        """How many partitions a dataset has that is spread over servers; None of another one, which has an endpoint for
+        each.
+        """
+        said: bytes = info.app_metadata
+        return parse_json(said, "the FlightInfo").get("partitions") if said.startswith(b"{") else None
+
+    def portion_streams(self, partitions: Sequence[int]) -> list[PortionStream]:
+        """One stream for each server that may have rows of these partitions; the part of each is its place."""
+        found = []
+        for portion in self.portions:
+            parts = {each: place for place, each in enumerate(partitions) if portion.has_rows(each)}
+            if parts:
+                stream = PortionStream(
+                    self.server,
+                    self.dataset,
+                    parts,
+                    generation=self.generation or None,
+                    start=portion.start,
+                    locations=portion.locations,
+                    lane=self.server.reading.lane,
+                )
+                found.append(stream)
+        return found
 
     def _stream(
         self, portion: Portion, partition: int, first: int = 0, until: int | None = None
@@ -153,7 +226,7 @@ class DatasetRef:
         )
 
     def _merged(
-        self, streams: Sequence[PartitionStream], memory: TaskMemory | None
+        self, streams: Sequence[PartitionStream], memory: TaskMemory | None, parts: int | None = None
     ) -> Generator[Any, None, None]:
         reading = self.server.reading
         budget_bytes = reading.budget_bytes
@@ -166,6 +239,7 @@ class DatasetRef:
             scratch_dir=reading.scratch_dir,
             order="stream",
             timeouts=self.server.timeouts,
+            parts=parts,
         ) as merged:
             try:
                 yield from merged

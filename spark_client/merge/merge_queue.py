@@ -9,7 +9,8 @@ lock. So no wake-up is lost.
 
 Order
     ``arrival``: one line for all streams, first in, first out.
-    ``stream``: a line for each stream; all of stream 0, then all of stream 1, and so on.
+    ``stream``: a line for each stream; all of stream 0, then all of stream 1, and so on. With several ``feeders`` a
+    line is that of one part of each of them, and ends when all have ended it.
 
 Memory
     An item is a ``BatchBurst``, admitted, parked and taken as a whole, because its batches often share one allocation.
@@ -86,11 +87,11 @@ class MergeQueue(Generic[T]):
     """``T`` is the type of pushed items: a :class:`Held`, or a name of a parked item.
 
     Args:
-        streams: their number; methods take a stream's index.
+        streams: their number; methods take a stream's index, or with several feeders a line's.
         pool: counts the RAM; other merges may share it.
     """
 
-    def __init__(self, streams: int, pool: MemoryPool, order: Order = "arrival") -> None:
+    def __init__(self, streams: int, pool: MemoryPool, order: Order = "arrival", feeders: int = 1) -> None:
         if order not in ("arrival", "stream"):
             raise ValueError(f"order is 'arrival' or 'stream', not {order!r}")
         self._pool = pool
@@ -98,6 +99,7 @@ class MergeQueue(Generic[T]):
         self._lines: list[deque[T]] = [deque() for _ in range(streams if self._by_stream else 1)]
         self._opened: set[int] = set()
         self._open = set(range(streams))
+        self._feeders = [feeders] * streams
         self._streams = streams
         self._current = 0
         self._consumer_waits = False
@@ -143,7 +145,10 @@ class MergeQueue(Generic[T]):
         return self._wake_for(stream)
 
     def end(self, stream: int) -> bool:
-        """The stream was read whole. True: wake the consumer."""
+        """The stream was read whole, by each of its feeders once. True: wake the consumer."""
+        self._feeders[stream] -= 1
+        if self._feeders[stream]:
+            return False
         self._open.discard(stream)
         return self._wake_for(stream)
 

@@ -228,6 +228,7 @@ def merge(
     order: Order = "arrival",
     timeouts: Timeouts | None = None,
     open_streams: int = OPEN_STREAMS,
+    parts: int | None = None,
 ) -> MergedStream:
     """Start draining all streams.
 
@@ -238,6 +239,8 @@ def merge(
         order: ``arrival``, or ``stream``: all of the first stream, then all of the second, …
         timeouts: ``slot_seconds`` and ``close_seconds`` are used here; the streams have their own.
         open_streams: how many open at once without a wait, see *Opening* in ``stream_threads``.
+        parts: so many parts does each stream have, as their bursts say, in order: all streams' part 0 comes first, then
+            all streams' part 1, …; ``order`` is not used. None if each stream is a whole.
 
     Raises:
         ValueError: no streams.
@@ -250,6 +253,7 @@ def merge(
             order=order,
             timeouts=timeouts,
             open_streams=open_streams,
+            parts=parts,
         )
     )
 
@@ -262,6 +266,7 @@ def merge_async(
     order: Order = "arrival",
     timeouts: Timeouts | None = None,
     open_streams: int = OPEN_STREAMS,
+    parts: int | None = None,
 ) -> AsyncMergedStream:
     """As :func:`merge`, for ``async for``; needs no running loop."""
     return AsyncMergedStream(
@@ -272,5 +277,6 @@ def merge_async(
             order=order,
             timeouts=timeouts,
             open_streams=open_streams,
+            parts=parts,
         )
     )

@@ -90,6 +90,7 @@ class StreamThreads:
         order: Order,
         timeouts: Timeouts | None,
         open_streams: int,
+        parts: int | None = None,
     ) -> None:
         if not streams:
             raise ValueError("there is nothing to merge: a merge needs at least one stream")
@@ -98,7 +99,12 @@ class StreamThreads:
         self.timeouts = timeouts or Timeouts()
         # Re-entrant: a finalizer may run in the same thread inside a critical section.
         self.changed = threading.Condition(threading.RLock())
-        self.queue: MergeQueue[Item] = MergeQueue(len(streams), self.pool, order)
+        self._parts = parts
+        self.queue: MergeQueue[Item] = (
+            MergeQueue(len(streams), self.pool, order)
+            if parts is None
+            else MergeQueue(parts, self.pool, "stream", len(streams))
+        )
         self.schema: pa.Schema | None = None
         # Batches taken from the queue and not handed out, with their burst's reservations.
         self.ready: deque[tuple[Batch, object]] = deque()
@@ -155,14 +161,16 @@ class StreamThreads:
                 self.queue.opened(index)
                 self._wake()
             meter = Meter(self.pool, schema)
+            first, after = (index, index + 1) if self._parts is None else (0, self._parts)
+            line = first
             while (burst := stream.read_burst()) is not None:
-                if not self._store(index, burst, meter):
+                self._end(line, first + burst.part)
+                line = first + burst.part
+                if not self._store(line, burst, meter):
                     return
                 # Else this thread would keep the burst while it waits for the next.
                 del burst
-            with self.changed:
-                if self.queue.end(index):
-                    self._wake()
+            self._end(line, after)
         except BaseException as error:  # noqa: BLE001 (the consumer raises it)
             self.fail(error)
         finally:
@@ -171,6 +179,15 @@ class StreamThreads:
                 self._running -= 1
                 # The thread that opens streams waits for this.
                 self.changed.notify_all()
+
+    def _end(self, line: int, until: int) -> None:
+        """Note that the stream of this thread has no more for these lines of the queue."""
+        if line == until:
+            return
+        with self.changed:
+            ended = [self.queue.end(each) for each in range(line, until)]
+            if any(ended):
+                self._wake()
 
     def _check_schema(self, stream: Stream, schema: pa.Schema) -> None:
         with self.changed:

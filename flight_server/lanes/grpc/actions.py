@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.concurrency import dumped, in_steps
-from flight_server.datasets import meant
+from flight_server.datasets import meant, own_start
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -105,6 +105,7 @@ class Actions:
                 "dataset": request.dataset,
                 **sealed.to_json(),
                 "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http])],
+                **({} if request.servers is None else {"start": own_start()}),
             }
         )
 

@@ -1,6 +1,7 @@
-"""DoGet: a partition over gRPC.
+"""DoGet: one or more partitions over gRPC.
 
-The schema goes out as soon as it is known, then each frame as it was stored; the trailers carry the totals. Frames go
+The schema goes out as soon as it is known, then each frame as it was stored; the trailers carry the totals, of several
+partitions their sums. What a listed partition ends with is in ``transfer.partition_ends``. Frames go
 out in turns (see ``turns``), so that they do not hold up new calls.
 
 Checksums
@@ -11,12 +12,15 @@ Checksums
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
-from flight_server.concurrency import Turns
-from flight_server.datasets import Catalogue, Dataset
-from flight_server.kinds import Kinds, VersionRead
+from flight_server.concurrency import Slice, Turns, in_slices
+from flight_server.datasets import Catalogue, Dataset, lacks_frames, listed
+from flight_server.kinds import Kinds, VersionedMessage, VersionRead
+from flight_server.memory import Reservation
 from flight_server.protocol import (
+    ALL,
     CHECKSUMS,
     CHECKSUMS_HEADER,
     FRAMES_TRAILER,
@@ -27,7 +31,7 @@ from flight_server.protocol import (
 from flight_server.protocol.checksums import crc32c, message_crc32c
 from flight_server.protocol.enveloped import Envelopes
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameBurst, FrameRange, Reads, head_of_read
+from flight_server.transfer import FrameBurst, FrameRange, PartitionEnds, Reads, head_of_read
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
@@ -59,12 +63,61 @@ class GrpcGet:
         envelopes = await _begin(dataset, asked, context)
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
+        if ticket.partitions is not None:
+            await self._serve_several(dataset, ticket, reader, envelopes, context)
+            return
         wanted = FrameRange(ticket.from_, ticket.until)
         async with aclosing(self._reads.read(dataset, reader, wanted)) as bursts:
             async for burst in bursts:
                 await self._send(burst, reader, context, envelopes)
         context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
         wanted.ended(dataset, reader)
+
+    async def _serve_several(
+        self,
+        dataset: Dataset,
+        ticket: Ticket,
+        reader: Reader,
+        envelopes: Envelopes | None,
+        context: Context,
+    ) -> None:
+        assert ticket.partitions is not None
+        assert dataset.schema is not None
+        ends = None if ticket.partitions == ALL else PartitionEnds(dataset, dataset.schema)
+        indices = listed(dataset, ticket.partitions)
+        rows = frames = 0
+        present = Slice()  # of all partitions: many may have a few small frames
+        for index in indices:
+            each = replace(reader, partition=index)
+            if not lacks_frames(dataset, index):
+                wanted = FrameRange(ticket.from_ if index == indices[0] else 0)
+                async with aclosing(self._reads.read(dataset, each, wanted)) as bursts:
+                    async for burst in bursts:
+                        await self._send(burst, each, context, envelopes)
+                        await present.end()
+                totals = dataset.partition(index).totals
+                rows, frames = rows + totals.rows, frames + totals.frames
+            for message in [] if ends is None else await ends.of(index):
+                await self._send_made(message, each, context, envelopes)
+            await present.end()
+        context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
+        async for index in in_slices(indices):
+            if not lacks_frames(dataset, index):
+                FrameRange().ended(dataset, replace(reader, partition=index))
+
+    async def _send_made(
+        self,
+        message: VersionedMessage,
+        reader: Reader,
+        context: Context,
+        envelopes: Envelopes | None,
+        room: Reservation | None = None,
+    ) -> None:
+        await self._turns.take(message.size_bytes)
+        data = message.flight_data()
+        if envelopes is not None:
+            data = envelopes.seal(data, message.crc32c, crc32c(message.metadata))
+        await self._reads.delivery.deliver(context.write, data, reader, room=room)
 
     async def _serve_versions(
         self, dataset: Dataset, read: VersionRead, reader: Reader, asked: bytes, context: Context
@@ -77,12 +130,7 @@ class GrpcGet:
         async with aclosing(read.bursts(reader)) as bursts:
             async for burst in bursts:
                 for message in burst:
-                    await self._turns.take(message.size_bytes)
-                    data = message.flight_data()
-                    if envelopes is not None:
-                        data = envelopes.seal(data, message.crc32c, crc32c(message.metadata))
-                    await self._reads.delivery.deliver(context.write, data, reader, room=burst.room)
-                    del data
+                    await self._send_made(message, reader, context, envelopes, burst.room)
                     self._reads.counters.message_out(message.size_bytes)
                     rows, frames = rows + message.rows, frames + 1
                 dataset.touch()

@@ -1,4 +1,4 @@
-"""The bulk lane for reading: a partition, or a whole dataset, as one Arrow IPC stream over HTTP.
+"""The bulk lane for reading: a partition, several, or a whole dataset, as one Arrow IPC stream over HTTP.
 
 Guarantee: the chunked terminator follows only the end of a sealed partition (or of all of them). If the handler ends
 otherwise (aiohttp cancels it when the connection is lost), the connection is cut, so no client takes a part for the
@@ -8,6 +8,8 @@ whole. A Content-Length is never sent: several HTTP clients hand out a short bod
     chunk   a burst of messages: dictionaries that this reader lacks, record batches   (repeated)
     chunk   end-of-stream marker, and in the same write:
     0       trailers: rows, frames, and of one partition the checksum and which frames (``transfer.frame_ranges``)
+
+Each of several partitions that the request lists ends as ``transfer.partition_ends`` says, in a chunk of its own.
 
 Checksums
     A client that asks with ``x-flight-shuffle-checksums: crc32c`` gets that header back, and with each chunk of
@@ -25,7 +27,7 @@ Memory
 from __future__ import annotations
 
 from asyncio import Transport
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -33,7 +35,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from flight_server.concurrency import Slice, in_slices
-from flight_server.datasets import Dataset, Partition, PartitionState
+from flight_server.datasets import Dataset, Partition, PartitionState, lacks_frames
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,
@@ -47,7 +49,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.checksums import message_crc32c
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameRange, Reads, head_of_read
+from flight_server.transfer import FrameRange, PartitionEnds, Reads, head_of_read
 
 from .chunks import FramedMessage, Part, chunk, chunks_of
 from .outlet import Outlet, messages_of
@@ -126,9 +128,9 @@ class BulkRead:
     """One request to read.
 
     Args:
-        partition: None for all of the dataset's partitions, one after the other.
-        start: the first frame; 0 for a whole dataset.
-        until: the frame after the last one; None for all that there are, and for a whole dataset.
+        partition: None for ``partitions``, or all of the dataset's if these are None, one after the other.
+        start: the first frame, of the first partition; 0 for a whole dataset.
+        until: the frame after the last one; None for all that there are, and for several partitions.
         reader: the reader's own name, see ``places``.
     """
 
@@ -139,13 +141,18 @@ class BulkRead:
     peer: str
     reader: str | None = None
     until: int | None = None
+    partitions: tuple[int, ...] | None = None
+
+    @property
+    def _first_index(self) -> int:
+        return (self.partition or 0) if self.partitions is None else self.partitions[0]
 
     def check(self) -> None:
         """Raise the errors that :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
         if self.partition is None and self.dataset.failure is not None:
             for partition in self.dataset.partitions():
                 partition.check()
-        first = self.dataset.partition(self.partition or 0)
+        first = self.dataset.partition(self._first_index)
         first.check()
         first.subscribe(self.start).close()
         if first.state is PartitionState.SEALED:
@@ -155,7 +162,13 @@ class BulkRead:
         """The headers before the first byte; with totals only if whole partitions were asked for and are sealed. Those
         are the partitions of the moment of the call.
         """
-        if self.partition is None:
+        of = self.dataset.name + ("" if self.partition is None else f"/{self.partition}")
+        partitions: Iterable[Partition]
+        if self.partitions is not None:
+            known = (each for each in self.partitions if not lacks_frames(self.dataset, each))
+            partitions, sealed = (self.dataset.partition(each) for each in known), self.dataset.sealed
+            of += f"/{','.join(map(str, self.partitions))}"
+        elif self.partition is None:
             partitions, sealed = self.dataset.partitions(), self.dataset.sealed
         else:
             partitions, sealed = [self.dataset.partition(self.partition)], True
@@ -165,15 +178,15 @@ class BulkRead:
             if not sealed:
                 break
             totals.add(self._range(), partition)
-        known = sealed and self.until is None
+        whole = sealed and self.until is None and not (self.partitions and self.start)
         return {
             **dict(head_of_read(self.dataset)),
             SEALED_HEADER: "true" if sealed else "false",
-            PARTITION_HEADER: self.dataset.name + ("" if self.partition is None else f"/{self.partition}"),
+            PARTITION_HEADER: of,
             **dict(self._range().place()),
             # A URL without a generation means the current one.
             "Cache-Control": "no-store",
-            **(totals.fields if known else {}),
+            **(totals.fields if whole else {}),
         }
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -184,14 +197,17 @@ class BulkRead:
             ConnectionError: the client has left.
         """
         reads, dataset, peer = self.reads, self.dataset, self.peer
-        first_index = self.partition or 0
+        first_index = self._first_index
         dataset.want(first_index)
         self.check()
         pace = Pace(proven=not request.secure)  # see outlet
         reader = Reader(dataset.name, first_index, peer, pace)
         schema = await reads.schema_of(dataset, reader)
         # In one step with the headers' totals: an append adds partitions.
-        partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
+        partitions: Sequence[int] = self.partitions or (
+            range(dataset.partition_count) if self.partition is None else [self.partition]
+        )
+        ends = None if self.partitions is None else PartitionEnds(dataset, schema)
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         trailers = _Trailers(self.partition)
         trailers.add(self._range(), dataset.partition(first_index))
@@ -208,14 +224,22 @@ class BulkRead:
             await reads.delivery.deliver(stream.write, chunks_of([begin], checked=checked), reader)
             present = Slice()  # of all partitions: many may have a few small frames
             for index in partitions:
-                reader, wanted = Reader(dataset.name, index, peer, pace, self.reader), self._range()
-                await self._send_partition(stream, reader, wanted, present, checked=checked)
-                await present.end()
-                # Not later: a source's partition may be released as soon as it has no reader.
-                trailers.add(wanted, dataset.partition(index))
+                reader = Reader(dataset.name, index, peer, pace, self.reader)
+                if ends is None or not lacks_frames(dataset, index):
+                    wanted = self._range(index)
+                    await self._send_partition(stream, reader, wanted, present, checked=checked)
+                    await present.end()
+                    # Not later: a source's partition may be released as soon as it has no reader.
+                    trailers.add(wanted, dataset.partition(index))
+                if ends is not None:
+                    end = [FramedMessage(each.parts, each.crc32c) for each in await ends.of(index)]
+                    await reads.delivery.deliver(stream.write, chunks_of(end, checked=checked), reader)
+                    await present.end()
             await reads.delivery.deliver(stream.finish, trailers.fields, reader)
             async for index in in_slices(partitions):
-                self._range().ended(dataset, Reader(dataset.name, index, peer, name=self.reader))
+                if ends is not None and lacks_frames(dataset, index):
+                    continue
+                self._range(index).ended(dataset, Reader(dataset.name, index, peer, name=self.reader))
         finally:
             stream.cut_unless_whole()
         return stream
@@ -245,8 +269,9 @@ class BulkRead:
             if outlet is not None:
                 outlet.close()
 
-    def _range(self) -> FrameRange:
-        return FrameRange(self.start, self.until)
+    def _range(self, index: int | None = None) -> FrameRange:
+        """Of the partition of that number; None for the first one."""
+        return FrameRange(self.start if index in (None, self._first_index) else 0, self.until)
 
 
 class _Trailers:

@@ -2,7 +2,8 @@
 
     GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (``bulk_get``);
                                                                       reader=… (``places``)
-    GET  /v1/datasets/{dataset}?generation=…                          all its partitions (``bulk_get``)
+    GET  /v1/datasets/{dataset}?generation=…                          all its partitions (``bulk_get``), or
+                                                                      partitions=3,7&from=…
     HEAD of both                                                      generation, sealed, totals
     POST /v1/put                                                      takes a put        (``bulk_put``)
     POST /v1/hold                                                     as the action      (``bulk_versions``)
@@ -54,16 +55,14 @@ from aiohttp import web
 
 from flight_server.access import Doorkeeper, authorize
 from flight_server.concurrency import Running, Turns
-from flight_server.datasets import one_meaning
+from flight_server.datasets import check_start, one_meaning
 from flight_server.protocol import (
     HOLD,
     PUT_PATH,
-    Fields,
     FlightShuffleError,
     InternalError,
     InvalidRequest,
     NotFound,
-    Versions,
     check_attempt,
     check_dataset_name,
     check_range,
@@ -79,6 +78,7 @@ from .bulk_versions import HOLD_PATH, BulkVersionRead, answer_hold
 from .http_errors import Runner, refusal
 from .listening import bind
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
+from .queries import frame_number, listed_partitions, query_of, versions_of
 
 BACKLOG = 1024
 IDLE_CONNECTION_SECONDS = 75.0
@@ -247,27 +247,41 @@ class HttpServer:
         name = check_dataset_name(unquote(found["dataset"]))
         index: int | None = None
         catalogue, peer = self._catalogue, _peer(request)
-        query = _query(request, "generation", "from", "until", "reader", "as_of", "after", "follow")
-        versions = _versions(query)
+        query = query_of(
+            request,
+            "generation",
+            "from",
+            "until",
+            "reader",
+            "as_of",
+            "after",
+            "follow",
+            "partitions",
+            "start",
+        )
+        versions = versions_of(query)
         wanted: BulkRead | BulkVersionRead
-        generation, start = query.get("generation"), _frame_number(query, "from") or 0
+        generation, start = query.get("generation"), frame_number(query, "from") or 0
         if found["partition"] is not None:
             index = parse_partition(found["partition"])
             whole = f"{name}/partitions/{found['partition']}"
             name, index = one_meaning(catalogue, whole, name, index, generation)
+        check_start(name, query.get("start"))
         dataset = catalogue.find(name, generation)
+        listed = listed_partitions(query, dataset, index)
         if index is not None:
             dataset.partition(index)
-        until = _frame_number(query, "until")
+        until = frame_number(query, "until")
         read = self._puts.kinds[dataset.kind].read(dataset, versions, until)
         if read is not None:
             wanted = BulkVersionRead(self._reads, dataset, read, peer)
         else:
-            if index is None and not query.keys().isdisjoint({"from", "until", "reader"}):
+            of_one = {"until", "reader"} if listed is not None else {"from", "until", "reader"}
+            if index is None and not query.keys().isdisjoint(of_one):
                 raise InvalidRequest("'from', 'until' and 'reader' go with one partition: …/partitions/0")
             check_range(start, until)
             reader = check_attempt(query["reader"], "reader") if "reader" in query else None
-            wanted = BulkRead(self._reads, dataset, index, start, peer, reader, until)
+            wanted = BulkRead(self._reads, dataset, index, start, peer, reader, until, listed)
         dataset.touch()
         if request.method == "HEAD":
             wanted.check()
@@ -284,16 +298,16 @@ class HttpServer:
         return _json(await answer_hold(request, self._puts.kinds.actions[HOLD], self._options.stall_seconds))
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        query = _query(request, "prefix", "first", "limit")
+        query = query_of(request, "prefix", "first", "limit")
         prefix = query.pop("prefix", "")
         return _json(await reports.datasets(self._observed, prefix, reports.Page.of_query(query, "datasets")))
 
     async def _statistics(self, request: web.Request) -> web.StreamResponse:
-        page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "statistics")
+        page = reports.Page.of_query(query_of(request, "dataset", "first", "limit"), "statistics")
         return _json(await reports.statistics(self._observed, page))
 
     async def _why(self, request: web.Request) -> web.StreamResponse:
-        page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "why")
+        page = reports.Page.of_query(query_of(request, "dataset", "first", "limit"), "why")
         return _json(await reports.why(self._observed, page))
 
     async def _scrape(self, _: web.Request) -> web.StreamResponse:
@@ -310,41 +324,6 @@ class HttpServer:
         return web.Response(
             text=self._page, content_type="text/html", headers={"Content-Security-Policy": _PAGE_MAY}
         )
-
-
-def _query(request: web.Request, *known: str) -> dict[str, str]:
-    """The query's values. Raises InvalidRequest: an unknown key, or one that comes twice."""
-    query = dict(request.query)
-    unknown = ", ".join(repr(key) for key in sorted(query.keys() - set(known)))
-    if unknown:
-        raise InvalidRequest(f"the query has an unknown key {unknown}; known are {', '.join(known)}")
-    if len(request.query) != len(query):
-        raise InvalidRequest("a key comes twice in the query")
-    return query
-
-
-def _frame_number(query: dict[str, str], key: str) -> int | None:
-    text = query.get(key)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-        raise InvalidRequest(f"{key!r} is the number of a frame in ASCII decimal, not {text[:40]!r}")
-    return int(text)
-
-
-def _versions(query: dict[str, str]) -> Versions | None:
-    wanted: dict[str, Any] = {key: _version(query[key]) for key in ("as_of", "after") if key in query}
-    if "follow" in query:
-        if query["follow"] not in ("true", "false"):
-            raise InvalidRequest(f"'follow' is true or false, not {query['follow'][:40]!r}")
-        wanted["follow"] = query["follow"] == "true"
-    return Versions.find(Fields(wanted, "the query"))
-
-
-def _version(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-        raise InvalidRequest(f"a version is a number in ASCII decimal, not {text[:40]!r}")
-    return int(text)
 
 
 def _peer(request: web.Request) -> str:

@@ -198,3 +198,19 @@ def test_a_dictionary_is_counted_once_and_as_long_as_any_batch_or_the_stream_nee
     assert pool.used_bytes > 0
     held.clear()
     assert pool.used_bytes == 0
+
+
+def test_a_line_of_several_feeders_ends_when_all_have_ended_it() -> None:
+    queue: MergeQueue[Item] = MergeQueue(2, MemoryPool(100), "stream", feeders=2)
+    push(queue, 0, "0a")
+    push(queue, 1, "1a")
+    queue.end(0)
+    assert take_all(queue) == ["0a"]
+    assert queue.take() is WAIT
+    assert push(queue, 0, "0b")
+    assert take_all(queue) == ["0b"]
+    assert queue.end(0)
+    assert take_all(queue) == ["1a"]
+    assert not queue.end(1)
+    assert queue.end(1)
+    assert queue.take() is END

@@ -1,0 +1,193 @@
+"""Several partitions of what one server holds of a dataset, read in one stream.
+
+Guarantee: as ``partition_stream``, for each partition: its batches come only in bursts of their own, whose ``part`` is
+the partition's, and the next partition's only after the totals that the server sends at the end of each
+(``flight_server.transfer.partition_ends``) agree with what was received. After a broken connection the stream goes on
+at the partition and frame where it was, at the next location.
+
+Losing the server
+    What cannot be reached any more, or was started again, or has the dataset no longer, is a lost server:
+    :class:`ServerLost` names it by its locations and its start, and the dataset.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flight_server.protocol import (
+    PARTITION_ENDED,
+    FlightShuffleError,
+    NotFound,
+    PartitionEnd,
+    ServerLost,
+    StaleTicket,
+    Ticket,
+    Unavailable,
+)
+from spark_client.connection import RemoteServer, Unreachable
+
+from .http import NoBulkLane
+from .lane import BatchBurst, BrokenStream, LaneChoice, LaneReader, ReadTotals
+from .partition_stream import PartitionStream
+from .received_frames import ReceivedFrames
+
+_SHOWN = 5
+_AT_ONCE = 1000
+"""Partitions in one request: a URL of the bulk lane may have 8 KB."""
+
+
+class PortionStream(PartitionStream):
+    """A :class:`PartitionStream` of several partitions.
+
+    Args:
+        parts: the partitions, in the order in which they are read, and the ``part`` of each one's bursts.
+        start: that of the server that holds them; None if any will do.
+        locations: where it is, without the paths of partitions.
+    """
+
+    def __init__(
+        self,
+        server: RemoteServer,
+        dataset: str,
+        parts: Mapping[int, int],
+        *,
+        generation: str | None,
+        start: str | None,
+        locations: Sequence[str],
+        lane: LaneChoice = "auto",
+    ) -> None:
+        super().__init__(server, Ticket(dataset, generation=generation), locations=locations, lane=lane)
+        self.start = start
+        self._partitions = tuple(parts)
+        self._parts = tuple(parts.values())
+        self._at = 0
+        self._until = 0  # of those that the connection was asked for
+        self._ended = False
+        self._bursts: deque[BatchBurst] = deque()
+
+    @property
+    def name(self) -> str:
+        shown = ", ".join(map(str, self._partitions[:_SHOWN]))
+        more = "" if len(self._partitions) <= _SHOWN else f" and {len(self._partitions) - _SHOWN} more"
+        return f"partition {shown}{more} of dataset {self.dataset!r}"
+
+    def read_burst(self) -> BatchBurst | None:
+        """Wait for the next frames, which are of one partition; None at the end of the last partition. Raises as
+        :meth:`PartitionStream.read_burst`, and ServerLost.
+        """
+        while not self._bursts:
+            if super().read_burst() is None:
+                if self._at == len(self._partitions) - 1:
+                    return None
+                self._begin_next()
+                self._connect(None)
+        return self._bursts.popleft()
+
+    def _took(self, burst: BatchBurst) -> None:
+        first = 0
+        for number, batch in enumerate(burst.batches):
+            end = None if batch.num_rows else _end_of(burst.metadata[number] if burst.metadata else None)
+            if end is None:
+                continue
+            self._keep(burst, first, number)
+            first = number + 1
+            self._end(end)
+        self._keep(burst, first, len(burst.batches))
+
+    def _keep(self, burst: BatchBurst, first: int, end: int) -> None:
+        """The batches in between are of the present partition, or, if that has ended, of the next one."""
+        if first == end:
+            return
+        self._go_on()
+        kept = BatchBurst(
+            burst.batches[first:end],
+            burst.shared_bytes,
+            burst.checksums[first:end],
+            burst.metadata[first:end],
+            self._parts[self._at],
+        )
+        self._received.add(kept)
+        self._bursts.append(kept)
+
+    def _end(self, end: PartitionEnd) -> None:
+        self._go_on()
+        if end.partition != self._partitions[self._at]:
+            raise self._untrusted(f"partition {end.partition} in the place of {self._partitions[self._at]}")
+        totals = ReadTotals(end.rows, end.frames, end.crc32c)
+        fault = self._received.fault(totals, {})
+        if fault is None and self._received.is_short(totals):
+            fault = f"{self.next_frame} frames of partition {end.partition}, which has {end.frames}"
+        if fault is not None:
+            raise self._untrusted(fault)
+        self._ended = True
+
+    def _go_on(self) -> None:
+        """Begin the next partition if the present one has ended."""
+        if self._ended:
+            self._begin_next()
+        if self._at == self._until:
+            raise self._untrusted("more than the partitions that were asked for")
+
+    def _begin_next(self) -> None:
+        self._at += 1
+        self._ended = False
+        self._received = ReceivedFrames(0, None)
+
+    def _check(self, reading: LaneReader) -> None:
+        del reading  # the totals of each partition were compared
+        if not (self._ended and self._at == self._until - 1):
+            raise BrokenStream(f"{self.name} ended inside partition {self._partitions[self._at]}")
+
+    def _ticket(self) -> Ticket:
+        self._ended = False  # if its end has come, it comes again
+        self._until = min(self._at + _AT_ONCE, len(self._partitions))
+        return Ticket(
+            self.dataset,
+            generation=self.generation,
+            from_=self._received.asked_from,
+            partitions=self._partitions[self._at : self._until],
+            start=self.start,
+        )
+
+    # The errors.
+
+    @property
+    def _position(self) -> str:
+        return f"partition {self._partitions[self._at]} frame {self.next_frame}"
+
+    def _connect(self, failure: Unavailable | None) -> None:
+        try:
+            super()._connect(failure)
+        except StaleTicket:
+            raise
+        except NotFound as gone:
+            raise self._lost(gone) from gone
+
+    def _give_up(self, last: Unavailable) -> FlightShuffleError:
+        if isinstance(last, Unreachable | NoBulkLane) and not self.server.embedded:
+            return self._lost(last)
+        return super()._give_up(last)
+
+    def _lost(self, last: FlightShuffleError) -> ServerLost:
+        where = ", ".join(dict.fromkeys(address.location for address in self._addresses))
+        start = "" if self.start is None else f" with the start {self.start}"
+        error = ServerLost(
+            f"dataset {self.dataset!r} has lost the server{start} at {where}, at {self._position}: {last.message}",
+            dataset=self.dataset,
+            start=self.start,
+            server=where,
+        )
+        error.__cause__ = last
+        return error
+
+
+def _end_of(metadata: Any) -> PartitionEnd | None:
+    """The end that a message without rows says: a KeyValueMetadata on the bulk lane, a buffer on the gRPC lane."""
+    if metadata is None:
+        return None
+    if hasattr(metadata, "to_pybytes"):
+        return PartitionEnd.parse(metadata.to_pybytes())
+    text = dict(metadata).get(PARTITION_ENDED.encode())
+    return None if text is None else PartitionEnd.parse(text)

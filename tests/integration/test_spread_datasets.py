@@ -1,0 +1,167 @@
+"""A dataset over three real servers: what each says of it, and a stock client that reads it whole."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support.bulk import get
+from tests.support.durable import action
+from tests.support.server_process import ServerProcess
+from tests.support.spread import PARTITIONS, command_of, everything, put, rows_of, spread
+
+REUSE = "arrow-flight-reuse-connection://?"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[ServerProcess]]:
+    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as three:
+        yield [one, two, three]
+
+
+@pytest.fixture(scope="module")
+def listed(servers: Sequence[ServerProcess]) -> list[dict[str, Any]]:
+    return spread("d", servers)
+
+
+def info_of(server: ServerProcess, *path: str) -> flight.FlightInfo:
+    with flight.connect(server.location) as client:
+        return client.get_flight_info(flight.FlightDescriptor.for_path(*path))
+
+
+def read(server: ServerProcess, info: flight.FlightInfo) -> list[int]:
+    """All rows, from the first location of each endpoint, as a client does that knows nothing of this service."""
+    found: list[int] = []
+    for endpoint in info.endpoints:
+        uri = endpoint.locations[0].uri.decode()
+        with flight.connect(server.location if uri == REUSE else uri) as client:
+            found += client.do_get(endpoint.ticket).read_all().to_pydict()["n"]
+    return sorted(found)
+
+
+def test_any_server_leads_a_stock_client_to_all_rows(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
+) -> None:
+    for server in servers:
+        info = info_of(server, "d")
+        assert len(info.endpoints) == 3
+        assert read(server, info) == everything(3)
+        assert info.total_records == len(everything(3))
+        assert info.total_bytes == sum(each["bytes"] for each in listed)
+
+
+def test_the_locations_of_an_endpoint_are_those_of_its_server_on_both_lanes(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
+) -> None:
+    mine, other, _ = info_of(servers[0], "d").endpoints
+    assert mine.locations[0].uri.decode() == REUSE
+    assert other.locations[0].uri.decode() == servers[1].location
+    bulk = other.locations[1].uri.decode()
+    assert bulk.startswith(f"{servers[1].http}/v1/datasets/d?")
+    expected = sorted(row for part in range(PARTITIONS) for row in rows_of(1, part))
+    assert sorted(get(bulk).table().to_pydict()["n"]) == expected
+
+
+def test_one_partition_has_an_endpoint_for_each_server_and_its_totals_are_not_known(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
+) -> None:
+    info = info_of(servers[1], "d", "2")
+    assert (len(info.endpoints), info.total_records) == (3, -1)
+    assert read(servers[1], info) == sorted(row for server in range(3) for row in rows_of(server, 2))
+
+
+def test_a_put_without_create_is_answered_as_by_a_single_server(servers: Sequence[ServerProcess]) -> None:
+    with flight.connect(servers[0].location) as client:
+        made = action(client, "create", dataset="single", kind="shuffle", partitions=2)
+    answer = put(servers[0].location, {"dataset": "single", "producer": 0, "attempt": "1"}, [(1, [5])])
+    assert answer == {
+        "committed": True,
+        "rows": 1,
+        "bytes": answer["bytes"],
+        "generation": made["generation"],
+    }
+
+
+def test_two_puts_that_create_it_write_one_dataset_and_another_generation_is_refused(
+    servers: Sequence[ServerProcess],
+) -> None:
+    location, generation = servers[0].location, secrets.token_hex(8)
+    for producer in (0, 1):
+        put(location, command_of("twice", generation, producer), [(0, [producer])])
+    with flight.connect(location) as client:
+        sealed = action(client, "seal", dataset="twice", generation=generation, attempts={"0": "1", "1": "1"})
+    assert sealed["rows"] == 2
+    for other, refused in (
+        (command_of("twice", secrets.token_hex(8), 2), "generation"),
+        (command_of("twice", generation, 2, create={"partitions": 7}), "another partitions"),
+        (command_of("thrice", "none", 2), "16 hexadecimal digits"),
+        (command_of("thrice", generation, 2, create={}), "needs 'partitions'"),
+    ):
+        with pytest.raises((pa.ArrowInvalid, KeyError), match=refused):
+            put(location, other, [(0, [1])])
+
+
+def test_a_dataset_that_only_failed_attempts_wrote_ends_with_its_lease(
+    servers: Sequence[ServerProcess],
+) -> None:
+    generation = secrets.token_hex(8)
+    command = command_of("left", generation, 0, create={"partitions": 1, "lease_seconds": 0.2})
+    put(servers[0].location, command, [(0, [1])])
+    with flight.connect(servers[0].location) as client:
+        gone = False
+        while not gone:
+            datasets = [info.descriptor.path[0] for info in client.list_flights()]
+            gone = b"left" not in datasets
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"start": "feed"}, "this one's is"),
+        ({"servers": []}, "1 to 1000 servers"),
+        ({"servers": [{"start": "a", "locations": ["grpc://a:1"], "rows": 0, "bytes": 0}]}, "is not in it"),
+        ({"servers": [{"start": "a", "locations": ["file:///x"], "rows": 0, "bytes": 0}]}, "'locations' are"),
+        ({"servers": [{"start": "a", "locations": ["grpc://a:1"], "rows": 0}]}, "needs 'locations'"),
+        ({"rows": 2}, "has 2 rows, and it has 1"),
+        ({"twice": True}, "a start comes twice"),
+    ],
+)
+def test_a_seal_that_lists_servers_wrongly_changes_nothing(
+    servers: Sequence[ServerProcess], change: dict[str, Any], said: str
+) -> None:
+    name, generation = f"wrong/{secrets.token_hex(4)}", secrets.token_hex(8)
+    answer = put(servers[0].location, command_of(name, generation, 0), [(0, [1])])
+    mine = {key: answer[key] for key in ("start", "locations", "rows", "bytes")}
+    wrong: dict[str, Any] = {
+        "servers": [mine | {"rows": change.get("rows", 1)}] * (2 if "twice" in change else 1)
+    }
+    wrong |= {key: value for key, value in change.items() if key in ("start", "servers")}
+    seal: dict[str, Any] = {"dataset": name, "generation": generation, "attempts": {"0": "1"}}
+    with flight.connect(servers[0].location) as client:
+        with pytest.raises((pa.ArrowInvalid, KeyError), match=said):
+            action(client, "seal", **seal, **wrong)
+        facts = json.loads(client.get_flight_info(flight.FlightDescriptor.for_path(name)).app_metadata)
+        assert facts["sealed"] is False
+        for _ in range(2):  # repeating is harmless
+            assert (
+                action(client, "seal", **seal, start=mine["start"], servers=[mine])["start"] == mine["start"]
+            )
+        with pytest.raises(pa.ArrowInvalid, match="sealed with another one"):
+            action(client, "seal", **seal, servers=[mine, mine | {"start": "other"}])
+
+
+def test_a_server_that_was_started_again_at_the_same_port_is_another_one() -> None:
+    with ServerProcess.start() as one, ServerProcess.start() as two:
+        spread("again", [one, two])
+        info = info_of(one, "again")
+        two.kill()
+        with two.restart() as new:
+            assert new.location == two.location
+            with flight.connect(new.location) as client, pytest.raises(KeyError, match=r"'again'.*start"):
+                client.do_get(info.endpoints[1].ticket).read_all()

@@ -1,0 +1,176 @@
+"""The client's reads of a dataset that is spread over real servers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flight_server.protocol import SealRequest, ServerLost, ServerPortion
+from spark_client import ShuffleClient
+from spark_client.connection import Reading, RemoteServer, Timeouts
+from spark_client.jobs import Sides
+from spark_client.jobs.shares import PartitionSlice
+from spark_client.lanes import portion_stream
+from spark_client.merge import DatasetRef
+from spark_client.steps import Pass
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess
+from tests.support.spread import PARTITIONS, everything, rows_of, spread
+
+QUICK = Timeouts(tries=2, backoff_seconds=0.01, backoff_limit_seconds=0.02)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[ServerProcess]]:
+    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as three:
+        yield [one, two, three]
+
+
+@pytest.fixture(scope="module")
+def listed(servers: Sequence[ServerProcess]) -> list[dict[str, Any]]:
+    return spread("d", servers)
+
+
+def ref_of(server: ServerProcess, lane: Any = "auto", *, check: bool = True) -> DatasetRef:
+    remote = RemoteServer(server.location, reading=Reading(lane=lane, check=check), timeouts=QUICK)
+    return DatasetRef.find(remote, "d")
+
+
+def values(batches: Any) -> list[int]:
+    return [row for batch in batches for row in batch.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("asked", [0, 1])
+def test_every_partition_is_read_from_all_servers_whichever_was_asked(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]], lane: str, asked: int, *, check: bool
+) -> None:
+    ref = pickle.loads(pickle.dumps(ref_of(servers[asked], lane, check=check)))
+    assert [portion.start for portion in ref.portions] == [each["start"] for each in listed]
+    for partition in range(PARTITIONS):
+        assert sorted(values(ref.read(partition))) == sorted(
+            row for server in range(3) for row in rows_of(server, partition)
+        )
+    ref.server.close()
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+def test_several_partitions_come_one_after_the_other(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]], lane: str
+) -> None:
+    ref = ref_of(servers[2], lane)
+    assert len(ref.portion_streams([4, 0, 3])) == 3
+    wanted = (4, 0, 3)
+    found = values(ref.read_each(wanted))
+    expected = [sorted(row for server in range(3) for row in rows_of(server, part)) for part in wanted]
+    parts = [part for part, rows in zip(wanted, expected, strict=True) for _ in rows]
+    assert [row // 10_000 for row in found] == parts
+    assert sorted(found) == sorted(row for rows in expected for row in rows)
+    ref.server.close()
+
+
+def test_what_does_not_fit_the_memory_is_parked_and_comes_all_the_same(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
+) -> None:
+    ref = replace(ref_of(servers[0]), most_bytes=1)
+    assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(3)
+    ref.server.close()
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk", "auto"])
+def test_a_server_that_is_gone_or_was_started_again_is_named_with_its_start(lane: str) -> None:
+    with ServerProcess.start() as one, ServerProcess.start() as two:
+        listed = spread("d", [one, two])
+        ref = ref_of(one, lane)
+        two.kill()
+        with pytest.raises(ServerLost, match="'d'") as gone:
+            values(ref.read_each(range(PARTITIONS)))
+        assert (gone.value.detail["dataset"], gone.value.detail["start"]) == ("d", listed[1]["start"])
+        # Which of its addresses are named depends on the lane.
+        assert gone.value.detail["server"].split(", ")[-1] in listed[1]["locations"]
+        with two.restart(), pytest.raises(ServerLost) as other:
+            values(ref.read_each(range(PARTITIONS)))
+        assert other.value.detail["start"] == listed[1]["start"]
+        ref.server.close()
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+def test_a_stream_that_is_cut_goes_on_at_the_partition_and_frame_where_it_was(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]], lane: str
+) -> None:
+    ref = ref_of(servers[0], lane)
+    assert servers[1].http is not None
+    with Proxy.to(servers[1].http if lane == "bulk" else servers[1].location) as proxy:
+        there = proxy.http if lane == "bulk" else proxy.location
+        ref = replace(ref, portions=(replace(ref.portions[1], locations=(there,)),))
+        expected = [row for partition in range(PARTITIONS) for row in rows_of(1, partition)]
+        for size_bytes in range(300, 5000, 600):
+            proxy.cut_after(size_bytes)
+            assert values(ref.read_each(range(PARTITIONS))) == expected
+        assert proxy.cuts > 2
+    ref.server.close()
+
+
+def test_one_stream_asks_for_many_partitions_in_several_requests(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portion_stream, "_AT_ONCE", 2)
+    ref = ref_of(servers[0])
+    assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(3)
+    ref.server.close()
+
+
+def test_the_client_reads_it_by_its_name_from_any_server(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
+) -> None:
+    with ShuffleClient(servers[1].location) as client:
+        assert sorted(client.get("d").read_all().column("n").to_pylist()) == everything(3)
+        (found,) = (each for each in client.datasets() if each.name == "d")
+        assert (found.partitions, found.rows) == (PARTITIONS, len(everything(3)))
+
+
+def test_the_answers_to_the_seals_tell_which_server_has_rows_of_a_partition(
+    servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
+) -> None:
+    found = ref_of(servers[0])
+    answers = []
+    for number, server in enumerate(servers):
+        remote = RemoteServer(server.location)
+        portions = tuple(ServerPortion.of(each) for each in listed)
+        request = SealRequest(
+            "d", found.generation, {number: "1"}, start=listed[number]["start"], servers=portions
+        )
+        answers.append(remote.action("seal", request.encode()))
+        remote.close()
+    ref = DatasetRef.spread(found.server, "d", found.generation, answers)
+    assert [portion.start for portion in ref.portions] == [each["start"] for each in listed]
+    assert [ref.portions[1].has_rows(part) for part in range(PARTITIONS)] == [
+        bool(rows_of(1, part)) for part in range(PARTITIONS)
+    ]
+    assert len(ref.portion_streams([2])) == 2
+    assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(3)
+    assert ref.plan([0], 1) == {}
+    ref.server.close()
+
+
+def test_both_sides_of_a_join_pair_their_partitions_whichever_servers_hold_them(
+    servers: Sequence[ServerProcess],
+) -> None:
+    spread("left", [servers[0], servers[1]])
+    spread("right", [servers[2]])  # one that came when the left side was there
+    remote, other = RemoteServer(servers[0].location), RemoteServer(servers[2].location)
+    sides = Sides(DatasetRef.find(remote, "left"), DatasetRef.find(other, "right"))
+    for partition in range(PARTITIONS):
+        both = sides.read_both(PartitionSlice(partition), Pass(kept=True))
+        # The numbers of servers are those in each call.
+        assert sorted(values(both.left)) == sorted(
+            row for server in (0, 1) for row in rows_of(server, partition)
+        )
+        assert values(both.right) == rows_of(0, partition)
+    remote.close()
+    other.close()
