@@ -88,8 +88,8 @@ from .requests import (
     SealRequest,
     WriteMode,
 )
+from .server_portions import MAX_SERVERS, ServerPortion
 from .shown_addresses import shown
-from .spread import MAX_SERVERS, ServerPortion
 from .state_tables import transitions
 from .stream_requests import (
     ALL,

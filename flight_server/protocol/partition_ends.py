@@ -1,4 +1,4 @@
-"""What a read of several partitions says at the end of each, see ``flight_server.transfer.partition_ends``."""
+"""What a read of several partitions says at the end of each, see ``flight_server.transfer.listed_reads``."""
 
 from __future__ import annotations
 

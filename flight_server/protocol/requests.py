@@ -13,7 +13,7 @@ from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, int
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .keep_rules import KeepRule
-from .spread import ServerPortion, server_portions
+from .server_portions import ServerPortion, server_portions
 from .stream_requests import (
     MAX_COUNT,
     MAX_LEASE_SECONDS,

@@ -255,9 +255,9 @@ class Ticket(
     """The frames that a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one.
     ``from_`` is the sequence number of the first wanted frame, ``until`` the one after the last, None for all that
     there are. ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for a dataset
-    that has some. ``partitions`` are read one after the other (``transfer.partition_ends``), the first from ``from_``
-    on; ``"all"`` are those that the server has. ``start`` is that of the only server whose frames are wanted. A ``bare``
-    ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number.
+    that has some. ``partitions`` are read one after the other (``transfer.listed_reads``), the first from ``from_``
+    on; ``"all"`` are those that the server has. ``start`` is that of the only server whose frames are wanted. A
+    ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number.
     """
 
     dataset: Name

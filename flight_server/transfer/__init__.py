@@ -5,7 +5,7 @@ from .delivery import Delivery
 from .descriptors import parse_descriptor
 from .eviction import NEWCOMERS_SECONDS, Eviction
 from .frame_ranges import FrameRange
-from .partition_ends import PartitionEnds
+from .listed_reads import PartitionEnds
 from .producers import Producer
 from .reading import FrameBurst, Outgoing, Reads, head_of_read
 from .reading_plans import plan

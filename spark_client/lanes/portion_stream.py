@@ -2,7 +2,7 @@
 
 Guarantee: as ``partition_stream``, for each partition: its batches come only in bursts of their own, whose ``part`` is
 the partition's, and the next partition's only after the totals that the server sends at the end of each
-(``flight_server.transfer.partition_ends``) agree with what was received. After a broken connection the stream goes on
+(``flight_server.transfer.listed_reads``) agree with what was received. After a broken connection the stream goes on
 at the partition and frame where it was, at the next location.
 
 Losing the server

@@ -3,5 +3,5 @@
 from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Report, RunJob, Seal, ServerStart
 from .partition_sizes import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
 from .placing import place
-from .portions import SealTotals, ServerLost, WrittenPortion
+from .portions import SealTotals, WrittenPortion
 from .spread_write import RERUNS, SpreadWrite, WriteState

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
-from flight_server.protocol import Unavailable
+from flight_server.protocol import ServerLost
 
 from .driver_calls import ServerStart
 from .partition_sizes import PartitionSizes
 
 
-class ServerLost(Unavailable):
-    """A server is gone with what no other server has."""
-
-    code = "server_lost"
-
-    @classmethod
-    def of(cls, server: ServerStart, dataset: str, run: int) -> Self:
-        """Its ``detail`` names ``server``, ``start``, ``dataset`` and ``run``."""
-        start = f" (start {server.start})" if server.start else ""
-        return cls(
-            f"the server {server.location}{start} is gone, and with it data of {dataset} that no other server has; "
-            f"this was run {run} of the job that wrote it: run it again, or keep two copies",
-            server=server.location,
-            start=server.start,
-            dataset=dataset,
-            run=run,
-        )
+def server_lost(server: ServerStart, dataset: str, run: int) -> ServerLost:
+    """The error of a server that is gone with data that no other server has. Its ``detail`` names ``server``,
+    ``start``, ``dataset`` and ``run``.
+    """
+    start = f" (start {server.start})" if server.start else ""
+    return ServerLost(
+        f"the server {server.location}{start} is gone, and with it data of {dataset} that no other server has; "
+        f"this was run {run} of the job that wrote it: run it again, or keep two copies",
+        server=server.location,
+        start=server.start,
+        dataset=dataset,
+        run=run,
+    )
 
 
 @dataclass(slots=True)

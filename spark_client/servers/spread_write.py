@@ -35,12 +35,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from flight_server.protocol import Conflict, FlightShuffleError, NotFound, transitions
+from flight_server.protocol import Conflict, FlightShuffleError, NotFound, ServerLost, transitions
 from spark_client.connection import AWAY, TimedOut
 
 from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Report, RunJob, Seal, ServerStart
 from .partition_sizes import PartitionSizes
-from .portions import SealTotals, ServerLost, WrittenPortion, portions_of
+from .portions import SealTotals, WrittenPortion, portions_of, server_lost
 
 RERUNS = 2
 
@@ -256,6 +256,8 @@ class SpreadWrite:
                 return []
             case Seal() | Renew() if self._is_old(call):
                 return []
+            case Seal() | Renew() if isinstance(error, ServerLost):
+                return self.lost(call.server)
             case Seal() | Renew() if isinstance(error, NotFound):
                 self._held.get(call.server, {}).pop(call.dataset, None)
                 return self._has_lost(call.server, {call.dataset})
@@ -296,7 +298,7 @@ class SpreadWrite:
         return self._sealed_if_all()
 
     def _run_again(self, server: ServerStart, dataset: str) -> list[DriverCall]:
-        self.losses.append(ServerLost.of(server, dataset, self.run))
+        self.losses.append(server_lost(server, dataset, self.run))
         if (self.state, "run_again") not in _AFTER or self.run > self._reruns:
             return self._fail(self.losses[-1])
         calls = self._given_up()

@@ -1,7 +1,7 @@
 """DoGet: one or more partitions over gRPC.
 
 The schema goes out as soon as it is known, then each frame as it was stored; the trailers carry the totals, of several
-partitions their sums. What a listed partition ends with is in ``transfer.partition_ends``. Frames go
+partitions their sums. What a listed partition ends with is in ``transfer.listed_reads``. Frames go
 out in turns (see ``turns``), so that they do not hold up new calls.
 
 Checksums

@@ -9,7 +9,7 @@ whole. A Content-Length is never sent: several HTTP clients hand out a short bod
     chunk   end-of-stream marker, and in the same write:
     0       trailers: rows, frames, and of one partition the checksum and which frames (``transfer.frame_ranges``)
 
-Each of several partitions that the request lists ends as ``transfer.partition_ends`` says, in a chunk of its own.
+Each of several partitions that the request lists ends as ``transfer.listed_reads`` says, in a chunk of its own.
 
 Checksums
     A client that asks with ``x-flight-shuffle-checksums: crc32c`` gets that header back, and with each chunk of

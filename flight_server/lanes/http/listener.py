@@ -78,7 +78,7 @@ from .bulk_versions import HOLD_PATH, BulkVersionRead, answer_hold
 from .http_errors import Runner, refusal
 from .listening import bind
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
-from .queries import frame_number, listed_partitions, query_of, versions_of
+from .read_queries import frame_number, listed_partitions, query_of, versions_of
 
 BACKLOG = 1024
 IDLE_CONNECTION_SECONDS = 75.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flight_server.protocol import FlightShuffleError
+from flight_server.protocol import FlightShuffleError, ServerLost
 from spark_client.connection import Unreachable
-from spark_client.servers import Create, Drop, Renew, RunJob, Seal, ServerLost, ServerStart, WriteState
+from spark_client.servers import Create, Drop, Renew, RunJob, Seal, ServerStart, WriteState
 from tests.support.simulated_cluster import SimulatedCluster
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.protocol import Conflict, InvalidRequest, NotFound
+from flight_server.protocol import Conflict, InvalidRequest, NotFound, ServerLost
 from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
     CancelJob,
@@ -19,7 +19,6 @@ from spark_client.servers import (
     Report,
     RunJob,
     Seal,
-    ServerLost,
     ServerStart,
     SpreadWrite,
     WriteState,
