@@ -24,8 +24,8 @@ class ChangelogCalls:
     _lookups: Lookups | None = None
 
     @abstractmethod
-    def _open(self) -> RemoteServer:
-        """The server; raises InvalidRequest if the client is closed."""
+    def _open(self, name: str | None = None) -> RemoteServer:
+        """The server of a changelog's name; raises InvalidRequest if the client is closed."""
 
     @abstractmethod
     def _owned(self) -> Shuffles:
@@ -48,7 +48,7 @@ class ChangelogCalls:
         from spark_client.changelogs import Changelog  # noqa: PLC0415 - an add-on, which most clients do not use
 
         return Changelog.declare(
-            self._open(),
+            self._open(name),
             check_dataset_name(name),
             schema,
             key=key,

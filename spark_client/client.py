@@ -35,12 +35,13 @@ from spark_client.connection import (
     RemoteServer,
     Timeouts,
     Writing,
-    check_location,
+    check_locations,
     embedded,
 )
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.either import OnClassOrObject
 from spark_client.hosts import Copies, HostFiles
+from spark_client.servers import ServerList
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +111,9 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
     """A client of the server at ``location``; also a context manager that closes it.
 
     Args:
-        location: ``grpc://host:port`` or ``grpc+tls://host:port``, reachable from every executor.
+        location: ``grpc://host:port`` or ``grpc+tls://host:port``, reachable from every executor; of several servers
+            all, with commas between, or ``dns+grpc://host:port`` for each address that the name has now. Exchanges are
+            spread over all servers; every other dataset is on one, which its name chooses.
         token: the bearer token that the server requires; or the path of a file that has it, on the driver's host and on
             every executor's: then neither plans nor functions of Spark have the token.
         tls_root_certs: PEM certificates to trust; None for the system's.
@@ -133,14 +136,16 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
         copies: Copies | None = None,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
+        locations = check_locations(location)
         self._server = RemoteServer(
-            check_location(location),
+            locations[0],
             token=token,
             tls_root_certs=tls_root_certs,
             timeouts=timeouts,
             reading=reading,
             writing=writing,
         )
+        self._servers = ServerList(self._server, locations)
         self._lease_seconds = lease_seconds
         self._copies = copies or Copies()
         HostFiles(self._copies).sweep()
@@ -189,7 +194,8 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
 
     @property
     def location(self) -> str:
-        return self._server.location
+        """That of the server; of several, with commas between."""
+        return ",".join(self._servers.locations)
 
     def __repr__(self) -> str:
         return f"<ShuffleClient {self.location}>"
@@ -362,10 +368,10 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
     ) -> None:
         self.close()
 
-    def _open(self) -> RemoteServer:
+    def _open(self, name: str | None = None) -> RemoteServer:
         if self._closed:
             raise InvalidRequest("this ShuffleClient is closed; make a new one")
-        return self._server
+        return self._server if name is None else self._servers.of(name)
 
     def _owned(self) -> Shuffles:
         from spark_client.jobs import Shuffles  # noqa: PLC0415 - needs PySpark, which get and put do not
@@ -373,5 +379,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
         with self._lock:
             server = self._open()
             if self._shuffles is None:
-                self._shuffles = Shuffles(server, self._lease_seconds, self._copies, self._embedded)
+                self._shuffles = Shuffles(
+                    server, self._lease_seconds, self._copies, self._embedded, self._servers
+                )
             return self._shuffles

@@ -26,6 +26,7 @@ from spark_client.lanes import (
     put_async,
 )
 from spark_client.merge import AsyncMergedStream, DatasetRef, merge, merge_async
+from spark_client.servers import ServerList
 
 _Merged = TypeVar("_Merged")
 
@@ -47,7 +48,10 @@ class DatasetInfo:
 class DatasetCalls:
     """The calls about datasets, for a subclass that has the server."""
 
-    def _open(self) -> RemoteServer:
+    _servers: ServerList
+
+    def _open(self, name: str | None = None) -> RemoteServer:
+        """The server that holds the dataset of a name, else any one; raises InvalidRequest if the client is closed."""
         raise NotImplementedError
 
     def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:
@@ -67,7 +71,7 @@ class DatasetCalls:
             FlightShuffleError: the put failed or was not confirmed. Its dataset is failed; with ``overwrite`` the old
                 one stays.
         """
-        server, command, reader = self._open(), _put_command(name, mode), as_reader(data)
+        server, command, reader = self._open(name), _put_command(name, mode), as_reader(data)
         with (
             about(name, server.location),
             PutStream(server, command, reader.schema, compression=compression) as stream,
@@ -98,7 +102,7 @@ class DatasetCalls:
 
         Cancelling it ends the stream without a commit, so readers get an error and not a short dataset.
         """
-        server = self._open()
+        server = self._open(name)
         with about(name, server.location):
             return await put_async(server, _put_command(name, mode), data, compression)
 
@@ -115,7 +119,7 @@ class DatasetCalls:
         Raises:
             NotFound: there is none of that name, or that generation is gone.
         """
-        server = self._open()
+        server = self._open(name)
         with about(name, server.location):
             drop(server, check_dataset_name(name), generation)
 
@@ -124,32 +128,44 @@ class DatasetCalls:
         dataset, generation, mode, rows and bytes so far, and the seconds after which the server drops each if no task
         writes. The first 100; ``drop(dataset, generation)`` ends one, and a task that still writes it fails.
         """
-        answer = self._open().action("why", DatasetRequest(name).encode())
-        return list(answer["staged"]["writes"])
+        return [each for answer in self._why(name) for each in answer["staged"]["writes"]]
 
     def datasets(self, prefix: str = "") -> list[DatasetInfo]:
         """The datasets whose names begin with ``prefix``."""
+        self._open()
+        found = {
+            info.descriptor.path[0].decode(): info
+            for listed in self._servers.each(lambda server: server.list_flights(prefix))
+            for info in listed
+        }
         return [
             DatasetInfo(
-                info.descriptor.path[0].decode(),
+                name,
                 DatasetRef.spread_partitions(info) or len(info.endpoints),
                 info.total_records,
                 info.total_bytes,
                 info.schema,
             )
-            for info in self._open().list_flights(prefix)
+            for name, info in sorted(found.items())
         ]
 
     def statistics(self, name: str | None = None) -> dict[str, Any]:
-        """The server's counters and its first 1,000 datasets, or one dataset's first 1,000 partitions."""
-        return self._open().action("statistics", DatasetRequest(name).encode())
+        """The server's counters and its first 1,000 datasets, or one dataset's first 1,000 partitions. Of several
+        servers those of the one that holds the dataset, or of the first.
+        """
+        return self._open(name).action("statistics", DatasetRequest(name).encode())
 
     def why(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Each waiting stream of the server, or of one dataset: the reason, how long it has waited, and its peer."""
-        return list(self._open().action("why", DatasetRequest(name).encode()).get("waits", []))
+        """Each waiting stream of the servers, or of one dataset: the reason, how long it has waited, and its peer."""
+        return [each for answer in self._why(name) for each in answer.get("waits", [])]
+
+    def _why(self, name: str | None) -> list[dict[str, Any]]:
+        self._open()
+        body = DatasetRequest(name).encode()
+        return self._servers.each(lambda server: server.action("why", body))
 
     def _merge(self, how: Callable[..., _Merged], name: str, *, ordered: bool) -> _Merged:
-        server = self._open()
+        server = self._open(name)
         with about(name, server.location):
             info = server.flight_info(check_dataset_name(name))
         reading = server.reading

@@ -14,6 +14,7 @@ import secrets
 
 from flight_server.protocol import NotFound, ServerLost, StaleTicket
 
+_WRITE_DIGITS = 14
 _GENERATION = re.compile(r"[0-9a-f]{16}")
 
 
@@ -53,6 +54,13 @@ def check_start(name: str, start: str | None) -> None:
 def new_generation() -> str:
     """An opaque name that no other incarnation on any server has: this process's random bits and a number."""
     return f"{_process.prefix}{next(_process.numbers) & 0xFFFFFFFF:08x}"
+
+
+def is_earlier_run(known: str, asked: str) -> bool:
+    """Whether both are of one write over several servers, whose generations end in the number of its run, and
+    ``known`` is of an earlier run.
+    """
+    return known[:_WRITE_DIGITS] == asked[:_WRITE_DIGITS] and known < asked
 
 
 def from_this_process(generation: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flight_server.datasets import Attempt, Dataset, Sealed, own_start
+from flight_server.datasets import Attempt, Dataset, Sealed, is_earlier_run, own_start
 from flight_server.frames import Frame, SchemaMessage
 from flight_server.protocol import (
     Commit,
@@ -54,8 +54,12 @@ class ShuffleKind(DatasetKind):
         return await seal(self._durability, dataset, request)
 
     def _created(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
-        if request.generation is not None and self.catalogue.has(request.dataset):
-            self.catalogue.find(request.dataset, request.generation)  # raises if another one has the name
+        held = self.catalogue.get(request.dataset)
+        if request.generation is not None and held is not None:
+            if is_earlier_run(held.generation, request.generation):
+                self.catalogue.drop(held.name, held.generation)
+            else:
+                self.catalogue.find(request.dataset, request.generation)  # raises if another one has the name
         return self.catalogue.create(request, schema)
 
 

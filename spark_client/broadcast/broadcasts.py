@@ -97,7 +97,7 @@ class Broadcast:
             struct = declared_struct(data.sparkSession, data.schema, where)
             schema = arrow_schema(data.sparkSession, struct, where)
             task = WriteTask(
-                owner.server,
+                owner.servers.of(dataset),
                 dataset,
                 "",
                 1,
@@ -105,7 +105,7 @@ class Broadcast:
                 InTurn(1),
                 counts=fits_one_chunk(schema),
             )
-            (sealed,) = owner.write([Target([(data, task)], label=where)])
+            (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)])
             found = sealed.work.counts or counts(schema.empty_table()) if fits_one_chunk(schema) else []
         else:
             table = _table(data)
@@ -269,8 +269,9 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> SealedDatase
     generation, places = owner.create(dataset, table.schema, 1)
     try:
         command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
-        compression = owner.server.writing.compression
-        with PutStream(owner.server, command, table.schema, places, compression) as stream:
+        server = owner.servers.of(dataset)
+        compression = server.writing.compression
+        with PutStream(server, command, table.schema, places, compression) as stream:
             for batch in table.to_batches():
                 stream.write(batch, 0)
             stream.commit()

@@ -12,10 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from flight_server.protocol import DEFAULT_PORT, AlreadyExists, InvalidRequest, NotFound, Unauthenticated
+from flight_server.protocol import (
+    DEFAULT_PORT,
+    AlreadyExists,
+    InvalidRequest,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
 
 _LOCATION = re.compile(r"grpc(\+tcp|\+tls)?://(\[[0-9a-fA-F:.]+\]|[^\s/:@]+):([0-9]{1,5})/?")
+_DNS = "dns+"
 MODES = ("create", "overwrite")
 
 
@@ -36,6 +45,36 @@ def check_location(location: Any) -> str:
         f"{location!r} is no address of a server: write 'grpc://{meant}', or 'grpc+tls://{meant}' where it has "
         "a certificate"
     )
+
+
+def check_locations(location: Any) -> tuple[str, ...]:
+    """The addresses of one server, or of several with commas between, each once. ``dns+grpc://host:port`` stands for
+    each address that the host's name has now, in order.
+
+    Raises:
+        InvalidRequest: one is no address; the message has the form that was probably meant.
+        Unavailable: the name has no address.
+    """
+    if not isinstance(location, str):
+        return (check_location(location),)
+    found: list[str] = []
+    for each in filter(None, (part.strip() for part in location.split(","))):
+        if each.startswith(_DNS):
+            found += _resolved(check_location(each.removeprefix(_DNS)))
+        else:
+            found.append(check_location(each))
+    return tuple(dict.fromkeys(found)) or (check_location(location),)
+
+
+def _resolved(location: str) -> list[str]:
+    parts = urlsplit(location)
+    assert parts.hostname is not None
+    try:
+        answers = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Unavailable(f"{_DNS}{location}: the name {parts.hostname!r} has no address: {error}") from error
+    hosts = sorted({str(address[0]) for *_, address in answers})
+    return [f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{parts.port}" for host in hosts]
 
 
 def check_mode(mode: Any) -> str:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from flight_server.protocol import DatasetRequest, FlightShuffleError
 from spark_client.connection import RemoteServer
+from spark_client.servers import ServerList
 
 from .session_facts import is_on
 
@@ -66,7 +67,7 @@ class Progress:
 
 
 @contextlib.contextmanager
-def watch(server: RemoteServer, datasets: Sequence[str], label: str, spark: Any = None) -> Iterator[Progress]:
+def watch(servers: ServerList, datasets: Sequence[str], label: str, spark: Any = None) -> Iterator[Progress]:
     """Show progress under ``label`` while the block writes and seals the datasets; ``spark`` is the job's session."""
     progress, display = Progress(label), _display(spark)
     if display is None:
@@ -76,7 +77,7 @@ def watch(server: RemoteServer, datasets: Sequence[str], label: str, spark: Any 
 
     def follow() -> None:
         while not ended.wait(_INTERVAL_SECONDS):
-            found = [_arrived(server, dataset) for dataset in datasets]
+            found = [_arrived(servers, dataset) for dataset in datasets]
             arrived = [each for each in found if each is not None]
             if len(arrived) == len(found):
                 size_bytes, rows = (sum(each) for each in zip(*arrived, strict=True))
@@ -163,11 +164,16 @@ def readable_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def _arrived(server: RemoteServer, dataset: str) -> tuple[int, int] | None:
+def _arrived(servers: ServerList, dataset: str) -> tuple[int, int] | None:
     """Bytes and rows of all attempts, also of those that Spark will not accept; None without an answer."""
-    try:
-        body = DatasetRequest(dataset).encode()
-        attempts = server.action("statistics", body, 2.0, once=True)["datasets"][dataset]["attempts"]
-    except (FlightShuffleError, KeyError):
-        return None
-    return sum(each["bytes"] for each in attempts), sum(each["rows"] for each in attempts)
+    body = DatasetRequest(dataset).encode()
+
+    def ask(server: RemoteServer) -> tuple[int, int] | None:
+        try:
+            attempts = server.action("statistics", body, 2.0, once=True)["datasets"][dataset]["attempts"]
+        except (FlightShuffleError, KeyError):
+            return None
+        return sum(each["bytes"] for each in attempts), sum(each["rows"] for each in attempts)
+
+    answers = [each for each in servers.each(ask) if each is not None]
+    return (sum(size for size, _ in answers), sum(rows for _, rows in answers)) if answers else None

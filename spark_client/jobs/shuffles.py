@@ -21,10 +21,8 @@ import base64
 import contextlib
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -41,10 +39,11 @@ from flight_server.protocol import (
     SealRequest,
     Unavailable,
 )
-from spark_client.connection import LeaseKeeper, RemoteServer
+from spark_client.connection import AWAY, LeaseKeeper, RemoteServer, TimedOut
 from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 from spark_client.merge import DatasetRef
+from spark_client.servers import ServerList
 
 from .after_collection import AfterCollection
 from .persisting import Persisted
@@ -52,27 +51,11 @@ from .progress import watch
 from .results import Results
 from .sealed import SealedDataset
 from .sessions import Sessions
-from .task_reports import REPORT_DDL, accepted, work_of
-from .tasks import WriteTask
+from .task_reports import REPORT_DDL
+from .write_job import Target, WriteJob
 
 _log = logging.getLogger(__name__)
 _DESCRIPTION = "spark.job.description"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A dataset that a job writes: ``writes`` are DataFrames, each with the task over each of its partitions, in which
-    the generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (*Names of jobs*).
-    """
-
-    writes: Sequence[tuple[DataFrame, WriteTask]]
-    label: str
-    name: str | None = None
-
-    @property
-    def task(self) -> WriteTask:
-        """The first one; dataset, partitions and schema are the same in all."""
-        return self.writes[0][1]
 
 
 class Shuffles:
@@ -81,12 +64,19 @@ class Shuffles:
     Args:
         lease_seconds: how long they outlive a driver that died.
         host: an object that must live as long as the datasets, such as an embedded server.
+        servers: None for ``server`` alone.
     """
 
     def __init__(
-        self, server: RemoteServer, lease_seconds: float, copies: Copies | None = None, host: object = None
+        self,
+        server: RemoteServer,
+        lease_seconds: float,
+        copies: Copies | None = None,
+        host: object = None,
+        servers: ServerList | None = None,
     ) -> None:
         self.server = server
+        self.servers = servers or ServerList(server)
         # The lease-renewal thread refers to ``self``, so the host lives while results outlive their client.
         self._host = host
         self.lease_seconds = lease_seconds
@@ -94,6 +84,9 @@ class Shuffles:
         self._application: str | None = None
         self._end_application: Callable[[], None] = lambda: None
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
+        self._holders: dict[str, tuple[str, ...]] = {}
+        """Of a dataset over several servers, those that have sealed it; all, while it is written."""
+        self._unsealed: set[str] = set()
         self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
         self.after_collection = AfterCollection()
@@ -106,8 +99,7 @@ class Shuffles:
         """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for puts
         on the bulk lane. Raises InvalidRequest: the client is closed.
         """
-        if self._closed:
-            raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")
+        self._check_open()
         request = CreateRequest(
             dataset,
             Kind.SHUFFLE,
@@ -115,8 +107,10 @@ class Shuffles:
             partitions=partitions,
             lease_seconds=self.lease_seconds,
         )
-        answer = self.server.action("create", request.encode())
+        server = self.servers.of(dataset)
+        answer = server.action("create", request.encode())
         generation = str(answer["generation"])
+        self._holders[dataset] = (server.location,)
         self._keeper.add(dataset, generation)
         return generation, tuple(answer.get("put_locations", ()))
 
@@ -126,70 +120,74 @@ class Shuffles:
         """Make exactly these attempts readable, atomically; the dataset, and its ``rows``, ``bytes``, ``frames`` and
         ``partition_bytes``, the latter of partitions with rows, by their numbers as text. Twice is fine.
         """
-        answer = self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
-        return DatasetRef.sealed(self.server, dataset, generation, answer), answer
+        server = self.servers.of(dataset)
+        answer = server.action("seal", SealRequest(dataset, generation, attempts).encode())
+        return DatasetRef.sealed(server, dataset, generation, answer), answer
+
+    def begin_spread(self, dataset: str, generation: str) -> None:
+        """A dataset over several servers is written under this generation from now on, which the puts create; the one
+        of an earlier run is dropped.
+
+        Raises:
+            InvalidRequest: the client is closed.
+        """
+        self._check_open()
+        self.discard(dataset)
+        self._holders[dataset] = self.servers.locations
+        self._unsealed.add(dataset)
+        self._keeper.add(dataset, generation)
+
+    def sealed_on(self, dataset: str, locations: Sequence[str]) -> None:
+        """The dataset is sealed on these servers."""
+        self._holders[dataset] = tuple(locations)
+        self._unsealed.discard(dataset)
 
     def write(self, targets: Sequence[Target]) -> list[SealedDataset]:
         """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped.
 
         Raises as ``Pipeline.toDF``.
         """
-        began = time.monotonic()
         spark = targets[0].writes[0][0].sparkSession
         check_interpreter(spark)
-        generations: dict[str, str] = {}
+        datasets = [target.task.dataset for target in targets]
+        label = ", ".join(target.label for target in targets)
+        name = ", ".join(target.name for target in targets if target.name is not None) or None
         try:
-            parts = [part for target in targets for part in self._begun(target, generations)]
-            label = ", ".join(target.label for target in targets)
-            name = ", ".join(target.name for target in targets if target.name is not None) or None
-            with watch(self.server, [*generations], label, spark) as progress:
-                with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark):
-                    reports = reduce(DataFrame.unionAll, parts).collect()
-                written = [
-                    self._ended(
-                        target, generations, [row for row in reports if row["target"] == number], began
-                    )
-                    for number, target in enumerate(targets)
-                ]
+            with watch(self.servers, datasets, label, spark) as progress:
+
+                def collect(filled: Sequence[Target]) -> list[Any]:
+                    parts = [
+                        rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT_DDL)
+                        for target in filled
+                        for rows, task in target.writes
+                    ]
+                    with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark):
+                        return reduce(DataFrame.unionAll, parts).collect()
+
+                written = WriteJob(self, targets, collect).run()
                 progress.ended(sum(each.rows for each in written), sum(each.size_bytes for each in written))
         except BaseException:
-            for dataset in generations:
+            for dataset in datasets:
                 self.discard(dataset)
             raise
         else:
             return written
-
-    def _begun(self, target: Target, generations: dict[str, str]) -> list[DataFrame]:
-        first = target.task
-        generation, places = self.create(first.dataset, first.declared.schema, first.partitions)
-        number, parts = len(generations), len(target.writes)
-        generations[first.dataset] = generation
-        found = []
-        for part, (rows, task) in enumerate(target.writes):
-            # With the places, so that no task asks the server.
-            filled = replace(
-                task, generation=generation, places=places, target=number, part=part, parts=parts
-            )
-            found.append(rows.mapInArrow(Portable(ShownFromUsers(filled.run)), REPORT_DDL))
-        return found
-
-    def _ended(
-        self, target: Target, generations: dict[str, str], reports: list[Any], began: float
-    ) -> SealedDataset:
-        task = target.task
-        found = self.seal(task.dataset, generations[task.dataset], accepted(reports))
-        seconds = time.monotonic() - began
-        return SealedDataset.of(
-            *found, task.declared.schema, task.partitions, work=work_of(reports), seconds=seconds
-        )
 
     def drop(self, dataset: str) -> None:
         """Drop a dataset of this driver. Twice is fine."""
         generation = self._keeper.datasets().get(dataset)
         if generation is not None:
             self._keeper.remove(dataset)
-            with contextlib.suppress(NotFound):
-                self.server.action("drop", DatasetRequest(dataset, generation).encode(), once=True)
+            self._unsealed.discard(dataset)
+            locations = self._holders.pop(dataset, (self.server.location,))
+            self.servers.each(lambda server: _drop(server, dataset, generation), locations)
+
+    def drop_at(self, location: str, dataset: str, generation: str) -> None:
+        """Drop a generation that one server holds; one that cannot be reached ends it with its lease."""
+        try:
+            _drop(self.servers.at(location), dataset, generation)
+        except FlightShuffleError as error:
+            _log.info("%s stays until its lease ends: %s", dataset, error.message)
 
     def discard(self, dataset: str) -> None:
         """As :meth:`drop`; a dataset of a server that cannot be reached ends with its lease."""
@@ -247,9 +245,41 @@ class Shuffles:
         self.results.forget(dataset)
         self.discard(dataset)
 
+    def is_whole(self, sealed: SealedDataset) -> bool:
+        """Whether all servers that hold it still do."""
+        try:
+            return all(self._renewed(sealed.source.dataset, sealed.source.generation))
+        except (*AWAY, TimedOut):
+            return False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")
+
     def _renew(self, dataset: str, generation: str) -> None:
+        """Raises NotFound if no server has it, but for one that no task has written to yet."""
+        if not any(self._renewed(dataset, generation)) and dataset not in self._unsealed:
+            raise NotFound(f"no server has dataset {dataset!r} any more", dataset=dataset)
+
+    def _renewed(self, dataset: str, generation: str) -> list[bool]:
+        """Renew the lease at each server that holds the dataset; whether it does."""
         body = DatasetRequest(dataset, generation).encode()
-        self.server.action("renew", body, timeout_seconds=self.lease_seconds / 6, once=True)
+
+        def renew(server: RemoteServer) -> bool:
+            try:
+                server.action("renew", body, timeout_seconds=self.lease_seconds / 6, once=True)
+            except NotFound:
+                if not self.servers.several:
+                    raise  # with the server's own words
+                return False
+            return True
+
+        return self.servers.each(renew, self._holders.get(dataset, (self.server.location,)))
+
+
+def _drop(server: RemoteServer, dataset: str, generation: str) -> None:
+    with contextlib.suppress(NotFound):
+        server.action("drop", DatasetRequest(dataset, generation).encode(), once=True)
 
 
 @contextlib.contextmanager

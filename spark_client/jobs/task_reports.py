@@ -22,7 +22,9 @@ from spark_client.steps import StageClock
 WRITING = "writing"
 """The name under which a task's time beside its stages is counted: placing, gathering and sending rows."""
 
-REPORT_DDL = "target int, producer int, attempt string, rows long, frames long, bytes long, work string"
+REPORT_DDL = (
+    "target int, producer int, attempt string, rows long, frames long, bytes long, work string, server string"
+)
 _REPORT = pa.schema(
     [
         ("target", pa.int32()),
@@ -32,6 +34,7 @@ _REPORT = pa.schema(
         ("frames", pa.int64()),
         ("bytes", pa.int64()),
         ("work", pa.string()),
+        ("server", pa.string()),
     ]
 )
 
@@ -68,7 +71,7 @@ class TaskWork:
 
 def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
     """The row, as a batch of ``REPORT_DDL``. ``target`` is the dataset's number in the job, ``answer`` the server's to
-    the commit.
+    the commit, with the ``location`` of a server that the task has chosen.
     """
     # Not by ``pa.array``: see ``array_over``.
     seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
@@ -85,6 +88,11 @@ def report(target: int, producer: int, attempt: str, answer: dict[str, Any], wor
         _text(attempt),
         *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
         _text(json.dumps(done)),
+        _text(
+            json.dumps([answer["location"], answer["start"], answer["locations"]])
+            if "start" in answer
+            else ""
+        ),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
@@ -93,6 +101,16 @@ def _text(value: str) -> Any:
     data = value.encode()
     bounds = pa.py_buffer(np.array([0, len(data)], np.int32))
     return pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(data)])
+
+
+def server_of(row: Any) -> tuple[str, str, tuple[str, ...]] | None:
+    """The location, the start and all locations of the server that the task of a report has chosen; None where there
+    is one server.
+    """
+    if not row["server"]:
+        return None
+    location, start, locations = json.loads(row["server"])
+    return location, start, tuple(locations)
 
 
 def accepted(reports: Iterable[Any]) -> dict[int, str]:

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from socket import gethostname
 from time import perf_counter
 from typing import Any, Protocol, cast
 
 from pyspark import TaskContext
 
 from flight_server.memory import allocator
-from flight_server.protocol import PutCommand
+from flight_server.protocol import PutCommand, PutCreate
 from spark_client.arrow import Coalescer, Declared, counts
 from spark_client.connection import Reading, RemoteServer
 from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef
+from spark_client.servers import place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
 
@@ -147,8 +149,9 @@ class WriteTask:
     with the ``arrow.counts`` of the result if it ``counts``.
 
     ``generation`` is empty until the dataset is created. ``places`` are the server's for puts on the bulk lane; None to
-    ask the server. ``target`` is the dataset's number in the job, ``part`` that of the task's write among the ``parts``
-    of the dataset.
+    ask the server. ``servers`` are the locations of all, if there are several: the task chooses one, and its put
+    creates the dataset there, with a lease of ``lease_seconds``. ``target`` is the dataset's number in the job,
+    ``part`` that of the task's write among the ``parts`` of the dataset.
 
     Spark numbers the tasks of a union through, or, if all its sides have one partition
     (``spark.sql.unionOutputPartitioning``), runs them in one task: then it is a producer for each part.
@@ -166,6 +169,8 @@ class WriteTask:
     limits: BatchLimits = NO_LIMITS
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
     places: tuple[str, ...] | None = None
+    servers: tuple[str, ...] = ()
+    lease_seconds: float | None = None
     target: int = 0
     part: int = 0
     parts: int = 1
@@ -185,18 +190,25 @@ class WriteTask:
             rows = run(
                 self.stages, batches, Pass(kept=True, limits=self.limits, memory=memory, clock=work.clock)
             )
-        answer = self.write(rows, producer, attempt)
+        answer = self.write(rows, producer, attempt, context.attemptNumber())
         work.spilled_bytes = memory.spilled_bytes
         work.ended(perf_counter() - began)
         yield report(self.target, producer, attempt, answer, work)
 
-    def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
-        """Send all batches as one attempt and commit it; the server's answer, ``frames`` and ``counts``."""
+    def write(self, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0) -> dict[str, Any]:
+        """Send all batches as one attempt and commit it; the server's answer, ``location`` of a chosen one, ``frames``
+        and ``counts``. ``tries`` is how often Spark has tried the task before.
+        """
         allocator.keep_freed(_KEPT_BYTES)
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
+        server, chosen = self.server, dict[str, str]()
+        if self.servers:
+            (location,) = place(self.dataset, producer, self.servers, host=gethostname(), tries=tries)
+            server, chosen = server.at(location), {"location": location}
+            command = replace(command, create=PutCreate(self.partitions, self.lease_seconds))
         schema, compression = self.declared.schema, self.server.writing.compression
         coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))
-        with PutStream(self.server, command, schema, self.places, compression) as stream:
+        with PutStream(server, command, schema, self.places, compression) as stream:
             first_row, counted = 0, list[int]()
             for given in batches:
                 batch, ids = self.placement.place(given, producer, first_row)
@@ -208,4 +220,4 @@ class WriteTask:
                     stream.write(frame, partition)
             for partition, frame in coalescer.finish():
                 stream.write(frame, partition)
-            return {**stream.commit(), "frames": stream.frames, "counts": counted}
+            return {**stream.commit(), **chosen, "frames": stream.frames, "counts": counted}

@@ -136,8 +136,8 @@ class Lookups:
         return function(looked_up, fields[0].dataType if alone else StructType(fields))
 
     def _find(self, name: str) -> tuple[DatasetRef, pa.Schema]:
-        ref = DatasetRef.find(self._owner.server, name)
-        return ref, self._owner.server.schema(name)
+        server = self._owner.servers.of(name)
+        return DatasetRef.find(server, name), server.schema(name)
 
     def _content(
         self, spark: SparkSession, ref: DatasetRef, right: StructType, left: Sequence[pa.DataType]

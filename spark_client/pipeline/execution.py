@@ -16,6 +16,7 @@ Reading tasks
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import uuid
@@ -45,11 +46,14 @@ from spark_client.jobs import (
     cuts_of_pair,
     tasks_for,
 )
+from spark_client.servers import RERUNS
 from spark_client.steps import Stage
 
 from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, reads_of
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
+
+_log = logging.getLogger(__name__)
 
 
 class Execution:
@@ -128,11 +132,32 @@ class Execution:
         try:
             self._claim()
             kept = {node for node, persisted in self._persisted.items() if persisted is not None}
-            for job in jobs_of(self._wanted, self._written.keys(), kept):
-                self._do(job)
+            for run in range(1 + RERUNS):
+                try:
+                    for job in jobs_of(self._wanted, self._written.keys(), kept):
+                        self._do(job)
+                except Exception:
+                    if run == RERUNS or not self._forget_lost():
+                        raise
+                else:
+                    return
         finally:
             for persisted in self._claimed.values():
                 persisted.end(self)
+
+    def _forget_lost(self) -> bool:
+        """Forget what a lost server held, so that it is written again; False if nothing was lost, or what other runs
+        may read.
+        """
+        if not self._shuffles.servers.several:
+            return False
+        lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
+        if any(self._persisted.get(node) is not None for node in lost):
+            return False
+        for node in lost:
+            _log.warning("a server that held %s is gone: it is written again", node)
+            self._drop(node)
+        return bool(lost)
 
     def _claim(self) -> None:
         left = {*self._wanted}

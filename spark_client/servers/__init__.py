@@ -1,7 +1,10 @@
-"""The driver's logic for datasets over many servers: placing, sealing, losing, running again. Without I/O."""
+"""The driver's logic for datasets over many servers: placing, sealing, losing, running again. Only ``ServerList`` asks
+the servers.
+"""
 
 from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Report, RunJob, Seal, ServerStart
 from .partition_sizes import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
 from .placing import place
 from .portions import SealTotals, WrittenPortion
+from .server_list import ServerList
 from .spread_write import RERUNS, SpreadWrite, WriteState

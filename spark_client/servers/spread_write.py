@@ -80,7 +80,7 @@ class SpreadWrite:
 
     Args:
         partitions: how many there are of each dataset that the job writes.
-        token: what the driver's generations begin with.
+        token: 14 hexadecimal digits, with which the driver's generations begin; the last two are the run.
         created_on: the only server; it creates the datasets beforehand and draws their generations. None: puts create
             them, wherever tasks write.
     """
@@ -137,7 +137,7 @@ class SpreadWrite:
         self.run += 1
         if self._created_on is not None:
             return [Create(self._created_on, dataset, self.run) for dataset in self._partitions]
-        self._generations = dict.fromkeys(self._partitions, f"{self._token}.{self.run}")
+        self._generations = dict.fromkeys(self._partitions, f"{self._token}{self.run:02x}")
         return self._write()
 
     def created(self, call: Create, generation: str) -> list[DriverCall]:

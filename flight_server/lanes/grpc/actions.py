@@ -161,7 +161,8 @@ class Actions:
         _no_arguments(body, "locations")
         lanes = self._lanes
         servers = lanes.servers or list(filter(None, [lanes.grpc]))
-        return dump_json({"locations": lanes.known, "put_locations": lanes.puts, "servers": servers})
+        known = {"locations": lanes.known, "put_locations": lanes.puts, "servers": servers}
+        return dump_json({**known, "start": own_start()})
 
     async def _drain(self, body: bytes) -> bytes:
         _no_arguments(body, "drain")

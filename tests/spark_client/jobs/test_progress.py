@@ -10,6 +10,7 @@ import threading
 
 from spark_client.connection import RemoteServer
 from spark_client.jobs.progress import watch
+from spark_client.servers import ServerList
 from tests.support.rooms import ROOT
 
 JOB = """
@@ -45,7 +46,7 @@ with ShuffleClient.embedded() as client:
     shuffles = client._owned()
     schema = pa.schema([("x", pa.int64())])
     shuffles.create("d", schema, 1)
-    with progress.watch(client._server, ["d"], "exchange(4, 'x') [a]", spark) as shown:
+    with progress.watch(client._servers, ["d"], "exchange(4, 'x') [a]", spark) as shown:
         with PutStream(client._server, PutCommand("d", producer=0, attempt="1"), schema) as stream:
             stream.write(pa.record_batch({"x": pa.array(range(12_345), pa.int64())}), 0)  # enough to be sent at once
             # The bar asks again when it has been given the answer before; then it is drawn at its end at the latest.
@@ -103,11 +104,11 @@ def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced() -> None:
 def test_elsewhere_there_is_no_thread_and_no_call() -> None:
     before = threading.active_count()
     # No server listens there: a call would fail.
-    with watch(RemoteServer("grpc://127.0.0.1:1"), ["d"], "label"):
+    with watch(ServerList(RemoteServer("grpc://127.0.0.1:1")), ["d"], "label"):
         assert threading.active_count() == before
 
 
 def test_a_server_that_does_not_answer_is_no_error() -> None:
     from spark_client.jobs.progress import _arrived
 
-    assert _arrived(RemoteServer("grpc://127.0.0.1:1"), "d") is None
+    assert _arrived(ServerList(RemoteServer("grpc://127.0.0.1:1")), "d") is None

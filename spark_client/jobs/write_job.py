@@ -1,0 +1,257 @@
+"""One Spark job that writes datasets: carries out the calls that ``servers.SpreadWrite`` asks for.
+
+Guarantee: as ``shuffles`` says of :meth:`Shuffles.write`. With one server: create, job, seal. With several,
+tasks choose theirs (``servers.place``), their puts create the datasets, and each server that an accepted attempt names
+is sealed with its own attempts and the list of all. When a server is lost the job runs again, at most twice, unless it
+reads from that server: then the caller must write what it reads first.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from flight_server.protocol import FlightShuffleError, SealRequest, ServerPortion
+from spark_client.merge import DatasetRef
+from spark_client.servers import (
+    Create,
+    DriverCall,
+    Drop,
+    Fail,
+    Report,
+    RunJob,
+    Seal,
+    ServerStart,
+    SpreadWrite,
+)
+
+from .sealed import SealedDataset
+from .task_reports import accepted, server_of, work_of
+from .tasks import Sides, WriteTask
+
+if TYPE_CHECKING:
+    from .shuffles import Shuffles
+
+_log = logging.getLogger(__name__)
+_SEALS_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Target:
+    """A dataset that a job writes: ``writes`` are DataFrames, each with the task over each of its partitions, in which
+    the generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
+    server holds it, which its name chooses.
+    """
+
+    writes: Sequence[tuple[DataFrame, WriteTask]]
+    label: str
+    name: str | None = None
+    alone: bool = False
+
+    @property
+    def task(self) -> WriteTask:
+        """The first one; dataset, partitions and schema are the same in all."""
+        return self.writes[0][1]
+
+
+class WriteJob:
+    """See :meth:`run`.
+
+    Args:
+        collect: runs the tasks, given the targets with the servers and generations filled in; their reports.
+    """
+
+    def __init__(
+        self, shuffles: Shuffles, targets: Sequence[Target], collect: Callable[[list[Target]], list[Any]]
+    ) -> None:
+        self._shuffles = shuffles
+        self._targets = targets
+        self._collect = collect
+        self._spread = shuffles.servers.several and not any(target.alone for target in targets)
+        self._server = shuffles.servers.of(targets[0].task.dataset)
+        only = None if self._spread else ServerStart(self._server.location)
+        partitions = {target.task.dataset: target.task.partitions for target in targets}
+        self._write = SpreadWrite(partitions, secrets.token_hex(7), only)
+        self._places: tuple[str, ...] = ()
+        self._reports: list[list[Any]] = []
+        self._answers: dict[str, list[dict[str, Any]]] = {}
+        self._began = time.monotonic()
+
+    @property
+    def losses(self) -> list[str]:
+        """What was lost, and so run again, in words."""
+        return [error.message for error in self._write.losses]
+
+    def run(self) -> list[SealedDataset]:
+        """The datasets, sealed. After an error the caller discards them.
+
+        Raises:
+            FlightShuffleError: a server refused; or one was lost, and the job has run three times, or has read from it.
+            pyspark.errors.PySparkException: the job has failed.
+        """
+        calls = deque(self._write.begin())
+        while calls:
+            seals: list[Seal] = []
+            while calls and isinstance(calls[0], Seal):
+                seals.append(calls.popleft())  # type: ignore[arg-type] # as just looked at
+            calls.extend(self._sealed(seals) if seals else self._done(calls.popleft()))
+        return [
+            self._found(target, reports) for target, reports in zip(self._targets, self._reports, strict=True)
+        ]
+
+    def _done(self, call: DriverCall) -> Iterable[DriverCall]:
+        match call:
+            case Create():
+                task = next(each.task for each in self._targets if each.task.dataset == call.dataset)
+                generation, self._places = self._shuffles.create(
+                    call.dataset, task.declared.schema, task.partitions
+                )
+                return self._write.created(call, generation)
+            case RunJob():
+                return self._run(call)
+            case Drop():
+                self._shuffles.drop_at(call.server.location, call.dataset, call.generation)
+            case Fail():
+                raise call.error
+        return ()
+
+    # The job.
+
+    def _run(self, call: RunJob) -> Iterable[DriverCall]:
+        locations: tuple[str, ...] = ()
+        if self._spread:
+            for error in self._write.losses[call.run - 2 : call.run - 1] if call.run > 1 else ():
+                _log.warning("running again: %s", error.message)
+            for dataset, generation in call.generations.items():
+                self._shuffles.begin_spread(dataset, generation)
+            without = {server.location for server in call.without}
+            every = self._shuffles.servers.locations
+            locations = tuple(each for each in every if each not in without) or every
+            self._shuffles.servers.note_starts()
+        targets = [
+            self._filled(number, target, call, locations) for number, target in enumerate(self._targets)
+        ]
+        try:
+            reports = self._collect(targets)
+        except Exception as error:
+            lost = self._shuffles.servers.lost() if self._spread else []
+            if any(self._reads(server) for server in lost):
+                raise
+            calls = [each for server in lost for each in self._write.lost(server)]
+            return [*calls, *self._write.job_failed(call, error)]
+        self._reports = [
+            [row for row in reports if row["target"] == number] for number in range(len(targets))
+        ]
+        calls = []
+        for target, rows in zip(targets, self._reports, strict=True):
+            dataset = target.task.dataset
+            self._answers[dataset] = []
+            for row in rows:
+                server = server_of(row)
+                start = ServerStart(self._server.location) if server is None else ServerStart(*server[:2])
+                report = Report(dataset, call.generations[dataset], row["producer"], row["attempt"], (start,))
+                calls += self._write.reported(report)
+        chosen = {
+            target.task.dataset: accepted(rows) for target, rows in zip(targets, self._reports, strict=True)
+        }
+        return [*calls, *self._write.job_ended(call, chosen)]
+
+    def _filled(self, number: int, target: Target, call: RunJob, locations: tuple[str, ...]) -> Target:
+        """With all that the tasks need, so that none asks the server."""
+        writes = [
+            (
+                rows,
+                replace(
+                    task,
+                    generation=call.generations[task.dataset],
+                    places=None if self._spread else self._places,
+                    servers=locations,
+                    lease_seconds=self._shuffles.lease_seconds,
+                    target=number,
+                    part=part,
+                    parts=len(target.writes),
+                ),
+            )
+            for part, (rows, task) in enumerate(target.writes)
+        ]
+        return replace(target, writes=writes)
+
+    def _reads(self, server: ServerStart) -> bool:
+        sources: list[Any] = [task.source for target in self._targets for _, task in target.writes]
+        refs = [
+            ref
+            for source in sources
+            for ref in ([source.left, source.right] if isinstance(source, Sides) else [source])
+            if isinstance(ref, DatasetRef)
+        ]
+        return any(portion.start == server.start for ref in refs for portion in ref.portions)
+
+    # The seals.
+
+    def _sealed(self, seals: Sequence[Seal]) -> Iterable[DriverCall]:
+        if len(seals) == 1:
+            answers: list[dict[str, Any] | FlightShuffleError] = [self._seal(seals[0])]
+        else:
+            with ThreadPoolExecutor(min(_SEALS_AT_ONCE, len(seals)), "seal") as threads:
+                answers = list(threads.map(self._seal, seals))
+        calls: list[DriverCall] = []
+        for seal, answer in zip(seals, answers, strict=True):
+            if isinstance(answer, FlightShuffleError):
+                calls += self._write.refused(seal, answer)
+                continue
+            self._answers[seal.dataset].append(answer)
+            by = ServerStart(seal.server.location, answer["start"]) if self._spread else None
+            calls += self._write.sealed(seal, answer, by)
+        return calls
+
+    def _seal(self, seal: Seal) -> dict[str, Any] | FlightShuffleError:
+        request = SealRequest(seal.dataset, seal.generation, dict(seal.attempts))
+        if self._spread:
+            request = replace(request, start=seal.server.start, servers=self._servers_of(seal.dataset))
+        try:
+            return self._shuffles.servers.at(seal.server.location).action("seal", request.encode())
+        except FlightShuffleError as error:
+            return error
+
+    def _servers_of(self, dataset: str) -> tuple[ServerPortion, ...]:
+        """All servers that hold the dataset, with the sums of their accepted attempts."""
+        (reports,) = (
+            rows
+            for each, rows in zip(self._targets, self._reports, strict=True)
+            if each.task.dataset == dataset
+        )
+        sums: dict[str, tuple[tuple[str, ...], int, int]] = {}
+        for row in reports:
+            server = server_of(row)
+            assert server is not None
+            _, start, locations = server
+            _, rows, size_bytes = sums.get(start, ((), 0, 0))
+            sums[start] = locations, rows + row["rows"], size_bytes + row["bytes"]
+        return tuple(ServerPortion(start, *each) for start, each in sums.items())
+
+    def _found(self, target: Target, reports: list[Any]) -> SealedDataset:
+        task, dataset = target.task, target.task.dataset
+        generation, answers = self._write.generation(dataset), self._answers[dataset]
+        totals, server = self._write.totals(dataset), self._server
+        if self._spread:
+            source = DatasetRef.spread(server, dataset, generation, answers)
+            self._shuffles.sealed_on(dataset, [each.name.location for each in self._write.portions(dataset)])
+        else:
+            source = DatasetRef.sealed(server, dataset, generation, answers[0])
+        return SealedDataset(
+            source,
+            task.declared.schema,
+            tuple(totals.sizes.sizes().tolist()),
+            totals.rows,
+            totals.frames,
+            work_of(reports),
+            time.monotonic() - self._began,
+        )

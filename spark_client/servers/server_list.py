@@ -1,0 +1,84 @@
+"""ServerList: the servers of one client, and the start that each last answered under."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from flight_server.protocol import FlightShuffleError
+from spark_client.connection import RemoteServer
+
+from .driver_calls import ServerStart
+
+CALLS_AT_ONCE = 32
+_SECONDS = 10.0
+T = TypeVar("T")
+
+
+class ServerList:
+    """Thread-safe.
+
+    Args:
+        first: one of the servers; its credentials and options are used for all.
+        locations: of all of them, in one order for the driver and its tasks.
+    """
+
+    def __init__(self, first: RemoteServer, locations: Iterable[str] = ()) -> None:
+        self.first = first
+        self.locations = tuple(locations) or (first.location,)
+        self._starts: dict[str, str] = {}
+
+    @property
+    def several(self) -> bool:
+        return len(self.locations) > 1
+
+    def at(self, location: str) -> RemoteServer:
+        return self.first.at(location)
+
+    def of(self, name: str) -> RemoteServer:
+        """The server of a dataset that one server holds, by its name: the same for each client of the same servers,
+        whatever the order of the list; a server that is added takes over its share of the names only (rendezvous
+        hashing, Thaler and Ravishankar 1998).
+        """
+        if not self.several:
+            return self.first
+        return self.at(max(self.locations, key=lambda each: (zlib.crc32(f"{each} {name}".encode()), each)))
+
+    def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
+        """The results of a call at each server, made at once."""
+        servers = [self.at(each) for each in (self.locations if locations is None else locations)]
+        if len(servers) < 2:
+            return [call(each) for each in servers]
+        with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(servers)), "servers") as threads:
+            return list(threads.map(call, servers))
+
+    def note_starts(self) -> None:
+        """Ask the servers whose start is not known. One that cannot be reached stays unknown."""
+        self._ask([each for each in self.locations if each not in self._starts])
+
+    def lost(self) -> list[ServerStart]:
+        """Ask all servers: the starts that have ended since they were noted, or cannot be reached now."""
+        before = dict(self._starts)
+        self._ask(self.locations)
+        return [
+            ServerStart(each, before.get(each, ""))
+            for each in self.locations
+            if self._starts.get(each) != before.get(each) or each not in self._starts
+        ]
+
+    def _ask(self, locations: Iterable[str]) -> None:
+        locations = list(locations)
+
+        def start(server: RemoteServer) -> str | None:
+            try:
+                return str(server.action("locations", timeout_seconds=_SECONDS, once=True)["start"])
+            except FlightShuffleError:
+                return None
+
+        for location, found in zip(locations, self.each(start, locations), strict=True):
+            if found is None:
+                self._starts.pop(location, None)
+            else:
+                self._starts[location] = found

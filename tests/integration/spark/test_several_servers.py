@@ -1,0 +1,153 @@
+"""Exchanges over several servers: the same rows, and a run that goes on when one of them is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from spark_client import ShuffleClient
+from tests.support.polling import eventually
+from tests.support.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def servers() -> Iterator[list[ServerProcess]]:
+    started = [ServerProcess.start() for _ in range(3)]
+    yield started
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def several(servers: list[ServerProcess]) -> Iterator[ShuffleClient]:
+    """A client of three servers; once it is closed those that live hold nothing."""
+    with ShuffleClient(",".join(server.location for server in servers)) as found:
+        yield found
+    for server in servers:
+        if server.returncode is None:
+            with ShuffleClient(server.location) as after:
+                eventually(lambda after=after: after.statistics()["memory"]["used_bytes"], 0)
+                assert not after.datasets()
+
+
+def held(servers: list[ServerProcess]) -> list[int]:
+    """The bytes that each server holds."""
+    found = []
+    for server in servers:
+        with ShuffleClient(server.location) as client:
+            found.append(client.statistics()["memory"]["used_bytes"])
+    return found
+
+
+def summed(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
+    import pyarrow.compute as pc
+
+    return pa.table({"k": [keys[0].as_py()], "n": [table.num_rows], "s": [pc.sum(table["id"]).as_py()]})
+
+
+def expected() -> list[tuple[int, int, int]]:
+    groups: dict[int, list[int]] = {}
+    for number in range(ROWS):
+        groups.setdefault(number % 97, []).append(number)
+    return sorted((key, len(found), sum(found)) for key, found in groups.items())
+
+
+def rows_of(table: pa.Table) -> list[tuple[int, int, int]]:
+    return sorted(zip(*(table[name].to_pylist() for name in ("k", "n", "s")), strict=True))
+
+
+def test_rows_are_spread_over_all_servers_and_come_once(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
+) -> None:
+    df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
+    sealed = several.pipeline(df).exchange(8, "k").groupBy("k").applyInArrow(summed, "k long, n long, s long")
+    frame = several.pipeline(df).exchange(8, "k").toDF()
+    assert sorted(row["id"] for row in frame.collect()) == list(range(ROWS))
+    assert all(held(servers)), "each server has a portion"
+    several.release(frame)
+    assert rows_of(sealed.collect().read_all()) == expected()
+    assert sealed.count() == 97
+
+
+def test_a_join_of_two_exchanges_and_a_broadcast(spark: SparkSession, several: ShuffleClient) -> None:
+    left = spark.range(0, 1000, numPartitions=4).selectExpr("id", "id % 50 AS k")
+    right = spark.range(0, 50, numPartitions=2).selectExpr("id AS k", "id * 2 AS v")
+    joined = several.pipeline(left).exchange(6, "k").join(several.pipeline(right).exchange(6, "k"), on="k")
+    table = joined.collect().read_all()
+    assert sorted(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True)) == [
+        (number, number % 50 * 2) for number in range(1000)
+    ]
+    names = several.broadcast(right)
+    assert names.value().num_rows == 50
+
+
+def test_names_have_one_server_each(several: ShuffleClient, servers: list[ServerProcess]) -> None:
+    for number in range(12):
+        several.put(f"d{number}", pa.table({"n": [number]}))
+    assert [each.name for each in several.datasets()] == sorted(f"d{number}" for number in range(12))
+    for number in range(12):
+        assert several.get(f"d{number}").read_all().to_pydict() == {"n": [number]}
+    alone = []
+    for server in servers:
+        with ShuffleClient(server.location) as client:
+            alone.append(len(client.datasets()))
+    assert sum(alone) == 12
+    assert all(alone)
+    for number in range(12):
+        several.drop(f"d{number}")
+
+
+def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
+) -> None:
+    marker, victim = tmp_path / "killed", servers[1].pid
+
+    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            try:
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                os.kill(victim, signal.SIGKILL)
+            yield batch
+
+    df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
+    pipeline = several.pipeline(df).exchange(8, "id").mapInArrow(kill, df.schema).exchange(8, "k")
+    found = pipeline.groupBy("k").applyInArrow(summed, "k long, n long, s long").collect().read_all()
+    assert rows_of(found) == expected()
+    assert marker.exists()
+
+
+def test_a_server_that_is_lost_while_tasks_write_costs_a_rerun(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
+) -> None:
+    marker, victim = tmp_path / "killed", servers[2].pid
+
+    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(victim, signal.SIGKILL)
+
+    df = spark.range(0, ROWS, numPartitions=12).selectExpr("id", "id % 97 AS k")
+    pipeline = several.pipeline(df).mapInArrow(kill, df.schema).exchange(8, "k")
+    found = pipeline.groupBy("k").applyInArrow(summed, "k long, n long, s long").collect().read_all()
+    assert rows_of(found) == expected()
+    assert marker.exists()
