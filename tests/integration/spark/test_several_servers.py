@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,12 @@ def several(servers: list[ServerProcess]) -> Iterator[ShuffleClient]:
     for server in servers:
         if server.returncode is None:
             with ShuffleClient(server.location) as after:
-                eventually(lambda after=after: after.statistics()["memory"]["used_bytes"], 0)
+                eventually(partial(used_bytes, after), 0)
                 assert not after.datasets()
+
+
+def used_bytes(client: ShuffleClient) -> int:
+    return int(client.statistics()["memory"]["used_bytes"])
 
 
 def held(servers: list[ServerProcess]) -> list[int]:
@@ -48,7 +53,7 @@ def held(servers: list[ServerProcess]) -> list[int]:
     found = []
     for server in servers:
         with ShuffleClient(server.location) as client:
-            found.append(client.statistics()["memory"]["used_bytes"])
+            found.append(used_bytes(client))
     return found
 
 
@@ -73,7 +78,7 @@ def test_rows_are_spread_over_all_servers_and_come_once(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
     df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
-    sealed = several.pipeline(df).exchange(8, "k").groupBy("k").applyInArrow(summed, "k long, n long, s long")
+    sealed = several.pipeline(df).exchange(8, "k").applyInArrow(summed, "k long, n long, s long")
     frame = several.pipeline(df).exchange(8, "k").toDF()
     assert sorted(row["id"] for row in frame.collect()) == list(range(ROWS))
     assert all(held(servers)), "each server has a portion"
@@ -127,7 +132,7 @@ def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
 
     df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
     pipeline = several.pipeline(df).exchange(8, "id").mapInArrow(kill, df.schema).exchange(8, "k")
-    found = pipeline.groupBy("k").applyInArrow(summed, "k long, n long, s long").collect().read_all()
+    found = pipeline.applyInArrow(summed, "k long, n long, s long").collect().read_all()
     assert rows_of(found) == expected()
     assert marker.exists()
 
@@ -138,8 +143,7 @@ def test_a_server_that_is_lost_while_tasks_write_costs_a_rerun(
     marker, victim = tmp_path / "killed", servers[2].pid
 
     def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield batch
+        yield from batches
         try:
             os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -148,6 +152,6 @@ def test_a_server_that_is_lost_while_tasks_write_costs_a_rerun(
 
     df = spark.range(0, ROWS, numPartitions=12).selectExpr("id", "id % 97 AS k")
     pipeline = several.pipeline(df).mapInArrow(kill, df.schema).exchange(8, "k")
-    found = pipeline.groupBy("k").applyInArrow(summed, "k long, n long, s long").collect().read_all()
+    found = pipeline.applyInArrow(summed, "k long, n long, s long").collect().read_all()
     assert rows_of(found) == expected()
     assert marker.exists()
