@@ -47,6 +47,7 @@ CORE = frozenset(
         "merge",
         "lanes",
         "connection",
+        "servers",
         "spill",
         "placement",
         "arrow",

@@ -114,6 +114,7 @@ class RemoteServer:
         self.embedded = embedded
         self.patient = False
         self._connections = _Connections()
+        self._peers: dict[str, RemoteServer] | None = None
 
     def __repr__(self) -> str:
         # Without the token: logs and error messages have this.
@@ -142,8 +143,22 @@ class RemoteServer:
         return (shared_server, (self.location, self._arguments()))
 
     def at(self, location: str) -> RemoteServer:
-        """The process's shared server for another address, with the same credentials and options."""
-        return self if location == self.location else shared_server(location, self._arguments())
+        """The server of another address, with the same credentials and options: the process's shared one, or after
+        :meth:`keep_peers` one of this object's own.
+        """
+        if location == self.location:
+            return self
+        if self._peers is None:
+            return shared_server(location, self._arguments())
+        with self._connections.lock:
+            if location not in self._peers:
+                self._peers[location] = peer = RemoteServer(location, **self._arguments())
+                peer._peers = self._peers
+            return self._peers[location]
+
+    def keep_peers(self) -> None:
+        """From now on the servers of :meth:`at` are this object's own, and :meth:`close` closes them, too."""
+        self._peers = {self.location: self}
 
     # Connections.
 
@@ -204,6 +219,11 @@ class RemoteServer:
 
     def close(self) -> None:
         """Close connections and attached objects. A later call opens new ones; twice is fine."""
+        peers, self._peers = self._peers or {}, None if self._peers is None else {self.location: self}
+        for peer in peers.values():
+            if peer is not self:
+                peer._peers = None
+                peer.close()
         connections, self._connections = self._here(), _Connections()
         with connections.lock:
             for client in connections.clients:

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import FlightShuffleError, SealRequest, ServerPortion
@@ -29,6 +30,7 @@ from spark_client.servers import (
     Report,
     RunJob,
     Seal,
+    ServerList,
     ServerStart,
     SpreadWrite,
 )
@@ -36,9 +38,6 @@ from spark_client.servers import (
 from .sealed import SealedDataset
 from .task_reports import accepted, server_of, work_of
 from .tasks import Sides, WriteTask
-
-if TYPE_CHECKING:
-    from .shuffles import Shuffles
 
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
@@ -62,6 +61,21 @@ class Target:
         return self.writes[0][1]
 
 
+class DatasetKeeper(Protocol):
+    """The driver's datasets (``shuffles.Shuffles``), which begin, are sealed and end."""
+
+    servers: ServerList
+    lease_seconds: float
+
+    def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]: ...
+
+    def begin_spread(self, dataset: str, generation: str) -> None: ...
+
+    def sealed_on(self, dataset: str, locations: Sequence[str]) -> None: ...
+
+    def drop_at(self, location: str, dataset: str, generation: str) -> None: ...
+
+
 class WriteJob:
     """See :meth:`run`.
 
@@ -70,7 +84,7 @@ class WriteJob:
     """
 
     def __init__(
-        self, shuffles: Shuffles, targets: Sequence[Target], collect: Callable[[list[Target]], list[Any]]
+        self, shuffles: DatasetKeeper, targets: Sequence[Target], collect: Callable[[list[Target]], list[Any]]
     ) -> None:
         self._shuffles = shuffles
         self._targets = targets

@@ -28,5 +28,5 @@ def place(
     own = [number for number, each in enumerate(locations) if host and urlsplit(each).hostname == host]
     among = own if own and not tries else range(len(locations))
     # Not ``hash``: Python salts it in each process.
-    first = among[(zlib.crc32(f"{dataset}/{producer}".encode()) + tries) % len(among)]
+    first = among[(zlib.crc32(dataset.encode()) + producer + tries) % len(among)]
     return tuple(locations[(first + copy) % len(locations)] for copy in range(min(copies, len(locations))))

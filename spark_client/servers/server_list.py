@@ -28,6 +28,8 @@ class ServerList:
     def __init__(self, first: RemoteServer, locations: Iterable[str] = ()) -> None:
         self.first = first
         self.locations = tuple(locations) or (first.location,)
+        if self.several:
+            first.keep_peers()
         self._starts: dict[str, str] = {}
 
     @property

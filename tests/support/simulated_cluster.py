@@ -115,7 +115,7 @@ class SimulatedServer:
 
 
 def _run(generation: str) -> int:
-    return int(generation.rpartition(".")[2])
+    return int(generation[-2:], 16)
 
 
 def summed(sizes: Mapping[str, int], largest: int | None) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_a_join_of_two_exchanges_and_a_broadcast(spark: SparkSession, several: S
         (number, number % 50 * 2) for number in range(1000)
     ]
     names = several.broadcast(right)
-    assert names.value().num_rows == 50
+    assert names.value.num_rows == 50
 
 
 def test_names_have_one_server_each(several: ShuffleClient, servers: list[ServerProcess]) -> None:

@@ -68,15 +68,15 @@ def state(machine: SpreadWrite) -> WriteState:
 
 
 def drops(*servers: ServerStart, run: int = 1) -> list[DriverCall]:
-    return [Drop(server, "d", f"g.{run}") for server in servers]
+    return [Drop(server, "d", f"g0{run}") for server in servers]
 
 
 def test_each_server_is_sealed_with_its_attempts_and_the_list_of_all() -> None:
     _, calls = written((A,), (B,), (A,))
     listed = ((A,), (B,))
     assert calls == [
-        Seal(A, "d", "g.1", A, {0: "x", 2: "x"}, listed),
-        Seal(B, "d", "g.1", B, {1: "x"}, listed),
+        Seal(A, "d", "g01", A, {0: "x", 2: "x"}, listed),
+        Seal(B, "d", "g01", B, {1: "x"}, listed),
     ]
     assert all(isinstance(call, Seal) and call.servers is calls[0].servers for call in calls)  # type: ignore[union-attr]
 
@@ -114,8 +114,8 @@ def test_a_server_with_refused_attempts_only_drops_them() -> None:
     report(machine, A, attempt="x")
     report(machine, B, attempt="y")
     calls = machine.job_ended(job, {"d": {0: "y"}})
-    assert calls == [*drops(A), Seal(B, "d", "g.1", B, {0: "y"}, ((B,),))]
-    assert machine.renew() == [Renew(B, "d", "g.1")]
+    assert calls == [*drops(A), Seal(B, "d", "g01", B, {0: "y"}, ((B,),))]
+    assert machine.renew() == [Renew(B, "d", "g01")]
 
 
 def test_an_accepted_attempt_that_no_task_reported_is_an_error() -> None:
@@ -153,7 +153,7 @@ def test_a_loss_while_tasks_write_cancels_the_job_and_runs_it_elsewhere() -> Non
     machine, job = begun()
     report(machine, A)
     report(machine, B, producer=1)
-    again = RunJob(2, {"d": "g.2"}, frozenset({A}))
+    again = RunJob(2, {"d": "g02"}, frozenset({A}))
     assert machine.lost(A) == [CancelJob(1), *drops(B), again]
     assert machine.job_ended(job, {"d": {0: "x", 1: "x"}}) == []
     assert machine.job_failed(job, ValueError()) == []
@@ -169,7 +169,7 @@ def test_a_loss_that_took_nothing_changes_nothing() -> None:
 def test_a_report_of_a_server_that_was_lost_meanwhile_runs_the_job_again() -> None:
     machine, _ = begun()
     machine.lost(A)
-    assert report(machine, A) == [CancelJob(1), RunJob(2, {"d": "g.2"}, frozenset({A}))]
+    assert report(machine, A) == [CancelJob(1), RunJob(2, {"d": "g02"}, frozenset({A}))]
 
 
 def test_a_report_of_a_later_run_shows_that_the_server_lives() -> None:
@@ -183,7 +183,7 @@ def test_a_job_that_fails_after_a_loss_runs_again_and_one_without_is_an_error() 
     machine, job = begun()
     machine.lost(A)
     cancel, again = machine.job_failed(job, ValueError("put failed"))
-    assert (cancel, again) == (CancelJob(1), RunJob(2, {"d": "g.2"}, frozenset({A})))
+    assert (cancel, again) == (CancelJob(1), RunJob(2, {"d": "g02"}, frozenset({A})))
     assert isinstance(again, RunJob)
     *_, failed = machine.job_failed(again, ValueError("the function's"))
     assert isinstance(failed, Fail)
@@ -204,7 +204,7 @@ def test_another_start_that_answers_is_another_server() -> None:
     machine, calls = written((A,))
     assert isinstance(calls[0], Seal)
     (again,) = machine.sealed(calls[0], ANSWER, by=ServerStart(A.location, "later"))
-    assert again == RunJob(2, {"d": "g.2"}, frozenset({A}))
+    assert again == RunJob(2, {"d": "g02"}, frozenset({A}))
 
 
 def test_a_seal_that_is_refused_for_another_reason_is_an_error() -> None:
@@ -224,8 +224,8 @@ def test_late_answers_of_an_earlier_generation_change_nothing() -> None:
     (seal,) = machine.job_ended(job, {"d": {0: "x"}})
     assert machine.sealed(old, ANSWER) == []
     assert machine.refused(old, NotFound("no d")) == []
-    assert machine.refused(Renew(A, "d", "g.1"), NotFound("no d")) == []
-    assert machine.lost(A, "g.1") == []
+    assert machine.refused(Renew(A, "d", "g01"), NotFound("no d")) == []
+    assert machine.lost(A, "g01") == []
     assert state(machine) is WriteState.SEALING
     answer_all(machine, [seal])
     assert state(machine) is WriteState.SEALED
@@ -234,9 +234,9 @@ def test_late_answers_of_an_earlier_generation_change_nothing() -> None:
 def test_a_report_of_an_earlier_generation_is_dropped() -> None:
     machine = sealed((A,))
     machine.lost(A)
-    assert machine.reported(Report("d", "g.1", 5, "z", (B,))) == drops(B)
+    assert machine.reported(Report("d", "g01", 5, "z", (B,))) == drops(B)
     machine.drop()
-    assert machine.reported(Report("d", "g.2", 5, "z", (C,))) == drops(C, run=2)
+    assert machine.reported(Report("d", "g02", 5, "z", (C,))) == drops(C, run=2)
 
 
 def test_one_copy_is_enough() -> None:
@@ -247,7 +247,7 @@ def test_one_copy_is_enough() -> None:
     answer_all(machine, [call for call in calls if isinstance(call, Seal) and call.server != A])
     assert state(machine) is WriteState.SEALED
     assert [portion.copies for portion in machine.portions("d")] == [[B], [C]]
-    assert machine.renew() == [Renew(B, "d", "g.1"), Renew(C, "d", "g.1")]
+    assert machine.renew() == [Renew(B, "d", "g01"), Renew(C, "d", "g01")]
     assert isinstance(machine.lost(B)[-1], RunJob)
 
 
@@ -255,7 +255,7 @@ def test_a_lost_server_is_not_sealed() -> None:
     machine, job = begun()
     report(machine, A, B)
     assert machine.lost(A) == []
-    assert machine.job_ended(job, {"d": {0: "x"}}) == [Seal(B, "d", "g.1", A, {0: "x"}, ((B,),))]
+    assert machine.job_ended(job, {"d": {0: "x"}}) == [Seal(B, "d", "g01", A, {0: "x"}, ((B,),))]
 
 
 def test_the_third_loss_is_an_error_that_names_server_start_and_dataset() -> None:
@@ -288,16 +288,16 @@ def test_a_released_dataset_does_not_mind_a_loss() -> None:
     machine = SpreadWrite({"left": 1, "right": 1}, "g")
     (job,) = machine.begin()
     assert isinstance(job, RunJob)
-    machine.reported(Report("left", "g.1", 0, "x", (A,)))
-    machine.reported(Report("right", "g.1", 0, "y", (B,)))
+    machine.reported(Report("left", "g01", 0, "x", (A,)))
+    machine.reported(Report("right", "g01", 0, "y", (B,)))
     answer = {"rows": 0, "frames": 0, "bytes": 0, "partition_bytes": {}}
     for call in machine.job_ended(job, {"left": {0: "x"}, "right": {0: "y"}}):
         assert isinstance(call, Seal)
         machine.sealed(call, answer)
-    assert machine.release("left") == [Drop(A, "left", "g.1")]
+    assert machine.release("left") == [Drop(A, "left", "g01")]
     assert machine.release("left") == []
     assert machine.lost(A) == []
-    assert machine.lost(B) == [RunJob(2, {"right": "g.2"}, frozenset({A, B}))]
+    assert machine.lost(B) == [RunJob(2, {"right": "g02"}, frozenset({A, B}))]
 
 
 def test_the_last_release_drops_everything() -> None:
@@ -309,10 +309,10 @@ def test_the_last_release_drops_everything() -> None:
 
 def test_a_lease_that_has_ended_is_a_loss_and_an_unanswered_renewal_is_none() -> None:
     machine = sealed((A,), (B,))
-    assert machine.refused(Renew(A, "d", "g.1"), Unreachable("away")) == []
-    assert machine.refused(Renew(A, "d", "g.1"), NotFound("no d")) == [
+    assert machine.refused(Renew(A, "d", "g01"), Unreachable("away")) == []
+    assert machine.refused(Renew(A, "d", "g01"), NotFound("no d")) == [
         *drops(B),
-        RunJob(2, {"d": "g.2"}),
+        RunJob(2, {"d": "g02"}),
     ]
 
 
