@@ -319,7 +319,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
         from spark_client.datasource import registered  # noqa: PLC0415 - as above
 
         # Spark keeps with a source the files that had been shipped when it was registered.
-        spark.dataSource.register(registered(self._open()))
+        spark.dataSource.register(registered(self._open(), self.location))
         _registered[spark] = self
         self._owned().sessions.used(spark)
 

@@ -43,6 +43,8 @@ class FlightDataSource(DataSource):
 
     defaults: ClassVar[RemoteServer | None] = None
     """The values of options that are not given."""
+    location: ClassVar[str] = ""
+    """That of ``defaults``, or of all servers of its client."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -79,27 +81,30 @@ class FlightDataSource(DataSource):
         return FlightStreamWriter.plan(self._options_for(STREAM_WRITE), schema, overwrite=overwrite)
 
     def _options_for(self, use: str) -> SourceOptions:
-        return SourceOptions(self.options, use, self.defaults)
+        return SourceOptions(self.options, use, self.defaults, self.location)
 
 
-def registered(defaults: RemoteServer) -> Any:
-    """The argument of ``spark.dataSource.register`` for the source with these defaults."""
-    return _Registered(defaults)
+def registered(defaults: RemoteServer, location: str = "") -> Any:
+    """The argument of ``spark.dataSource.register`` for the source with these defaults. ``location`` has all servers,
+    if there are several.
+    """
+    return _Registered(defaults, location)
 
 
 class _Registered:
     """Where Spark unpickles it, the class; where the package is missing, an error that names the remedy."""
 
-    def __init__(self, defaults: RemoteServer) -> None:
-        self._defaults = defaults
+    def __init__(self, defaults: RemoteServer, location: str) -> None:
+        self._given = defaults, location
 
     @staticmethod
     def name() -> str:
         return NAME
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return portable(_with_defaults, self._defaults)
+        return portable(_with_defaults, *self._given)
 
 
-def _with_defaults(defaults: RemoteServer) -> type[FlightDataSource]:
-    return type(FlightDataSource.__name__, (FlightDataSource,), {"defaults": defaults})
+def _with_defaults(defaults: RemoteServer, location: str) -> type[FlightDataSource]:
+    given = {"defaults": defaults, "location": location}
+    return type(FlightDataSource.__name__, (FlightDataSource,), given)

@@ -17,6 +17,7 @@ from typing import Any
 
 from flight_server.protocol import InvalidRequest, Transaction
 from spark_client.connection import Reading, RemoteServer, Timeouts, Writing
+from spark_client.servers import owner_of
 from spark_client.settings import (
     ANY_READ,
     BATCH_READ,
@@ -39,8 +40,11 @@ class SourceOptions:
     have, or a value that it cannot have; also of the methods.
     """
 
-    def __init__(self, given: Mapping[str, str], use: str, defaults: RemoteServer | None = None) -> None:
+    def __init__(
+        self, given: Mapping[str, str], use: str, defaults: RemoteServer | None = None, location: str = ""
+    ) -> None:
         self._defaults = defaults
+        self._location = location or ("" if defaults is None else defaults.location)
         self._values: dict[str, Any] = {}
         self._use = use
         options = options_of(BATCH_READ, STREAM_READ) if use == ANY_READ else options_of(use)
@@ -92,14 +96,16 @@ class SourceOptions:
             )
 
     def server(self) -> RemoteServer:
-        """The server, not connected yet. Patient from the first call on: a running stream plans each batch in a new
-        process, also while its server restarts.
+        """The server of the dataset, not connected yet. Patient from the first call on: a running stream plans each
+        batch in a new process, also while its server restarts.
         """
         values, base = self._values, self._defaults
-        if base is None or values.get("location", base.location) != base.location:
-            base = RemoteServer(values["location"])
+        text = values.get("location", self._location)
+        location = owner_of(self.dataset, text.split(","))
+        if base is None or text != self._location:
+            base = RemoteServer(location)
         server = RemoteServer(
-            base.location,
+            location,
             token=values.get("token", values.get("token_file", base.given_token)),
             tls_root_certs=values.get("tls_root_certs", base.tls_root_certs),
             timeouts=replace(base.timeouts, **fields_of(Timeouts, values)),

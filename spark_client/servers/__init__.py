@@ -6,5 +6,5 @@ from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Repo
 from .partition_sizes import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
 from .placing import place
 from .portions import SealTotals, WrittenPortion
-from .server_list import ServerList
+from .server_list import ServerList, owner_of
 from .spread_write import RERUNS, SpreadWrite, WriteState

@@ -17,6 +17,14 @@ _SECONDS = 10.0
 T = TypeVar("T")
 
 
+def owner_of(name: str, locations: Iterable[str]) -> str:
+    """The location of the server that holds the dataset of this name, where one server does: the same for each client
+    of the same servers, whatever the order of the list; a server that is added takes over its share of the names only
+    (rendezvous hashing, Thaler and Ravishankar 1998).
+    """
+    return max(locations, key=lambda each: (zlib.crc32(f"{each} {name}".encode()), each))
+
+
 class ServerList:
     """Thread-safe.
 
@@ -40,13 +48,8 @@ class ServerList:
         return self.first.at(location)
 
     def of(self, name: str) -> RemoteServer:
-        """The server of a dataset that one server holds, by its name: the same for each client of the same servers,
-        whatever the order of the list; a server that is added takes over its share of the names only (rendezvous
-        hashing, Thaler and Ravishankar 1998).
-        """
-        if not self.several:
-            return self.first
-        return self.at(max(self.locations, key=lambda each: (zlib.crc32(f"{each} {name}".encode()), each)))
+        """The server of a dataset that one server holds, see :func:`owner_of`."""
+        return self.at(owner_of(name, self.locations)) if self.several else self.first
 
     def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
         """The results of a call at each server, made at once."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flight_server.protocol import check_attempt, check_dataset_name
-from spark_client.connection import Timeouts, check_location
+from spark_client.connection import Timeouts, check_locations
 
 from . import texts
 from .texts import flag, integer, one_of, seconds, size_bytes, some_text
@@ -72,7 +72,7 @@ OF_SPARK = (
 """Those that Spark sets."""
 OPTIONS = (
     Option("location", texts.location, _SESSION),
-    Option("location", check_location, _SOURCE),
+    Option("location", lambda text: ",".join(check_locations(text)), _SOURCE),
     Option("token", some_text("the server's token"), _SESSION),
     Option("token", texts.token, _SOURCE),
     Option("token_file", lambda text: Path(some_text("a file")(text)), _ALL),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, KeepRule
-from spark_client.connection import check_location
+from spark_client.connection import check_locations
 
 EMBEDDED = "embedded"
 """The location that stands for a server of the client's own."""
@@ -103,8 +103,8 @@ def token(text: str) -> str:
 
 
 def location(text: str) -> str:
-    """The address of a server, or ``EMBEDDED``."""
-    return EMBEDDED if text.strip().lower() == EMBEDDED else check_location(text.strip())
+    """The address of a server, or of several with commas between, or ``EMBEDDED``."""
+    return EMBEDDED if text.strip().lower() == EMBEDDED else ",".join(check_locations(text))
 
 
 def compression(text: str) -> str | None:

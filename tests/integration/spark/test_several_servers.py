@@ -115,6 +115,22 @@ def test_names_have_one_server_each(several: ShuffleClient, servers: list[Server
         several.drop(f"d{number}")
 
 
+def test_the_data_source_finds_the_server_of_each_name(spark: SparkSession, several: ShuffleClient) -> None:
+    several.register(spark)
+    for number in range(6):
+        rows = spark.range(number + 1)
+        rows.write.format("flight").mode("append").save(f"s{number}")
+        assert spark.read.format("flight").load(f"s{number}").count() == number + 1
+        assert several.get(f"s{number}").read_all().num_rows == number + 1
+    given = spark.read.format("flight").option("location", several.location)
+    assert given.load("s5").count() == 6
+    with ShuffleClient.get(spark, location=several.location) as client:
+        assert client.location == several.location
+        assert len(client.datasets("s")) == 6
+    for number in range(6):
+        several.drop(f"s{number}")
+
+
 def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
 ) -> None:
