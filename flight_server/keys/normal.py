@@ -1,4 +1,4 @@
-"""The normal form of Arrow values: equal values have equal bits, whatever the array's encoding and layout.
+"""The normal form of Arrow values: equal values have equal bits, in each encoding and layout of their arrays.
 
 Guarantee: extension types are their storage, dictionaries their values; there is one NaN, of Java's bits, and one zero.
 """
