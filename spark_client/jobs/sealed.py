@@ -22,7 +22,8 @@ READ_AHEAD = 16
 @dataclass(frozen=True)
 class SealedDataset:
     """A sealed dataset, its schema, the stored bytes of each of its partitions, 0 without rows, and its rows and
-    frames; the work of the tasks that wrote it, and how long the driver waited for them and the seal.
+    frames; what the tasks that wrote it did, how long the driver waited for them and the seal, and the losses of
+    servers after which its job ran again.
     """
 
     source: DatasetRef
@@ -32,6 +33,7 @@ class SealedDataset:
     frames: int = 0
     work: TaskWork = field(default_factory=TaskWork)
     seconds: float = 0.0
+    losses: tuple[str, ...] = ()
 
     @classmethod
     def of(

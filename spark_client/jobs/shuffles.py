@@ -235,11 +235,16 @@ class Shuffles:
     def _is_there(self, sealed: SealedDataset) -> bool:
         source = sealed.source
         try:
-            self._renew(source.dataset, source.generation)
+            whole = all(self._renewed(source.dataset, source.generation))
         except NotFound:
+            whole = False
+        except (*AWAY, TimedOut):
+            if not self.servers.several:
+                raise
+            whole = False
+        if not whole:
             self._forget(source.dataset)
-            return False
-        return True
+        return whole
 
     def _forget(self, dataset: str) -> None:
         self.results.forget(dataset)
@@ -249,7 +254,7 @@ class Shuffles:
         """Whether all servers that hold it still do."""
         try:
             return all(self._renewed(sealed.source.dataset, sealed.source.generation))
-        except (*AWAY, TimedOut):
+        except (NotFound, *AWAY, TimedOut):
             return False
 
     def _check_open(self) -> None:
@@ -263,11 +268,14 @@ class Shuffles:
 
     def _renewed(self, dataset: str, generation: str) -> list[bool]:
         """Renew the lease at each server that holds the dataset; whether it does."""
-        body = DatasetRequest(dataset, generation).encode()
+        body, seconds = DatasetRequest(dataset, generation).encode(), self.lease_seconds / 6
+        if self.servers.several:
+            # One server that does not answer must not let the leases of the others end.
+            seconds = max(1.0, seconds / max(1, len(self._keeper.datasets())))
 
         def renew(server: RemoteServer) -> bool:
             try:
-                server.action("renew", body, timeout_seconds=self.lease_seconds / 6, once=True)
+                server.action("renew", body, timeout_seconds=seconds, once=True)
             except NotFound:
                 if not self.servers.several:
                     raise  # with the server's own words

@@ -99,11 +99,6 @@ class WriteJob:
         self._answers: dict[str, list[dict[str, Any]]] = {}
         self._began = time.monotonic()
 
-    @property
-    def losses(self) -> list[str]:
-        """What was lost, and so run again, in words."""
-        return [error.message for error in self._write.losses]
-
     def run(self) -> list[SealedDataset]:
         """The datasets, sealed. After an error the caller discards them.
 
@@ -142,14 +137,11 @@ class WriteJob:
     def _run(self, call: RunJob) -> Iterable[DriverCall]:
         locations: tuple[str, ...] = ()
         if self._spread:
-            for error in self._write.losses[call.run - 2 : call.run - 1] if call.run > 1 else ():
-                _log.warning("running again: %s", error.message)
+            if self._write.losses:
+                _log.warning("the job runs again: %s", self._write.losses[-1].message)
             for dataset, generation in call.generations.items():
                 self._shuffles.begin_spread(dataset, generation)
-            without = {server.location for server in call.without}
-            every = self._shuffles.servers.locations
-            locations = tuple(each for each in every if each not in without) or every
-            self._shuffles.servers.note_starts()
+            locations = self._shuffles.servers.reachable()
         targets = [
             self._filled(number, target, call, locations) for number, target in enumerate(self._targets)
         ]
@@ -268,4 +260,5 @@ class WriteJob:
             totals.frames,
             work_of(reports),
             time.monotonic() - self._began,
+            tuple(error.message for error in self._write.losses),
         )

@@ -73,6 +73,7 @@ class Execution:
         """The datasets that this run writes, without those that other runs may read."""
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
+        self._losses: list[str] = []
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
@@ -120,7 +121,9 @@ class Execution:
             exchange: ExchangeStatistics.of(exchange, sealed, self._readers[exchange], is_reused=is_reused)
             for exchange, (sealed, is_reused) in self._ran.items()
         }
-        return RunStatistics(tuple(found.values()), time.monotonic() - self._began), found
+        again = [loss for sealed, is_reused in self._ran.values() if not is_reused for loss in sealed.losses]
+        losses = dict.fromkeys([*self._losses, *again])
+        return RunStatistics(tuple(found.values()), time.monotonic() - self._began, tuple(losses)), found
 
     def drop_all(self) -> None:
         """Drop the datasets of this run alone, because it has failed."""
@@ -155,7 +158,8 @@ class Execution:
         if any(self._persisted.get(node) is not None for node in lost):
             return False
         for node in lost:
-            _log.warning("a server that held %s is gone: it is written again", node)
+            self._losses.append(f"{node}, a server that held a part of it is gone")
+            _log.warning("run again: %s", self._losses[-1])
             self._drop(node)
         return bool(lost)
 

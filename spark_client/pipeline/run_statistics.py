@@ -105,6 +105,8 @@ class RunStatistics:
 
     exchanges: tuple[ExchangeStatistics, ...]
     seconds: float
+    losses: tuple[str, ...] = ()
+    """The servers that were lost, after each of which a part of the run was done again, in words."""
 
     @property
     def rows(self) -> int:
@@ -143,7 +145,7 @@ class RunStatistics:
             parts.append(
                 f"longest {longest.exchange} with {longest.job_seconds:.1f} s, skew {longest.skew:.1f}"
             )
-        return ", ".join(parts)
+        return "\n".join([", ".join(parts), *(f"run again: {loss}" for loss in self.losses)])
 
 
 @dataclass(frozen=True)

@@ -59,19 +59,18 @@ class ServerList:
         with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(servers)), "servers") as threads:
             return list(threads.map(call, servers))
 
-    def note_starts(self) -> None:
-        """Ask the servers whose start is not known. One that cannot be reached stays unknown."""
+    def reachable(self) -> tuple[str, ...]:
+        """The locations of the servers that have answered since they were last found lost; the others are asked now.
+        All of them if none answers: then their own errors say why.
+        """
         self._ask([each for each in self.locations if each not in self._starts])
+        return tuple(each for each in self.locations if each in self._starts) or self.locations
 
     def lost(self) -> list[ServerStart]:
-        """Ask all servers: the starts that have ended since they were noted, or cannot be reached now."""
+        """Ask all servers: those that were reachable and are not now, or answer under another start."""
         before = dict(self._starts)
         self._ask(self.locations)
-        return [
-            ServerStart(each, before.get(each, ""))
-            for each in self.locations
-            if self._starts.get(each) != before.get(each) or each not in self._starts
-        ]
+        return [ServerStart(each, before[each]) for each in before if self._starts.get(each) != before[each]]
 
     def _ask(self, locations: Iterable[str]) -> None:
         locations = list(locations)

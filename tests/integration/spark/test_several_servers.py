@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from spark_client import ShuffleClient
+from spark_client import ShuffleClient, Timeouts
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -78,7 +78,7 @@ def test_rows_are_spread_over_all_servers_and_come_once(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
     df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
-    sealed = several.pipeline(df).exchange(8, "k").applyInArrow(summed, "k long, n long, s long")
+    sealed = grouped(several.pipeline(df).exchange(8, "k"))
     frame = several.pipeline(df).exchange(8, "k").toDF()
     assert sorted(row["id"] for row in frame.collect()) == list(range(ROWS))
     assert all(held(servers)), "each server has a portion"
@@ -131,6 +131,19 @@ def test_the_data_source_finds_the_server_of_each_name(spark: SparkSession, seve
         several.drop(f"s{number}")
 
 
+def grouped(pipeline: Any) -> Any:
+    return pipeline.applyInArrow(summed, "k long, n long, s long")
+
+
+def once(path: Path) -> bool:
+    """Whether this is the first call for the path, over all processes."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
 def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
 ) -> None:
@@ -138,36 +151,64 @@ def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
 
     def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            try:
-                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                pass
-            else:
+            if once(marker):
                 os.kill(victim, signal.SIGKILL)
             yield batch
 
     df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
-    pipeline = several.pipeline(df).exchange(8, "id").mapInArrow(kill, df.schema).exchange(8, "k")
-    found = pipeline.applyInArrow(summed, "k long, n long, s long").collect().read_all()
-    assert rows_of(found) == expected()
+    pipeline = grouped(several.pipeline(df).exchange(8, "id").mapInArrow(kill, df.schema).exchange(8, "k"))
+    assert rows_of(pipeline.collect().read_all()) == expected()
     assert marker.exists()
+    assert len(pipeline.statistics.losses) == 1
+    assert "run again: exchange(8, 'id')" in str(pipeline.statistics)
+    # The next run does not ask the lost server first.
+    assert rows_of(pipeline.collect().read_all()) == expected()
+    assert not pipeline.statistics.losses
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_is_lost_while_tasks_write_costs_a_rerun(
-    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
+    spark: SparkSession, servers: list[ServerProcess], tmp_path: Path, how: signal.Signals
 ) -> None:
-    marker, victim = tmp_path / "killed", servers[2].pid
+    marker, victim = tmp_path / "lost", servers[2].pid
 
-    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def lose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        try:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.kill(victim, signal.SIGKILL)
+        if once(marker):
+            os.kill(victim, how)
 
-    df = spark.range(0, ROWS, numPartitions=12).selectExpr("id", "id % 97 AS k")
-    pipeline = several.pipeline(df).mapInArrow(kill, df.schema).exchange(8, "k")
-    found = pipeline.applyInArrow(summed, "k long, n long, s long").collect().read_all()
-    assert rows_of(found) == expected()
-    assert marker.exists()
+    location = ",".join(server.location for server in servers)
+    timeouts = Timeouts(call_seconds=5, stall_seconds=5, first_message_seconds=5, connect_seconds=2)
+    with ShuffleClient(location, timeouts=timeouts, lease_seconds=30) as client:
+        df = spark.range(0, ROWS, numPartitions=12).selectExpr("id", "id % 97 AS k")
+        pipeline = grouped(client.pipeline(df).mapInArrow(lose, df.schema).exchange(8, "k"))
+        assert rows_of(pipeline.collect().read_all()) == expected()
+        assert marker.exists()
+        assert pipeline.statistics.losses
+    if how is signal.SIGSTOP:
+        os.kill(victim, signal.SIGCONT)
+
+
+def test_a_server_that_is_started_again_is_another_one_and_is_used_again(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
+) -> None:
+    df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
+    kept = several.pipeline(df).exchange(8, "k").persist()
+    assert rows_of(grouped(kept).collect().read_all()) == expected()
+    servers[0] = servers[0].restart()
+    assert rows_of(grouped(kept).collect().read_all()) == expected(), (
+        "the persisted exchange is written again"
+    )
+    assert all(held(servers))
+    kept.unpersist()
+
+
+def test_what_todf_has_returned_is_an_error_that_names_the_lost_server(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
+) -> None:
+    df = spark.range(0, ROWS, numPartitions=6)
+    frame = several.pipeline(df).exchange(8, "id").toDF()
+    servers[1].kill()
+    with pytest.raises(Exception, match="ServerLost") as failed:
+        frame.count()
+    assert servers[1].location in str(failed.value)
