@@ -97,7 +97,7 @@ class Broadcast:
             struct = declared_struct(data.sparkSession, data.schema, where)
             schema = arrow_schema(data.sparkSession, struct, where)
             task = WriteTask(
-                owner.servers.of(dataset),
+                owner.place(dataset),
                 dataset,
                 "",
                 1,
@@ -269,7 +269,7 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> SealedDatase
     generation, places = owner.create(dataset, table.schema, 1)
     try:
         command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
-        server = owner.servers.of(dataset)
+        server = owner.place(dataset)
         compression = server.writing.compression
         with PutStream(server, command, table.schema, places, compression) as stream:
             for batch in table.to_batches():

@@ -30,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from flight_server.protocol import InvalidRequest, NotFound
+from flight_server.protocol import InvalidRequest, NotFound, ServerLost
 from spark_client.executors import Portable, ShownFromUsers
 
 from .frame_seconds import Counter
@@ -64,6 +64,9 @@ def told(datasets: Sequence[str], what: str, batches: Iterator[Any]) -> Generato
     except NotFound as error:
         if error.detail.get("dataset") not in datasets:
             raise
+        if isinstance(error, ServerLost):
+            again = f"{what} was in part on a server that is gone; run the pipeline again ({error.message})"
+            raise ServerLost(again, **error.detail) from error
         why = (
             "its server was restarted"
             if error.detail.get("restarted")

@@ -43,7 +43,7 @@ from spark_client.connection import AWAY, LeaseKeeper, RemoteServer, TimedOut
 from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 from spark_client.merge import DatasetRef
-from spark_client.servers import ServerList
+from spark_client.servers import ServerList, owner_of
 
 from .after_collection import AfterCollection
 from .persisting import Persisted
@@ -95,6 +95,14 @@ class Shuffles:
         self._closed = False
         self._lock = threading.Lock()
 
+    def place(self, dataset: str) -> RemoteServer:
+        """The server that holds, or is to hold, a dataset that one server holds."""
+        if not self.servers.several:
+            return self.server
+        if dataset not in self._holders:
+            self._holders[dataset] = (owner_of(dataset, self.servers.reachable()),)
+        return self.servers.at(self._holders[dataset][0])
+
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]:
         """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for puts
         on the bulk lane. Raises InvalidRequest: the client is closed.
@@ -107,10 +115,8 @@ class Shuffles:
             partitions=partitions,
             lease_seconds=self.lease_seconds,
         )
-        server = self.servers.of(dataset)
-        answer = server.action("create", request.encode())
+        answer = self.place(dataset).action("create", request.encode())
         generation = str(answer["generation"])
-        self._holders[dataset] = (server.location,)
         self._keeper.add(dataset, generation)
         return generation, tuple(answer.get("put_locations", ()))
 
@@ -120,7 +126,7 @@ class Shuffles:
         """Make exactly these attempts readable, atomically; the dataset, and its ``rows``, ``bytes``, ``frames`` and
         ``partition_bytes``, the latter of partitions with rows, by their numbers as text. Twice is fine.
         """
-        server = self.servers.of(dataset)
+        server = self.place(dataset)
         answer = server.action("seal", SealRequest(dataset, generation, attempts).encode())
         return DatasetRef.sealed(server, dataset, generation, answer), answer
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import FlightShuffleError, SealRequest, ServerPortion
+from spark_client.connection import RemoteServer
 from spark_client.merge import DatasetRef
 from spark_client.servers import (
     Create,
@@ -33,6 +34,7 @@ from spark_client.servers import (
     ServerList,
     ServerStart,
     SpreadWrite,
+    owner_of,
 )
 
 from .sealed import SealedDataset
@@ -67,6 +69,8 @@ class DatasetKeeper(Protocol):
     servers: ServerList
     lease_seconds: float
 
+    def place(self, dataset: str) -> RemoteServer: ...
+
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]: ...
 
     def begin_spread(self, dataset: str, generation: str) -> None: ...
@@ -89,8 +93,9 @@ class WriteJob:
         self._shuffles = shuffles
         self._targets = targets
         self._collect = collect
-        self._spread = shuffles.servers.several and not any(target.alone for target in targets)
-        self._server = shuffles.servers.of(targets[0].task.dataset)
+        # The partitions of one dataset on one server are numbered and ordered as if there were no other server.
+        self._spread = shuffles.servers.several and not (len(targets) == 1 and targets[0].alone)
+        self._server = shuffles.servers.first if self._spread else shuffles.place(targets[0].task.dataset)
         only = None if self._spread else ServerStart(self._server.location)
         partitions = {target.task.dataset: target.task.partitions for target in targets}
         self._write = SpreadWrite(partitions, secrets.token_hex(7), only)
@@ -179,7 +184,9 @@ class WriteJob:
                     task,
                     generation=call.generations[task.dataset],
                     places=None if self._spread else self._places,
-                    servers=locations,
+                    servers=(owner_of(task.dataset, locations),)
+                    if target.alone and self._spread
+                    else locations,
                     lease_seconds=self._shuffles.lease_seconds,
                     target=number,
                     part=part,

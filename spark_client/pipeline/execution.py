@@ -213,7 +213,8 @@ class Execution:
             _write_of(self._shuffles.server, dataset, write.exchange, *given)
             for given in self._inputs(write.leg)
         ]
-        return Target(writes, label=str(exchange), name=exchange.name)
+        # The rows of one partition have one order, that of the tasks.
+        return Target(writes, label=str(exchange), name=exchange.name, alone=exchange.partitions == 1)
 
     def _inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         return [(self._input(part, alone=alone), part.stages) for part in leg.parts]

@@ -99,6 +99,17 @@ def test_a_join_of_two_exchanges_and_a_broadcast(spark: SparkSession, several: S
     assert names.value.num_rows == 50
 
 
+def test_one_partition_is_on_one_server_in_the_order_of_the_tasks(
+    spark: SparkSession, several: ShuffleClient
+) -> None:
+    df = spark.range(0, ROWS, numPartitions=9)
+    assert several.collect(df).read_all()["id"].to_pylist() == [*range(ROWS)]
+    one, many = several.pipeline(df).exchange(1), several.pipeline(df).exchange(5)
+    pair = one.union(many).collect().read_all()["id"].to_pylist()
+    assert pair[:ROWS] == [*range(ROWS)]
+    assert sorted(pair[ROWS:]) == [*range(ROWS)]
+
+
 def test_names_have_one_server_each(several: ShuffleClient, servers: list[ServerProcess]) -> None:
     for number in range(12):
         several.put(f"d{number}", pa.table({"n": [number]}))
