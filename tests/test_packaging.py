@@ -117,6 +117,16 @@ def test_the_client_imports_where_only_its_core_is_installed(wheel: Path, tmp_pa
     assert found.startswith(str(tmp_path))
 
 
+def test_the_installed_client_writes_the_zip_for_executors(wheel: Path, tmp_path: Path) -> None:
+    python = install(wheel, tmp_path / "venv")
+    run(python.with_name("flight-shuffle"), "zip", "client.zip", directory=tmp_path)
+    with zipfile.ZipFile(tmp_path / "client.zip") as archive:
+        assert (
+            archive.read(REGISTRATION) == (ROOT / "spark_client" / "datasource" / REGISTRATION).read_bytes()
+        )
+        assert archive.read("spark_client/client.py") == (ROOT / "spark_client" / "client.py").read_bytes()
+
+
 def test_the_installed_server_serves_a_table(wheel: Path, tmp_path: Path) -> None:
     python = install(wheel, tmp_path / "venv", "server")
     # A folder of its own: `flight_server` of the source tree must not be found there.

@@ -148,8 +148,9 @@ def _sources() -> dict[str, bytes]:
             ours = [name for name in archive.namelist() if name.startswith(_OURS) and name.endswith(".py")]
             return {name: archive.read(name) for name in ours}
     waiting = list(client.rglob("*.py"))
-    # At the top, too, as in the wheel: there Spark looks for data sources.
-    found = {_REGISTRATION: (client / "datasource" / _REGISTRATION).read_bytes()}
+    # At the top, too: there Spark looks for data sources. An installed wheel has it only there.
+    registration = client / "datasource" / _REGISTRATION
+    found = {_REGISTRATION: (registration if registration.is_file() else root / _REGISTRATION).read_bytes()}
     while waiting:
         path = waiting.pop()
         name = path.relative_to(root)

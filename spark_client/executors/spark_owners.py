@@ -10,8 +10,6 @@ import re
 import socket
 from typing import Any
 
-from pyspark import TaskContext
-
 from spark_client.connection import owner, user
 
 _QUERY = "sql.streaming.queryId"
@@ -22,6 +20,8 @@ _EXECUTION = "spark.sql.execution.id"
 
 def owner_of_task() -> str | None:
     """The query of the task that this process runs; None outside of a task."""
+    from pyspark import TaskContext  # noqa: PLC0415 - the command has this room without PySpark
+
     context = TaskContext.get()
     if context is None:
         return None

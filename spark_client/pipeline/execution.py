@@ -128,6 +128,7 @@ class Execution:
     def drop_all(self) -> None:
         """Drop the datasets of this run alone, because it has failed."""
         for dataset in self._alone:
+            self._shuffles.results.forget(dataset)
             self._shuffles.discard(dataset)
 
     def _run(self, wanted: Iterable[Exchange]) -> None:

@@ -91,8 +91,8 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
         elif isinstance(origin, Exchange):
             last = origin
     execution = Execution(steps.shuffles, steps.spark)
-    sealed = execution.sealed(last)
     try:
+        sealed = execution.sealed(last)
         _note(steps, execution, None if part is not None and last is part.origin else last)
         owned = sealed.source.dataset in execution.owned
         return collected(steps.shuffles, sealed, owned=owned, node=last)
@@ -137,21 +137,21 @@ def _run_to_frame(steps: Steps) -> tuple[DataFrame, Execution, object]:
     execution = Execution(steps.shuffles, steps.spark)
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
-    inputs = execution.inputs(steps.leg, alone=alone)
     try:
+        inputs = execution.inputs(steps.leg, alone=alone)
         seconds = FrameSeconds(steps.spark)
         _note(steps, execution, seconds=seconds)
         datasets = execution.datasets
         parts = [_frame(steps, *given, datasets, seconds.counter) for given in inputs]
         frame = reduce(DataFrame.unionAll, parts)
+        for dataset in execution.owned:
+            steps.shuffles.results.add(dataset)
+        made = steps.shuffles.results.made_of(datasets)
+        if part is not None and not part.stages and isinstance(part.origin, Exchange):
+            steps.shuffles.results.add_frame(frame, execution.written(part.origin))
     except BaseException:
         execution.drop_all()
         raise
-    for dataset in execution.owned:
-        steps.shuffles.results.add(dataset)
-    made = steps.shuffles.results.made_of(datasets)
-    if part is not None and not part.stages and isinstance(part.origin, Exchange):
-        steps.shuffles.results.add_frame(frame, execution.written(part.origin))
     return frame, execution, made
 
 

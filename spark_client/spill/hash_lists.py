@@ -82,9 +82,17 @@ class _Last(NamedTuple):
 
 
 def weight_bytes(extents: Sequence[Extent]) -> int:
-    """The bytes of the rows in RAM, if they are read together."""
-    heads = {id(extent.head): extent.dictionary_bytes for extent in extents}
-    return sum(extent.rows_bytes for extent in extents) + sum(heads.values())
+    """The bytes of the rows in RAM, if they are read together: dictionaries once for a side's extents that have the
+    same, one after the other.
+    """
+    heads: dict[int, Parked] = {}
+    size_bytes = 0
+    for extent in extents:
+        size_bytes += extent.rows_bytes
+        if heads.get(extent.side) is not extent.head:
+            size_bytes += extent.dictionary_bytes
+            heads[extent.side] = extent.head
+    return size_bytes
 
 
 class HashFile:

@@ -166,6 +166,8 @@ def test_an_exchange_that_was_unpersisted_while_a_run_waited_for_it_ends_with_th
     [
         ((PersistedDataset, "claim"), 0),
         ((Results, "add"), 0),
+        ((Results, "made_of"), 1),
+        ((Results, "add_frame"), 1),
         ((finishing, "FrameSeconds"), 1),
         ((finishing, "collected"), 1),
     ],
@@ -189,6 +191,7 @@ def test_a_ctrl_c_between_jobs_leaves_nothing_and_no_run_waits(
     with pytest.raises(KeyboardInterrupt):
         (after.collect if place[1] == "collected" else after.toDF)()
     eventually(lambda: len(client.datasets("exchange/")), kept)
+    assert len(client._owned().results._datasets) <= kept
     exchanged.unpersist()
     assert client.datasets() == []
 
