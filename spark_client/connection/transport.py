@@ -145,6 +145,10 @@ class RemoteServer:
         """The process's shared server for another address, with the same credentials and options."""
         return self if location == self.location else shared_server(location, self._arguments())
 
+    def own_at(self, location: str) -> RemoteServer:
+        """A server that is embedded in the client, with the same credentials and options."""
+        return RemoteServer(location, **(self._arguments() | {"embedded": True}))
+
     # Connections.
 
     def _here(self) -> _Connections:

@@ -1,7 +1,7 @@
 """One Spark job that writes datasets: carries out the calls that ``servers.SpreadWrite`` asks for.
 
 Guarantee: as ``shuffles`` says of :meth:`Shuffles.write`. With one server: create, job, seal. With several,
-tasks choose theirs (``servers.place``), their puts create the datasets, and each server that an accepted attempt names
+tasks choose theirs (``WriteTask``), their puts create the datasets, and each server that an accepted attempt names
 is sealed with its own attempts and the list of all. When a server is lost the job runs again, at most twice, unless it
 reads from that server: then the caller must write what it reads first.
 """
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from flight_server.protocol import FlightShuffleError, SealRequest, ServerPortion
+from flight_server.protocol import FlightShuffleError, InvalidRequest, SealRequest, ServerPortion
+from spark_client.executors import reason_of
 from spark_client.merge import DatasetRef
 from spark_client.servers import (
     Create,
@@ -76,7 +77,8 @@ class WriteJob:
         self._targets = targets
         self._collect = collect
         self._spread = shuffles.servers.several and not any(target.alone for target in targets)
-        self._server = shuffles.servers.of(targets[0].task.dataset)
+        # To learn which server has a name may start it.
+        self._server = shuffles.server if self._spread else shuffles.servers.of(targets[0].task.dataset)
         only = None if self._spread else ServerStart(self._server.location)
         partitions = {target.task.dataset: target.task.partitions for target in targets}
         self._write = SpreadWrite(partitions, secrets.token_hex(7), only)
@@ -132,16 +134,21 @@ class WriteJob:
                 _log.warning("running again: %s", error.message)
             for dataset, generation in call.generations.items():
                 self._shuffles.begin_spread(dataset, generation)
-            without = {server.location for server in call.without}
-            every = self._shuffles.servers.locations
-            locations = tuple(each for each in every if each not in without) or every
-            self._shuffles.servers.note_starts()
+            if self._shuffles.executors is not None:
+                self._shuffles.servers.lost()  # what has ended with its executor is not asked any more
+            else:
+                without = {server.location for server in call.without}
+                every = self._shuffles.servers.locations
+                locations = tuple(each for each in every if each not in without) or every
+                self._shuffles.servers.note_starts()
         targets = [
             self._filled(number, target, call, locations) for number, target in enumerate(self._targets)
         ]
         try:
             reports = self._collect(targets)
         except Exception as error:
+            if (reason := reason_of(error)) is not None:
+                raise InvalidRequest(reason) from error
             lost = self._shuffles.servers.lost() if self._spread else []
             if any(self._reads(server) for server in lost):
                 raise
@@ -150,6 +157,8 @@ class WriteJob:
         self._reports = [
             [row for row in reports if row["target"] == number] for number in range(len(targets))
         ]
+        if self._shuffles.executors is not None and self._spread:
+            self._learn(call, reports)
         calls = []
         for target, rows in zip(targets, self._reports, strict=True):
             dataset = target.task.dataset
@@ -164,6 +173,13 @@ class WriteJob:
         }
         return [*calls, *self._write.job_ended(call, chosen)]
 
+    def _learn(self, call: RunJob, reports: Sequence[Any]) -> None:
+        """The servers that the tasks have started, and so hold what they wrote."""
+        found = [ServerStart(*server[:2]) for server in map(server_of, reports) if server is not None]
+        self._shuffles.servers.learn(list(dict.fromkeys(found)))
+        for dataset in call.generations:
+            self._shuffles.written_on(dataset, self._shuffles.servers.locations)
+
     def _filled(self, number: int, target: Target, call: RunJob, locations: tuple[str, ...]) -> Target:
         """With all that the tasks need, so that none asks the server."""
         writes = [
@@ -171,9 +187,11 @@ class WriteJob:
                 rows,
                 replace(
                     task,
+                    server=self._server,
                     generation=call.generations[task.dataset],
                     places=None if self._spread else self._places,
                     servers=locations,
+                    executors=self._shuffles.executors if self._spread else None,
                     lease_seconds=self._shuffles.lease_seconds,
                     target=number,
                     part=part,
@@ -242,8 +260,11 @@ class WriteJob:
         generation, answers = self._write.generation(dataset), self._answers[dataset]
         totals, server = self._write.totals(dataset), self._server
         if self._spread:
+            locations = [each.name.location for each in self._write.portions(dataset)]
+            if locations and self._shuffles.executors is not None:
+                server = self._shuffles.servers.at(locations[0])
             source = DatasetRef.spread(server, dataset, generation, answers)
-            self._shuffles.sealed_on(dataset, [each.name.location for each in self._write.portions(dataset)])
+            self._shuffles.sealed_on(dataset, locations)
         else:
             source = DatasetRef.sealed(server, dataset, generation, answers[0])
         return SealedDataset(

@@ -209,7 +209,7 @@ class Execution:
             _write_of(self._shuffles.server, dataset, write.exchange, *given)
             for given in self._inputs(write.leg)
         ]
-        return Target(writes, label=str(exchange), name=exchange.name)
+        return Target(writes, label=str(exchange), name=exchange.name, alone=exchange.ordered)
 
     def _inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         return [(self._input(part, alone=alone), part.stages) for part in leg.parts]
