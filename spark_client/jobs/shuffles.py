@@ -27,7 +27,7 @@ from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
     CreateRequest,
@@ -50,6 +50,7 @@ from .persisting import Persisted
 from .progress import watch
 from .results import Results
 from .sealed import SealedDataset
+from .session_facts import is_on
 from .sessions import Sessions
 from .task_reports import REPORT_DDL
 from .write_job import Target, WriteJob
@@ -91,6 +92,7 @@ class Shuffles:
         self._holders: dict[str, tuple[str, ...]] = {}
         """Of a dataset over several servers, those that have sealed it; all, while it is written."""
         self._unsealed: set[str] = set()
+        self._report_frames: dict[str, DataFrame] = {}
         self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
         self.after_collection = AfterCollection()
@@ -169,8 +171,9 @@ class Shuffles:
                         for target in filled
                         for rows, task in target.writes
                     ]
+                    reports = self._keeping_executors(spark, reduce(DataFrame.unionAll, parts), filled)
                     with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark):
-                        return reduce(DataFrame.unionAll, parts).collect()
+                        return reports.collect()
 
                 written = WriteJob(self, targets, collect).run()
                 progress.ended(sum(each.rows for each in written), sum(each.size_bytes for each in written))
@@ -181,12 +184,28 @@ class Shuffles:
         else:
             return written
 
+    def _keeping_executors(
+        self, spark: SparkSession, reports: DataFrame, targets: Sequence[Target]
+    ) -> DataFrame:
+        """The reports of tasks, by way of a shuffle of Spark's where it takes idle executors away: it keeps those whose
+        shuffled rows a DataFrame may still read, here until the datasets are dropped and the driver's JVM has collected
+        its garbage.
+        """
+        if not any(each.task.executors for each in targets) or not is_on(
+            spark, "spark.dynamicAllocation.enabled"
+        ):
+            return reports
+        reports = reports.repartition(1)
+        self._report_frames.update((each.task.dataset, reports) for each in targets)
+        return reports
+
     def drop(self, dataset: str) -> None:
         """Drop a dataset of this driver. Twice is fine."""
         generation = self._keeper.datasets().get(dataset)
         if generation is not None:
             self._keeper.remove(dataset)
             self._unsealed.discard(dataset)
+            self._report_frames.pop(dataset, None)
             locations = self._holders.pop(dataset, (self.server.location,))
             self.servers.each(lambda server: _drop(server, dataset, generation), locations)
 

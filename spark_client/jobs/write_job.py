@@ -9,6 +9,7 @@ reads from that server: then the caller must write what it reads first.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections import deque
@@ -19,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from flight_server.protocol import FlightShuffleError, InvalidRequest, SealRequest, ServerPortion
+from flight_server.protocol import (
+    FlightShuffleError,
+    InvalidRequest,
+    SealRequest,
+    ServerLost,
+    ServerPortion,
+    Unavailable,
+)
+from spark_client.connection import AWAY, TimedOut
 from spark_client.executors import reason_of
 from spark_client.merge import DatasetRef
 from spark_client.servers import (
@@ -32,6 +41,7 @@ from spark_client.servers import (
     Seal,
     ServerStart,
     SpreadWrite,
+    server_lost,
 )
 
 from .sealed import SealedDataset
@@ -43,6 +53,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
+_LOST = re.compile("has lost the server[^\\n]*")
+"""In the error of a task that could not read (``lanes.PortionStream``)."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +89,14 @@ class WriteJob:
         self._targets = targets
         self._collect = collect
         self._spread = shuffles.servers.several and not any(target.alone for target in targets)
+        self._executors = shuffles.executors if self._spread else None
         # To learn which server has a name may start it.
         self._server = shuffles.server if self._spread else shuffles.servers.of(targets[0].task.dataset)
         only = None if self._spread else ServerStart(self._server.location)
         partitions = {target.task.dataset: target.task.partitions for target in targets}
         self._write = SpreadWrite(partitions, secrets.token_hex(7), only)
         self._places: tuple[str, ...] = ()
+        self._all_away = False  # the servers that were to seal last
         self._reports: list[list[Any]] = []
         self._answers: dict[str, list[dict[str, Any]]] = {}
         self._began = time.monotonic()
@@ -122,44 +136,31 @@ class WriteJob:
             case Drop():
                 self._shuffles.drop_at(call.server.location, call.dataset, call.generation)
             case Fail():
+                if self._executors is not None and self._all_away and isinstance(call.error, ServerLost):
+                    raise Unavailable(
+                        "the driver reaches none of the servers that tasks have started: let it reach executors at all "
+                        f"TCP ports from 1024 on, or name a server that all reach ({call.error})"
+                    ) from call.error
                 raise call.error
         return ()
 
     # The job.
 
     def _run(self, call: RunJob) -> Iterable[DriverCall]:
-        locations: tuple[str, ...] = ()
-        if self._spread:
-            for error in self._write.losses[call.run - 2 : call.run - 1] if call.run > 1 else ():
-                _log.warning("running again: %s", error.message)
-            for dataset, generation in call.generations.items():
-                self._shuffles.begin_spread(dataset, generation)
-            if self._shuffles.executors is not None:
-                self._shuffles.servers.lost()  # what has ended with its executor is not asked any more
-            else:
-                without = {server.location for server in call.without}
-                every = self._shuffles.servers.locations
-                locations = tuple(each for each in every if each not in without) or every
-                self._shuffles.servers.note_starts()
+        locations = self._begun(call) if self._spread else ()
         targets = [
             self._filled(number, target, call, locations) for number, target in enumerate(self._targets)
         ]
         try:
             reports = self._collect(targets)
-        except Exception as error:
-            if (reason := reason_of(error)) is not None:
-                raise InvalidRequest(reason) from error
-            lost = self._shuffles.servers.lost() if self._spread else []
-            if any(self._reads(server) for server in lost):
-                raise
-            calls = [each for server in lost for each in self._write.lost(server)]
-            return [*calls, *self._write.job_failed(call, error)]
+        except Exception as error:  # noqa: BLE001 - raised, unless a server was lost
+            return self._job_failed(call, error)
         self._reports = [
             [row for row in reports if row["target"] == number] for number in range(len(targets))
         ]
-        if self._shuffles.executors is not None and self._spread:
+        if self._executors is not None:
             self._learn(call, reports)
-        calls = []
+        calls: list[DriverCall] = []
         for target, rows in zip(targets, self._reports, strict=True):
             dataset = target.task.dataset
             self._answers[dataset] = []
@@ -173,10 +174,44 @@ class WriteJob:
         }
         return [*calls, *self._write.job_ended(call, chosen)]
 
+    def _begun(self, call: RunJob) -> tuple[str, ...]:
+        """The servers that tasks choose from; none if they start them. Raises ServerLost: the job reads from one that
+        is gone, for which tasks would wait.
+        """
+        for error in self._write.losses[call.run - 2 : call.run - 1] if call.run > 1 else ():
+            _log.warning("running again: %s", error.message)
+        servers = self._shuffles.servers
+        if self._executors is not None:
+            for server in servers.lost():
+                if (dataset := self._reads(server)) is not None:
+                    raise server_lost(server, dataset, call.run)
+        for dataset, generation in call.generations.items():
+            self._shuffles.begin_spread(dataset, generation)
+        if self._executors is not None:
+            return ()
+        without = {server.location for server in call.without}
+        every = servers.locations
+        servers.note_starts()
+        return tuple(each for each in every if each not in without) or every
+
+    def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
+        if (reason := reason_of(error)) is not None:
+            raise InvalidRequest(reason) from error
+        lost = self._shuffles.servers.lost() if self._spread else []
+        if any(self._reads(server) is not None for server in lost):
+            raise error
+        if self._executors is not None and not lost and (said := _LOST.search(str(error))):
+            raise Unavailable(
+                "tasks do not reach the servers in other executors, which the driver does reach: let executors reach "
+                f"each other at all TCP ports from 1024 on, or name a server that all reach ({said[0]})"
+            ) from error
+        calls = [each for server in lost for each in self._write.lost(server)]
+        return [*calls, *self._write.job_failed(call, error)]
+
     def _learn(self, call: RunJob, reports: Sequence[Any]) -> None:
         """The servers that the tasks have started, and so hold what they wrote."""
-        found = [ServerStart(*server[:2]) for server in map(server_of, reports) if server is not None]
-        self._shuffles.servers.learn(list(dict.fromkeys(found)))
+        named = [each for each in map(server_of, reports) if each is not None]
+        self._shuffles.servers.learn([*dict.fromkeys(ServerStart(*each[:2]) for each in named)])
         for dataset in call.generations:
             self._shuffles.written_on(dataset, self._shuffles.servers.locations)
 
@@ -191,7 +226,7 @@ class WriteJob:
                     generation=call.generations[task.dataset],
                     places=None if self._spread else self._places,
                     servers=locations,
-                    executors=self._shuffles.executors if self._spread else None,
+                    executors=self._executors,
                     lease_seconds=self._shuffles.lease_seconds,
                     target=number,
                     part=part,
@@ -202,7 +237,8 @@ class WriteJob:
         ]
         return replace(target, writes=writes)
 
-    def _reads(self, server: ServerStart) -> bool:
+    def _reads(self, server: ServerStart) -> str | None:
+        """The dataset that the job reads from the server."""
         sources: list[Any] = [task.source for target in self._targets for _, task in target.writes]
         refs = [
             ref
@@ -210,7 +246,8 @@ class WriteJob:
             for ref in ([source.left, source.right] if isinstance(source, Sides) else [source])
             if isinstance(ref, DatasetRef)
         ]
-        return any(portion.start == server.start for ref in refs for portion in ref.portions)
+        found = (ref.dataset for ref in refs for portion in ref.portions if portion.start == server.start)
+        return next(found, None)
 
     # The seals.
 
@@ -220,6 +257,7 @@ class WriteJob:
         else:
             with ThreadPoolExecutor(min(_SEALS_AT_ONCE, len(seals)), "seal") as threads:
                 answers = list(threads.map(self._seal, seals))
+        self._all_away = all(isinstance(answer, (*AWAY, TimedOut)) for answer in answers)
         calls: list[DriverCall] = []
         for seal, answer in zip(seals, answers, strict=True):
             if isinstance(answer, FlightShuffleError):
@@ -261,7 +299,7 @@ class WriteJob:
         totals, server = self._write.totals(dataset), self._server
         if self._spread:
             locations = [each.name.location for each in self._write.portions(dataset)]
-            if locations and self._shuffles.executors is not None:
+            if locations and self._executors is not None:
                 server = self._shuffles.servers.at(locations[0])
             source = DatasetRef.spread(server, dataset, generation, answers)
             self._shuffles.sealed_on(dataset, locations)

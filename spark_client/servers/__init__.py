@@ -6,6 +6,6 @@ from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Repo
 from .driver_server import DriverServer
 from .partition_sizes import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
 from .placing import place
-from .portions import SealTotals, WrittenPortion
+from .portions import SealTotals, WrittenPortion, server_lost
 from .server_list import ServerList
 from .spread_write import RERUNS, SpreadWrite, WriteState

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -205,3 +206,32 @@ def test_a_session_without_settings_has_servers_in_its_executors_which_end_with_
         for pid in pids:
             eventually(lambda pid=pid: runs(pid), expected=False)  # type: ignore[misc]
         client.close()
+
+
+def test_dynamic_allocation_keeps_executors_as_long_as_datasets_need_them(cluster: Cluster) -> None:
+    settings = {
+        "dynamicAllocation__enabled": "true",
+        "dynamicAllocation__executorIdleTimeout": "2s",
+        "dynamicAllocation__initialExecutors": "2",
+    }
+    with (
+        local_session(cluster.master, **cluster.settings | settings) as session,
+        ShuffleClient.in_executors(session, memory_limit="64MiB") as client,
+    ):
+        spark_context: Any = session.sparkContext._jsc.sc()
+
+        def executors() -> int:
+            return int(spark_context.getExecutorMemoryStatus().size()) - 1
+
+        eventually(executors, 2)
+        frame = client.pipeline(rows(session, partitions=1)).exchange(2).toDF()
+        eventually(executors, 1)  # that without data has gone
+        assert frame.count() == ROWS
+        client.release(frame)
+        gc.collect()
+
+        def after_collection() -> int:
+            session._jvm.System.gc()  # type: ignore[union-attr]
+            return executors()
+
+        eventually(after_collection, 0)
