@@ -209,7 +209,9 @@ class Execution:
             _write_of(self._shuffles.server, dataset, write.exchange, *given)
             for given in self._inputs(write.leg)
         ]
-        return Target(writes, label=str(exchange), name=exchange.name, alone=exchange.ordered)
+        # Of given servers any one may be lost: the driver's own lives as long as the driver.
+        alone = exchange.ordered and self._shuffles.executors is not None
+        return Target(writes, label=str(exchange), name=exchange.name, alone=alone)
 
     def _inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         return [(self._input(part, alone=alone), part.stages) for part in leg.parts]

@@ -72,7 +72,7 @@ class Exchange:
 
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
-    keys. ``ordered``: its readers get the rows in the order of Spark's partitions, so one server holds it. ``serial``
+    keys. ``ordered``: its reader wants the rows in the order of Spark's partitions, which one server keeps. ``serial``
     is greater than those of the exchanges that it needs, which were made before.
     """
 

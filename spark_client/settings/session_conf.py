@@ -62,8 +62,8 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
     if arguments["location"] == EMBEDDED and not is_local:
         raise InvalidRequest(
             f"{PREFIX}location is {EMBEDDED!r}, a server on this host's loopback, but the tasks of "
-            f"{spark.conf.get('spark.master', 'this master')} run elsewhere: leave it out for servers in the "
-            "executors, or start a flight-server that all of them reach, and set its grpc://host:port"
+            f"{spark.conf.get('spark.master', 'this master')} run elsewhere: start a flight-server that all of them "
+            "reach, and set its grpc://host:port, or leave it out for servers in the executors"
         )
     return arguments
 
