@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from flight_server.protocol import FlightShuffleError, InvalidRequest
 from spark_client import ShuffleClient, Timeouts
 from tests.support.polling import eventually
-from tests.support.spark_cluster import Cluster, standalone_cluster
+from tests.support.spark_cluster import ROOT, Cluster, connect_server, standalone_cluster
 from tests.support.spark_session import SharedSessions, local_session
 
 if TYPE_CHECKING:
@@ -235,3 +237,39 @@ def test_dynamic_allocation_keeps_executors_as_long_as_datasets_need_them(cluste
             return executors()
 
         eventually(after_collection, 0)
+
+
+CONNECTED = """
+import sys
+from pyspark.sql import SparkSession
+from spark_client import ShuffleClient
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+assert "connect" in type(spark).__module__
+with ShuffleClient.get(spark) as client:
+    assert client.location == "executors"
+    df = spark.range(0, 1000, numPartitions=4).selectExpr("id", "id % 7 AS k")
+    assert sorted(row.id for row in client.pipeline(df).exchange(3, "k").toDF().collect()) == list(range(1000))
+    assert client.collect(df).read_all()["id"].to_pylist() == list(range(1000))
+    client.put("seven", client.collect(spark.range(7)))
+    assert spark.read.format("flight").load("seven").count() == 7
+spark.stop()
+"""
+
+
+def test_a_client_of_spark_connect_has_them_too(cluster: Cluster, sessions: SharedSessions) -> None:
+    for package in ("grpc_status", "google.rpc", "zstandard"):
+        pytest.importorskip(package, reason="PySpark needs it for Connect")
+    sessions.close()  # its executors have all cores
+    settings = {f"spark.{name.replace('__', '.')}": value for name, value in cluster.settings.items()}
+    settings |= {"spark.master": cluster.master, "spark.driver.host": "127.0.0.1"}
+    with connect_server(settings, {"PYSPARK_PYTHON": sys.executable}) as url:
+        done = subprocess.run(
+            [sys.executable, "-c", CONNECTED, url],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
