@@ -182,9 +182,9 @@ class WriteJob:
             _log.warning("running again: %s", error.message)
         servers = self._shuffles.servers
         if self._executors is not None:
-            for server in servers.lost():
-                if (dataset := self._reads(server)) is not None:
-                    raise server_lost(server, dataset, call.run)
+            servers.lost()
+            if (lost := self._lost_source()) is not None:
+                raise lost
         for dataset, generation in call.generations.items():
             self._shuffles.begin_spread(dataset, generation)
         if self._executors is not None:
@@ -198,9 +198,10 @@ class WriteJob:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
         lost = self._shuffles.servers.lost() if self._spread else []
-        if any(self._reads(server) is not None for server in lost):
+        starts = {server.start for server in lost}
+        if any(server.start in starts for _, server in self._sources()) or self._lost_source() is not None:
             raise error
-        if self._executors is not None and not lost and (said := _LOST.search(str(error))):
+        if self._executors is not None and (said := _LOST.search(str(error))):
             raise Unavailable(
                 "tasks do not reach the servers in other executors, which the driver does reach: let executors reach "
                 f"each other at all TCP ports from 1024 on, or name a server that all reach ({said[0]})"
@@ -237,8 +238,8 @@ class WriteJob:
         ]
         return replace(target, writes=writes)
 
-    def _reads(self, server: ServerStart) -> str | None:
-        """The dataset that the job reads from the server."""
+    def _sources(self) -> list[tuple[str, ServerStart]]:
+        """The datasets over several servers that the job reads, with each of their servers."""
         sources: list[Any] = [task.source for target in self._targets for _, task in target.writes]
         refs = [
             ref
@@ -246,8 +247,19 @@ class WriteJob:
             for ref in ([source.left, source.right] if isinstance(source, Sides) else [source])
             if isinstance(ref, DatasetRef)
         ]
-        found = (ref.dataset for ref in refs for portion in ref.portions if portion.start == server.start)
-        return next(found, None)
+        return [
+            (ref.dataset, ServerStart(portion.locations[0], portion.start))
+            for ref in refs
+            for portion in ref.portions
+            if portion.start is not None
+        ]
+
+    def _lost_source(self) -> ServerLost | None:
+        """The error of a server that the job reads and that has ended, of those that tasks have started."""
+        for dataset, server in self._sources() if self._executors is not None else ():
+            if not self._shuffles.servers.knows(server.start):
+                return server_lost(server, dataset, self._write.run)
+        return None
 
     # The seals.
 

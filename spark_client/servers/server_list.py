@@ -60,6 +60,10 @@ class ServerList:
         self._starts.update((each.location, each.start) for each in found)
         self.locations = tuple(dict.fromkeys([*self.locations, *(each.location for each in found)]))
 
+    def knows(self, start: str) -> bool:
+        """Whether the start is one that a server had when it was last asked, or that was learnt."""
+        return start in [*self._starts.values()]
+
     def of(self, name: str) -> RemoteServer:
         """The server of a dataset that one server holds, by its name: the same for each client of the same servers,
         whatever the order of the list; a server that is added takes over its share of the names only (rendezvous
@@ -70,9 +74,11 @@ class ServerList:
         return self.at(max(self.locations, key=lambda each: (zlib.crc32(f"{each} {name}".encode()), each)))
 
     def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
-        """The results of a call at each server, made at once; without ``locations`` also at the driver's, if it was
-        started.
+        """The results of a call at each server, made at once. Without ``locations`` those that were learnt and are lost
+        are left out, and the driver's is asked, too, if it was started.
         """
+        if locations is None and self.home is not None:
+            self.lost()
         servers = [self.at(each) for each in (self.locations if locations is None else locations)]
         if locations is None and self.home is not None and self.home.started is not None:
             servers.append(self.home.started)

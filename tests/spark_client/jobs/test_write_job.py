@@ -44,6 +44,9 @@ class Away:
     def lost(self) -> list[Any]:
         return []
 
+    def knows(self, _: str) -> bool:
+        return True
+
     def at(self, _: str) -> Away:
         return self
 

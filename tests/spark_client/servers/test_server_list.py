@@ -56,9 +56,13 @@ def test_servers_are_learnt_once_each(found: ServerList) -> None:
 def test_a_server_that_is_gone_is_lost_once_and_forgotten(found: ServerList, servers: Servers) -> None:
     found.learn([ServerStart(A, "a1"), ServerStart(B, "b1")])
     del servers.starts[A]
+    assert found.knows("a1")
     assert found.lost() == [ServerStart(A, "a1")]
     assert found.lost() == []
     assert found.locations == (B,)
+    assert not found.knows("a1")
+    del servers.starts[B]
+    assert found.each(lambda server: server.location) == []
 
 
 def test_another_server_at_a_port_that_is_used_again_is_not_the_lost_one(
