@@ -1,6 +1,6 @@
 """ShuffleClient: a client of one server, for a driver or any Python program.
 
-Guarantees and errors of its calls: ``dataset_calls``, ``pipeline``, ``broadcast.broadcasts``,
+Guarantees and errors of its calls: ``dataset_calls``, ``pipeline_calls``, ``pipeline``, ``broadcast.broadcasts``,
 ``changelogs``, ``lookup.lookups``.
 
 Owned by a client
@@ -18,38 +18,29 @@ tasks can use broadcasts, but not the client: it cannot be pickled.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-import pyarrow as pa
-
 from flight_server.protocol import InvalidRequest
+from spark_client import cluster_servers
 from spark_client.changelog_calls import ChangelogCalls
-from spark_client.connection import (
-    Reading,
-    RemoteServer,
-    Timeouts,
-    Writing,
-    check_locations,
-    embedded,
-)
+from spark_client.connection import Reading, RemoteServer, Timeouts, Writing, check_locations, embedded
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.either import OnClassOrObject
 from spark_client.hosts import Copies, HostFiles
+from spark_client.pipeline_calls import PipelineCalls
 from spark_client.servers import ServerList
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import SparkSession
 
-    from spark_client.broadcast import Broadcast
+    from spark_client.executors import ExecutorServers
     from spark_client.jobs import Shuffles
-    from spark_client.pipeline import Pipeline
 
 LEASE_SECONDS = 300.0
 
@@ -74,12 +65,15 @@ def _of_session(
 
     Arguments win over the session; this folder's README has the settings. Equal settings and arguments give the same
     client in all sessions of an application, until its ``close`` or the end of the process (``settings.open_clients``).
-    The source ``flight`` is registered in the session with the client's settings, see :meth:`register`.
+    The source ``flight`` is registered in the session with the client's settings, see :meth:`ShuffleClient.register`.
+
+    Without a location the client has an embedded server where Spark's master is local, and servers in the executors
+    (:meth:`ShuffleClient.in_executors`) elsewhere.
 
     Raises:
-        InvalidRequest: no location, or an unknown or wrong setting; the message names the setting.
+        InvalidRequest: an unknown or wrong setting; the message names the setting.
     """
-    from spark_client.settings import EMBEDDED, client_arguments, open_client  # noqa: PLC0415 - only here
+    from spark_client.settings import EMBEDDED, EXECUTORS, client_arguments, open_client  # noqa: PLC0415 - only here
 
     arguments = client_arguments(
         spark,
@@ -96,10 +90,15 @@ def _of_session(
     )
 
     def make() -> ShuffleClient:
-        if arguments["location"] != EMBEDDED:
-            return kind(**arguments)
         of_server = ("location", "token", "tls_root_certs")
-        return kind.embedded(**{k: value for k, value in arguments.items() if k not in of_server})
+        others = {k: value for k, value in arguments.items() if k not in of_server}
+        match arguments["location"]:
+            case where if where == EMBEDDED:
+                return kind.embedded(**others)
+            case where if where == EXECUTORS:
+                return kind.in_executors(spark, **others)
+            case _:
+                return kind(**arguments)
 
     client = open_client(spark, arguments, make)
     if _registered.get(spark) is not client:
@@ -107,7 +106,7 @@ def _of_session(
     return client
 
 
-class ShuffleClient(DatasetCalls, ChangelogCalls):
+class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
     """A client of the server at ``location``; also a context manager that closes it.
 
     Args:
@@ -137,7 +136,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         locations = check_locations(location)
-        self._server = RemoteServer(
+        server = RemoteServer(
             locations[0],
             token=token,
             tls_root_certs=tls_root_certs,
@@ -145,11 +144,22 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
             reading=reading,
             writing=writing,
         )
-        self._servers = ServerList(self._server, locations)
+        self._begin(ServerList(server, locations), lease_seconds, copies)
+
+    def _begin(
+        self,
+        servers: ServerList,
+        lease_seconds: float,
+        copies: Copies | None,
+        executors: ExecutorServers | None = None,
+    ) -> None:
+        self._servers = servers
+        self._server = servers.first
         self._lease_seconds = lease_seconds
         self._copies = copies or Copies()
         HostFiles(self._copies).sweep()
         self._embedded: embedded.Embedded | None = None
+        self._executors = executors
         self._shuffles: Shuffles | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -163,18 +173,27 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
         reading: Reading | None = None,
         writing: Writing | None = None,
         copies: Copies | None = None,
+        reachable: bool = False,
         **server_options: Any,
     ) -> Self:
         """A client with an embedded server on loopback, which ends with ``close`` or with this process.
 
         Args:
             copies: as for the client, like the others; the server sweeps these directories, too.
+            reachable: a cluster's executors reach the server. It listens on the address by which this host reaches
+                ``spark.driver.host`` of the session, on Spark Classic that one itself, and demands a random token.
+                Where executors know this host by another name, as behind a container's ports, give ``host="0.0.0.0"``,
+                ``advertise_host=``, ``port=`` and ``http_port=``.
             server_options: the server's settings, for example ``memory_limit="2GiB"``.
 
         Raises:
-            InvalidRequest: the server has no such setting.
+            InvalidRequest: the server has no such setting; or there is no session to say where executors are.
             Unavailable: the server did not start; the message says why.
         """
+        if reachable:
+            server_options = {"token": secrets.token_urlsafe(32)} | server_options
+            if "host" not in server_options:
+                server_options["host"] = cluster_servers.address_of_driver()
         if copies is not None and copies.dirs is not None:
             server_options.setdefault("host_file_dirs", copies.dirs)
         process = embedded.start(**server_options)
@@ -192,10 +211,55 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
         client._server.embedded = True
         return client
 
+    @classmethod
+    def in_executors(
+        cls,
+        spark: SparkSession,
+        *,
+        memory_limit: str | int | None = None,
+        scratch_dirs: Sequence[str] = (),
+        lease_seconds: float = LEASE_SECONDS,
+        timeouts: Timeouts | None = None,
+        reading: Reading | None = None,
+        writing: Writing | None = None,
+        copies: Copies | None = None,
+        driver: Mapping[str, Any] | None = None,
+        **server_options: Any,
+    ) -> Self:
+        """A client of servers in a cluster's executors, each started by the first task there that writes to an
+        exchange, see ``executors.executor_servers``. They demand a random token, and end with their executors, or with
+        ``close``.
+
+        Everything that has a name, and what ``collect`` writes, is on one server on the driver's host, as that of
+        ``embedded(reachable=True)``. It is started when it is first needed, and ends like that one.
+
+        Args:
+            memory_limit: of each executor's server, such as ``"2GiB"``; None for half of
+                ``spark.executor.memoryOverhead``, at least 256 MiB. More waits on disk.
+            scratch_dirs: where executors' servers keep that, instead of Spark's local directories; the first is used.
+            driver: options of the server on the driver's host, as for :meth:`embedded`.
+            server_options: further ones of the executors' servers.
+
+        Raises:
+            InvalidRequest: the session does not say where its driver is. A job that the executors cannot run servers
+                for raises it, too: packages are missing, or address space is; the message says what to do.
+        """
+        if memory_limit is not None:
+            server_options["memory_limit"] = memory_limit
+        if copies is not None and copies.dirs is not None:
+            driver = {"host_file_dirs": copies.dirs, **(driver or {})}
+        calls = {"timeouts": timeouts, "reading": reading, "writing": writing}
+        servers, executors = cluster_servers.servers_in_executors(
+            spark, calls, server_options, tuple(scratch_dirs), driver or {}
+        )
+        client = cls.__new__(cls)
+        client._begin(servers, lease_seconds, copies, executors)
+        return client
+
     @property
     def location(self) -> str:
-        """That of the server; of several, with commas between."""
-        return ",".join(self._servers.locations)
+        """That of the server; of several, with commas between; ``executors`` for servers in executors."""
+        return self._server.location if self._executors is not None else ",".join(self._servers.locations)
 
     def __repr__(self) -> str:
         return f"<ShuffleClient {self.location}>"
@@ -209,97 +273,6 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
     get = OnClassOrObject(_of_session, DatasetCalls.get)
 
     # Spark.
-
-    def pipeline(self, df: DataFrame) -> Pipeline:
-        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
-
-        return Pipeline.of_frame(self._owned(), df)
-
-    def scan(
-        self,
-        what: Any,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002 - pyarrow's name
-        batch_rows: int | None = None,
-        format: Any = None,  # noqa: A002 - pyarrow's name
-        recursive: bool = False,
-        schema: StructType | pa.Schema | str | None = None,
-        merge_schema: bool = False,
-        spark: SparkSession | None = None,
-    ) -> Pipeline:
-        """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
-
-        The driver lists the files and plans the tasks now, from their metadata; see ``scan.scans``.
-
-        Args:
-            what: a path, an address (``s3://``, ``gs://``, any other that pyarrow and fsspec know), a directory, which
-                may have hive partitions, a pattern such as ``day=*/*.parquet``, a list of these, or a
-                ``pyarrow.dataset.Dataset``. In an address ``%20`` is a blank, and ``%25`` a percent sign. A file that
-                is listed twice is read twice. Every executor must reach it, with credentials of its own environment:
-                the driver's are not sent. A signed address is, and is shown without its signature.
-            columns: their names, in the order of the result; None for all.
-            filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
-                fulfil. Partitions and row groups that cannot have such rows are not read. Comparisons are Arrow's: NaN
-                fulfils none but ``!=``, see ``Pipeline.filter``.
-            batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
-            format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
-                by the files' names.
-            recursive: read all files below a directory, each once, without columns from folders, as Spark's
-                ``recursiveFileLookup``. Otherwise plain folders in a directory are passed over.
-            schema: the columns and their types, as DDL text, a ``StructType`` or a ``pyarrow.Schema``; None for those
-                of the first file. JSON needs one; columns of CSV are texts without one. A column that a file lacks is
-                null there, others of a file are left out; folders' columns are added.
-            merge_schema: take the columns of all files, whose footers the driver then reads first: a column that a
-                file lacks is null there.
-            spark: the session; None for the active one, else the client's last one, else the default one.
-
-        Raises:
-            InvalidRequest: an argument, or a file that cannot be read or has other columns than the first one.
-            NotFound: there is no file.
-        """
-        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
-        from spark_client.scan import Scan  # noqa: PLC0415 - as above
-
-        owned = self._owned()
-        session = owned.sessions.choose(spark, "scan")
-        scan = Scan.plan(
-            session,
-            what,
-            columns=columns,
-            filter=filter,
-            batch_rows=batch_rows,
-            format=format,
-            recursive=recursive,
-            schema=schema,
-            merge_schema=merge_schema,
-        )
-        return Pipeline.of_scan(owned, session, scan)
-
-    def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
-        """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are.
-
-        One Spark job writes them to the server, or none where they are there: a pipeline that ends with an exchange, or
-        the DataFrame that ``toDF`` returned for one. The driver reads them within the budget of ``Reading``, not bound
-        by ``spark.driver.maxResultSize`` and its heap. Unless a DataFrame reads them, the server drops the rows with
-        the last batch, an error, the collection of the reader, the end of a :meth:`scope`, or the client's close, not
-        with ``reader.close()``.
-
-        Raises:
-            InvalidRequest: ``data`` is neither; otherwise as ``Pipeline.toDF``. The reader raises if it cannot give
-                all rows.
-        """
-        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
-
-        return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
-
-    def broadcast(self, data: Any, name: str | None = None) -> Broadcast:
-        """A table that tasks on every host share, of a DataFrame of Spark or pandas, a pyarrow Table, or other data as
-        for :meth:`put`, see ``broadcast.broadcasts``.
-        """
-        from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
-
-        return Broadcast.create(self._owned(), data, name)
 
     def ship(self, spark: SparkSession) -> None:
         """Send the package to executors that lack it, once before the session's first job. Twice is fine."""
@@ -319,28 +292,10 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
         from spark_client.datasource import registered  # noqa: PLC0415 - as above
 
         # Spark keeps with a source the files that had been shipped when it was registered.
-        spark.dataSource.register(registered(self._open(), self.location))
+        self._open()
+        spark.dataSource.register(registered(self._servers.main, self.location))
         _registered[spark] = self
         self._owned().sessions.used(spark)
-
-    def release(self, result: DataFrame) -> None:
-        """Drop the results that a DataFrame reads: one that ``toDF`` returned, or all that it was made from.
-
-        Frames, views and caches made from them cannot be computed again.
-
-        Raises:
-            InvalidRequest: ``result`` is no DataFrame, or reads no result that this client still has.
-            FlightShuffleError: the server could not be reached; the datasets end with their leases.
-        """
-        self._owned().results.release(result)
-
-    def scope(self) -> AbstractContextManager[None]:
-        """``with client.scope():`` releases at its end the results that ``toDF`` returned in the block.
-
-        A program that makes many results needs this or :meth:`release`: garbage collection of a DataFrame releases
-        nothing.
-        """
-        return self._owned().results.scope()
 
     # Life.
 
@@ -349,12 +304,15 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
         return self._closed
 
     def close(self) -> None:
-        """Drop the client's results and broadcasts, end threads, connections and embedded server. Twice is fine."""
+        """Drop the client's results and broadcasts, end threads, connections, embedded server and those in executors.
+        Twice is fine.
+        """
         with self._lock:
             self._closed = True
             shuffles, self._shuffles = self._shuffles, None
         if shuffles is not None:
             shuffles.close()
+        self._servers.end()
         self._server.close()
         if self._embedded is not None:
             self._embedded.close()
@@ -380,6 +338,11 @@ class ShuffleClient(DatasetCalls, ChangelogCalls):
             server = self._open()
             if self._shuffles is None:
                 self._shuffles = Shuffles(
-                    server, self._lease_seconds, self._copies, self._embedded, self._servers
+                    server,
+                    self._lease_seconds,
+                    self._copies,
+                    self._embedded,
+                    self._servers,
+                    executors=self._executors,
                 )
             return self._shuffles

@@ -151,9 +151,12 @@ class DatasetCalls:
 
     def statistics(self, name: str | None = None) -> dict[str, Any]:
         """The server's counters and its first 1,000 datasets, or one dataset's first 1,000 partitions. Of several
-        servers those of the one that holds the dataset, or of the first.
+        servers those of the one that holds the dataset, or of the first; of those in executors, of the driver's.
         """
-        return self._open(name).action("statistics", DatasetRequest(name).encode())
+        server = self._open(name)
+        return (self._servers.main if name is None else server).action(
+            "statistics", DatasetRequest(name).encode()
+        )
 
     def why(self, name: str | None = None) -> list[dict[str, Any]]:
         """Each waiting stream of the servers, or of one dataset: the reason, how long it has waited, and its peer."""

@@ -160,6 +160,10 @@ class RemoteServer:
         """From now on the servers of :meth:`at` are this object's own, and :meth:`close` closes them, too."""
         self._peers = {self.location: self}
 
+    def own_at(self, location: str) -> RemoteServer:
+        """A server that is embedded in the client, with the same credentials and options."""
+        return RemoteServer(location, **(self._arguments() | {"embedded": True}))
+
     # Connections.
 
     def _here(self) -> _Connections:

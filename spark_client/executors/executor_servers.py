@@ -22,6 +22,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -31,6 +32,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,8 @@ _NEEDED = (
 )
 """The modules of the extra ``server``."""
 _TAIL_LINES = 20
+_CANNOT = "no server can run in this executor: "
+_REASON = re.compile(f"{_CANNOT}[^\n]*")
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,9 @@ class ExecutorServers:
 
         Raises:
             InvalidRequest: no Spark executor runs this process; or its Python lacks packages, or its address space is
-                limited too tightly: the message says what to change.
-            Unavailable: the server has ended, or does not serve within ``START_SECONDS``; with its last lines.
+                limited too tightly: the message says what to change, also to :func:`reason_of`.
+            Unavailable: the server has ended, or does not serve within ``START_SECONDS``; likewise, with its last
+                lines.
         """
         known = _known.get(self.token)
         if known is not None and known.alive:
@@ -118,7 +123,7 @@ class ExecutorServers:
         config = folder / "token.toml"
         _write_private(config, f"token = {json.dumps(self.token)}\n")
         given = {
-            "host": _own_address(self.driver),
+            "host": address_towards(*self.driver),
             "port": 0,
             "http_port": 0,
             "log_format": "json",
@@ -163,6 +168,24 @@ def executor_process() -> int:
     raise InvalidRequest(
         "no JVM is among the parents of this process: servers in executors are started by Spark's tasks"
     )
+
+
+def reason_of(error: BaseException) -> str | None:
+    """Why a task could not start its server, by the error of its job; None if the job failed otherwise."""
+    found = _REASON.search(str(error))
+    return None if found is None else found[0]
+
+
+def address_towards(host: str, port: int = 9) -> str:
+    """The address of this host on the way to another one, or to itself; nothing is sent.
+
+    Raises:
+        OSError: the other one's name has no address, or there is no way to it.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
 
 
 _known: dict[str, ExecutorServer] = {}
@@ -212,7 +235,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> dict[str, 
             )
             last = " | ".join(lines[-_TAIL_LINES:]) or "nothing"
             raise Unavailable(
-                f"the server of the executor on {socket.gethostname()} {how}; it wrote last: {last}"
+                f"{_CANNOT}that of the executor on {socket.gethostname()} {how}; it wrote last: {last}"
             )
         time.sleep(0.02)
 
@@ -221,7 +244,7 @@ def _check_address_space() -> None:
     limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[1]
     if limit_bytes != resource.RLIM_INFINITY and limit_bytes < ADDRESS_SPACE_BYTES:
         raise InvalidRequest(
-            f"the Python workers of this executor have an address space of {limit_bytes >> 20} MiB "
+            f"{_CANNOT}its Python workers have an address space of {limit_bytes >> 20} MiB "
             "(spark.executor.pyspark.memory), which a server that they start inherits, and it needs "
             f"{ADDRESS_SPACE_BYTES >> 20} MiB: leave spark.executor.pyspark.memory out, or raise it"
         )
@@ -229,12 +252,14 @@ def _check_address_space() -> None:
 
 def _check_packages() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    where = f"the Python of this executor ({sys.executable} on {socket.gethostname()})"
+    if any(map(_is_client, sys.path)) and PathFinder.find_spec("flight_server", _paths()) is None:
+        missing.append("flight_server")
     if missing:
         raise InvalidRequest(
-            f"{where} cannot run a server: it has no {', '.join(missing)}. Put `pip install 'flight-shuffle[server]'` "
-            "into the executors' image, or give an environment that has it with spark.archives=env.tar.gz#env and "
-            "PYSPARK_PYTHON=./env/bin/python (venv-pack makes it); or name a server that runs elsewhere"
+            f"{_CANNOT}its Python ({sys.executable} on {socket.gethostname()}) has no {', '.join(missing)}. "
+            "Put `pip install 'flight-shuffle[server]'` into the executors' image, or give an environment that has it "
+            "with spark.archives=env.tar.gz#env and PYSPARK_PYTHON=./env/bin/python (venv-pack makes it); or name a "
+            "server that runs elsewhere"
         )
 
 
@@ -250,14 +275,6 @@ def _is_client(path: str) -> bool:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     return "flight_server/__init__.py" in names and "flight_server/__main__.py" not in names
-
-
-def _own_address(peer: tuple[str, int]) -> str:
-    """The address of this host on the way to a peer; nothing is sent."""
-    family, kind, protocol, _, address = socket.getaddrinfo(*peer, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])
 
 
 def _name(pid: int) -> str:

@@ -7,7 +7,7 @@ from .progress import readable_size
 from .result_reader import collected
 from .results import reader
 from .sealed import SealedDataset
-from .session_facts import SplitSizes, cores, is_on, spark_setting, split_sizes
+from .session_facts import SplitSizes, cores, is_on, overhead_bytes, spark_setting, split_sizes
 from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target

@@ -46,6 +46,10 @@ def explained(df: DataFrame, mode: str = "extended") -> str:
 
 
 _WHERE_UNKNOWN = {
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.executor.memory": "1g",
+    "spark.executor.memoryOverhead": "",
+    "spark.executor.memoryOverheadFactor": "0.1",
     "spark.sql.caseSensitive": "false",
     "spark.sql.execution.arrow.maxBytesPerBatch": "67108864b",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -98,6 +102,21 @@ def split_sizes(spark: SparkSession) -> SplitSizes:
     target = java_bytes(spark_setting(spark, "spark.sql.files.maxPartitionBytes"))
     opening = java_bytes(spark_setting(spark, "spark.sql.files.openCostInBytes"))
     return SplitSizes(max(1, target), max(1, opening), cores(spark) or 1)
+
+
+def overhead_bytes(spark: SparkSession) -> int:
+    """What each executor's container has beyond the JVM's heap, as Spark reckons it."""
+    given = spark_setting(spark, "spark.executor.memoryOverhead")
+    if given:
+        return _mebibytes(given)
+    factor = float(spark_setting(spark, "spark.executor.memoryOverheadFactor"))
+    heap_bytes = _mebibytes(spark_setting(spark, "spark.executor.memory"))
+    return max(int(factor * heap_bytes), 384 << 20)
+
+
+def _mebibytes(text: str) -> int:
+    """The bytes of a size that is in MiB if it has no unit."""
+    return java_bytes(f"{text}m" if text.strip().isdecimal() else text)
 
 
 def java_bytes(text: str) -> int:

@@ -27,7 +27,7 @@ from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
     CreateRequest,
@@ -40,16 +40,17 @@ from flight_server.protocol import (
     Unavailable,
 )
 from spark_client.connection import AWAY, LeaseKeeper, RemoteServer, TimedOut
-from spark_client.executors import Portable, ShownFromUsers, check_interpreter
+from spark_client.executors import ExecutorServers, Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 from spark_client.merge import DatasetRef
-from spark_client.servers import ServerList, owner_of
+from spark_client.servers import ServerList
 
 from .after_collection import AfterCollection
 from .persisting import Persisted
 from .progress import watch
 from .results import Results
 from .sealed import SealedDataset
+from .session_facts import is_on
 from .sessions import Sessions
 from .task_reports import REPORT_DDL
 from .write_job import Target, WriteJob
@@ -65,6 +66,7 @@ class Shuffles:
         lease_seconds: how long they outlive a driver that died.
         host: an object that must live as long as the datasets, such as an embedded server.
         servers: None for ``server`` alone.
+        executors: of a client whose tasks start the servers that they write to.
     """
 
     def __init__(
@@ -74,8 +76,11 @@ class Shuffles:
         copies: Copies | None = None,
         host: object = None,
         servers: ServerList | None = None,
+        *,
+        executors: ExecutorServers | None = None,
     ) -> None:
         self.server = server
+        self.executors = executors
         self.servers = servers or ServerList(server)
         # The lease-renewal thread refers to ``self``, so the host lives while results outlive their client.
         self._host = host
@@ -87,6 +92,7 @@ class Shuffles:
         self._holders: dict[str, tuple[str, ...]] = {}
         """Of a dataset over several servers, those that have sealed it; all, while it is written."""
         self._unsealed: set[str] = set()
+        self._report_frames: dict[str, DataFrame] = {}
         self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
         self.after_collection = AfterCollection()
@@ -100,7 +106,7 @@ class Shuffles:
         if not self.servers.several:
             return self.server
         if dataset not in self._holders:
-            self._holders[dataset] = (owner_of(dataset, self.servers.reachable()),)
+            self._holders[dataset] = (self.servers.owner(dataset),)
         return self.servers.at(self._holders[dataset][0])
 
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]:
@@ -143,9 +149,13 @@ class Shuffles:
         self._unsealed.add(dataset)
         self._keeper.add(dataset, generation)
 
+    def written_on(self, dataset: str, locations: Sequence[str]) -> None:
+        """At most these servers hold the dataset."""
+        self._holders[dataset] = tuple(locations)
+
     def sealed_on(self, dataset: str, locations: Sequence[str]) -> None:
         """The dataset is sealed on these servers."""
-        self._holders[dataset] = tuple(locations)
+        self.written_on(dataset, locations)
         self._unsealed.discard(dataset)
 
     def write(self, targets: Sequence[Target]) -> list[SealedDataset]:
@@ -167,8 +177,9 @@ class Shuffles:
                         for target in filled
                         for rows, task in target.writes
                     ]
+                    reports = self._keeping_executors(spark, reduce(DataFrame.unionAll, parts), filled)
                     with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark):
-                        return reduce(DataFrame.unionAll, parts).collect()
+                        return reports.collect()
 
                 written = WriteJob(self, targets, collect).run()
                 progress.ended(sum(each.rows for each in written), sum(each.size_bytes for each in written))
@@ -179,12 +190,28 @@ class Shuffles:
         else:
             return written
 
+    def _keeping_executors(
+        self, spark: SparkSession, reports: DataFrame, targets: Sequence[Target]
+    ) -> DataFrame:
+        """The reports of tasks, by way of a shuffle of Spark's where it takes idle executors away: it keeps those whose
+        shuffled rows a DataFrame may still read, here until the datasets are dropped and the driver's JVM has collected
+        its garbage.
+        """
+        if not any(each.task.executors for each in targets) or not is_on(
+            spark, "spark.dynamicAllocation.enabled"
+        ):
+            return reports
+        reports = reports.repartition(1)
+        self._report_frames.update((each.task.dataset, reports) for each in targets)
+        return reports
+
     def drop(self, dataset: str) -> None:
         """Drop a dataset of this driver. Twice is fine."""
         generation = self._keeper.datasets().get(dataset)
         if generation is not None:
             self._keeper.remove(dataset)
             self._unsealed.discard(dataset)
+            self._report_frames.pop(dataset, None)
             locations = self._holders.pop(dataset, (self.server.location,))
             self.servers.each(lambda server: _drop(server, dataset, generation), locations)
 

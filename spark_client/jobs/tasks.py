@@ -26,6 +26,7 @@ from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate
 from spark_client.arrow import Coalescer, Declared, counts
 from spark_client.connection import Reading, RemoteServer
+from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef
 from spark_client.servers import place
@@ -40,6 +41,10 @@ GATHERING_READ_BYTES = 16 * 1024 * 1024
 """Held of the arriving rows for a stage that gathers them: it takes them as fast as they come, until it writes them."""
 
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
+UNSEEN_LEASE_SECONDS = 3600.0
+"""The least lease of a dataset on a server that a task has started. The driver renews it only when it learns of the
+server, by the report that Spark delivers at the end of the job.
+"""
 _KEPT_BYTES = 128 * 1024 * 1024
 """A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
 
@@ -150,8 +155,9 @@ class WriteTask:
 
     ``generation`` is empty until the dataset is created. ``places`` are the server's for puts on the bulk lane; None to
     ask the server. ``servers`` are the locations of all, if there are several: the task chooses one, and its put
-    creates the dataset there, with a lease of ``lease_seconds``. ``target`` is the dataset's number in the job,
-    ``part`` that of the task's write among the ``parts`` of the dataset.
+    creates the dataset there, with a lease of ``lease_seconds``; with ``executors`` it takes its executor's,
+    and the lease is at least ``UNSEEN_LEASE_SECONDS``. ``target`` is the dataset's number in the job, ``part``
+    that of the task's write among the ``parts`` of the dataset.
 
     Spark numbers the tasks of a union through, or, if all its sides have one partition
     (``spark.sql.unionOutputPartitioning``), runs them in one task: then it is a producer for each part.
@@ -170,6 +176,7 @@ class WriteTask:
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
     places: tuple[str, ...] | None = None
     servers: tuple[str, ...] = ()
+    executors: ExecutorServers | None = None
     lease_seconds: float | None = None
     target: int = 0
     part: int = 0
@@ -201,11 +208,16 @@ class WriteTask:
         """
         allocator.keep_freed(_KEPT_BYTES)
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
-        server, chosen = self.server, dict[str, str]()
-        if self.servers:
+        server, chosen, lease_seconds = self.server, dict[str, str](), self.lease_seconds
+        location = None
+        if self.executors is not None:
+            location = self.executors.here().location
+            lease_seconds = max(lease_seconds or 0, UNSEEN_LEASE_SECONDS)
+        elif self.servers:
             (location,) = place(self.dataset, producer, self.servers, host=gethostname(), tries=tries)
+        if location is not None:
             server, chosen = server.at(location), {"location": location}
-            command = replace(command, create=PutCreate(self.partitions, self.lease_seconds))
+            command = replace(command, create=PutCreate(self.partitions, lease_seconds))
         schema, compression = self.declared.schema, self.server.writing.compression
         coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))
         with PutStream(server, command, schema, self.places, compression) as stream:

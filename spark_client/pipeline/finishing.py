@@ -81,7 +81,7 @@ def result(steps: Steps) -> Result:
 def collect(steps: Steps) -> pa.RecordBatchReader:
     """See :meth:`.Pipeline.collect`."""
     part = steps.leg.single
-    last = Exchange(steps.leg, 1, label="collect")
+    last = Exchange(steps.leg, 1, label="collect", ordered=True)
     if part is not None and not part.stages:
         origin = part.origin
         if isinstance(origin, Input) and origin.source is None:

@@ -18,4 +18,4 @@ from .option_table import (
     options_of,
 )
 from .session_conf import client_arguments
-from .texts import EMBEDDED, EVERY_ROW, integer, one_of, seconds, size_bytes
+from .texts import EMBEDDED, EVERY_ROW, EXECUTORS, integer, one_of, seconds, size_bytes

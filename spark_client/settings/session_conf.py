@@ -25,7 +25,7 @@ from spark_client.connection import Reading, Timeouts, Writing
 from spark_client.hosts import Copies
 
 from .option_table import SESSION, fields_of, options_of
-from .texts import EMBEDDED, location
+from .texts import EMBEDDED, EXECUTORS, location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,9 +40,12 @@ _CREDENTIALS = ("token", "tls_root_certs")
 
 
 def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The client's arguments: those ``given`` that are not None, and the session's for the others. Raises
-    InvalidRequest: no location; an unknown setting, or a wrong value; a token that Spark Connect hides; or the location
-    ``embedded`` where Spark's master is not local.
+    """The client's arguments: those ``given`` that are not None, and the session's for the others. Without a location
+    it is ``embedded`` where Spark's master is local, and ``executors`` elsewhere.
+
+    Raises:
+        InvalidRequest: an unknown setting, or a wrong value; a token that Spark Connect hides; or the location
+            ``embedded`` where Spark's master is not local.
     """
     arguments = {name: value for name, value in given.items() if value is not None}
     if "location" in arguments:
@@ -54,17 +57,13 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
     elif "token" not in arguments and "connect" in type(spark).__module__:
         _check_hidden(spark)
     arguments = session | arguments
-    if "location" not in arguments:
-        raise InvalidRequest(
-            f"where is the server? Set {PREFIX}location to grpc://host:8815, by --conf of spark-submit, in "
-            "spark-defaults.conf or by spark.conf.set, or give ShuffleClient.get(spark, location=...). With a local "
-            f"master, {EMBEDDED!r} starts a server that ends with this process"
-        )
-    if arguments["location"] == EMBEDDED and not str(spark.conf.get("spark.master", "")).startswith("local"):
+    is_local = str(spark.conf.get("spark.master", "")).startswith("local")
+    arguments.setdefault("location", EMBEDDED if is_local else EXECUTORS)
+    if arguments["location"] == EMBEDDED and not is_local:
         raise InvalidRequest(
             f"{PREFIX}location is {EMBEDDED!r}, a server on this host's loopback, but the tasks of "
             f"{spark.conf.get('spark.master', 'this master')} run elsewhere: start a flight-server that all of them "
-            "reach, and set its grpc://host:port"
+            "reach, and set its grpc://host:port, or leave it out for servers in the executors"
         )
     return arguments
 

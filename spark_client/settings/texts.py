@@ -17,6 +17,8 @@ from spark_client.connection import check_locations
 
 EMBEDDED = "embedded"
 """The location that stands for a server of the client's own."""
+EXECUTORS = "executors"
+"""The location that stands for servers that tasks start."""
 EVERY_ROW = "all"
 """The value of the option ``changelog`` for one that keeps every row."""
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -103,8 +105,9 @@ def token(text: str) -> str:
 
 
 def location(text: str) -> str:
-    """The address of a server, or of several with commas between, or ``EMBEDDED``."""
-    return EMBEDDED if text.strip().lower() == EMBEDDED else ",".join(check_locations(text))
+    """The address of a server, or of several with commas between, ``EMBEDDED``, or ``EXECUTORS``."""
+    word = text.strip().lower()
+    return word if word in (EMBEDDED, EXECUTORS) else ",".join(check_locations(text))
 
 
 def compression(text: str) -> str | None:

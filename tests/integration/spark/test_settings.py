@@ -155,13 +155,12 @@ def test_a_wrong_setting_is_named(
     assert TOKEN not in str(refused.value)
 
 
-def test_without_a_location_the_error_says_what_to_set(spark: SparkSession) -> None:
-    with pytest.raises(
-        InvalidRequest, match=r"Set spark\.flight\.shuffle\.location to grpc://host:8815.*'embedded'"
-    ):
-        ShuffleClient.get(spark)
+def test_without_a_location_a_local_master_has_an_embedded_server(spark: SparkSession) -> None:
     with pytest.raises(Exception, match=r"or call ShuffleClient\.get\(spark\) before"):
         _without_defaults(spark)
+    with ShuffleClient.get(spark) as client:
+        assert client.location.startswith("grpc://127.0.0.1:")
+        assert ShuffleClient.get(spark, location="embedded") is client
 
 
 def _without_defaults(spark: SparkSession) -> None:

@@ -1,0 +1,139 @@
+"""Calls of a driver about Spark's rows: pipelines, scans, results and broadcasts.
+
+Guarantees and errors: ``pipeline``, ``scan.scans``, ``jobs.results``, ``broadcast.broadcasts``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from spark_client.broadcast import Broadcast
+    from spark_client.jobs import Shuffles
+    from spark_client.pipeline import Pipeline
+
+
+class PipelineCalls:
+    """The methods; the client has the driver's datasets."""
+
+    @abstractmethod
+    def _owned(self) -> Shuffles:
+        """The client's own objects; raises InvalidRequest if it is closed."""
+
+    def pipeline(self, df: DataFrame) -> Pipeline:
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
+
+        return Pipeline.of_frame(self._owned(), df)
+
+    def scan(
+        self,
+        what: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 - pyarrow's name
+        batch_rows: int | None = None,
+        format: Any = None,  # noqa: A002 - pyarrow's name
+        recursive: bool = False,
+        schema: StructType | pa.Schema | str | None = None,
+        merge_schema: bool = False,
+        spark: SparkSession | None = None,
+    ) -> Pipeline:
+        """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
+
+        The driver lists the files and plans the tasks now, from their metadata; see ``scan.scans``.
+
+        Args:
+            what: a path, an address (``s3://``, ``gs://``, any other that pyarrow and fsspec know), a directory, which
+                may have hive partitions, a pattern such as ``day=*/*.parquet``, a list of these, or a
+                ``pyarrow.dataset.Dataset``. In an address ``%20`` is a blank, and ``%25`` a percent sign. A file that
+                is listed twice is read twice. Every executor must reach it, with credentials of its own environment:
+                the driver's are not sent. A signed address is, and is shown without its signature.
+            columns: their names, in the order of the result; None for all.
+            filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
+                fulfil. Partitions and row groups that cannot have such rows are not read. Comparisons are Arrow's: NaN
+                fulfils none but ``!=``, see ``Pipeline.filter``.
+            batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
+            format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
+                by the files' names.
+            recursive: read all files below a directory, each once, without columns from folders, as Spark's
+                ``recursiveFileLookup``. Otherwise plain folders in a directory are passed over.
+            schema: the columns and their types, as DDL text, a ``StructType`` or a ``pyarrow.Schema``; None for those
+                of the first file. JSON needs one; columns of CSV are texts without one. A column that a file lacks is
+                null there, others of a file are left out; folders' columns are added.
+            merge_schema: take the columns of all files, whose footers the driver then reads first: a column that a
+                file lacks is null there.
+            spark: the session; None for the active one, else the client's last one, else the default one.
+
+        Raises:
+            InvalidRequest: an argument, or a file that cannot be read or has other columns than the first one.
+            NotFound: there is no file.
+        """
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
+        from spark_client.scan import Scan  # noqa: PLC0415 - as above
+
+        owned = self._owned()
+        session = owned.sessions.choose(spark, "scan")
+        scan = Scan.plan(
+            session,
+            what,
+            columns=columns,
+            filter=filter,
+            batch_rows=batch_rows,
+            format=format,
+            recursive=recursive,
+            schema=schema,
+            merge_schema=merge_schema,
+        )
+        return Pipeline.of_scan(owned, session, scan)
+
+    def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
+        """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are.
+
+        One Spark job writes them to the server, or none where they are there: a pipeline that ends with an exchange, or
+        the DataFrame that ``toDF`` returned for one. The driver reads them within the budget of ``Reading``, not bound
+        by ``spark.driver.maxResultSize`` and its heap. Unless a DataFrame reads them, the server drops the rows with
+        the last batch, an error, the collection of the reader, the end of a :meth:`scope`, or the client's close, not
+        with ``reader.close()``.
+
+        Raises:
+            InvalidRequest: ``data`` is neither; otherwise as ``Pipeline.toDF``. The reader raises if it cannot give
+                all rows.
+        """
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
+
+        return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
+
+    def broadcast(self, data: Any, name: str | None = None) -> Broadcast:
+        """A table that tasks on every host share, of a DataFrame of Spark or pandas, a pyarrow Table, or other data as
+        for :meth:`put`, see ``broadcast.broadcasts``.
+        """
+        from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
+
+        return Broadcast.create(self._owned(), data, name)
+
+    def release(self, result: DataFrame) -> None:
+        """Drop the results that a DataFrame reads: one that ``toDF`` returned, or all that it was made from.
+
+        Frames, views and caches made from them cannot be computed again.
+
+        Raises:
+            InvalidRequest: ``result`` is no DataFrame, or reads no result that this client still has.
+            FlightShuffleError: the server could not be reached; the datasets end with their leases.
+        """
+        self._owned().results.release(result)
+
+    def scope(self) -> AbstractContextManager[None]:
+        """``with client.scope():`` releases at its end the results that ``toDF`` returned in the block.
+
+        A program that makes many results needs this or :meth:`release`: garbage collection of a DataFrame releases
+        nothing.
+        """
+        return self._owned().results.scope()

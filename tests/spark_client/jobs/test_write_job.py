@@ -1,0 +1,97 @@
+"""What is said where the servers that tasks have started cannot be reached; the rest needs Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol import InvalidRequest, Unavailable
+from spark_client.arrow import Declared
+from spark_client.connection import RemoteServer, Unreachable
+from spark_client.executors import ExecutorServers
+from spark_client.jobs import InTurn, WriteTask
+from spark_client.jobs.write_job import Target, WriteJob
+
+A = "grpc://a:1"
+ROW = {
+    "target": 0,
+    "producer": 0,
+    "attempt": "1",
+    "rows": 1,
+    "frames": 1,
+    "bytes": 1,
+    "work": "[0,0,0,{},[]]",
+}
+
+
+class Away:
+    """The driver's datasets and servers, of which it reaches none. It counts no lease and drops nothing."""
+
+    several = True
+    lease_seconds = 1.0
+    executors = ExecutorServers("a token", ("127.0.0.1", 1))
+    server = RemoteServer("executors")
+    locations: tuple[str, ...] = ()
+
+    @property
+    def servers(self) -> Away:
+        return self
+
+    def lost(self) -> list[Any]:
+        return []
+
+    def knows(self, _: str) -> bool:
+        return True
+
+    def at(self, _: str) -> Away:
+        return self
+
+    def action(self, *_: Any) -> None:
+        raise Unreachable("no way")
+
+    def ignore(self, *_: Any) -> None:
+        """Do nothing."""
+
+    begin_spread = written_on = drop_at = learn = ignore
+
+
+def run(collect: Callable[[Any], list[Any]]) -> None:
+    task = WriteTask(Away.server, "d", "", 1, Declared("d", pa.schema([("n", pa.int64())])), InTurn(1))
+    shuffles: Any = Away()
+    frame: Any = None
+    WriteJob(shuffles, [Target([(frame, task)], "d")], collect).run()
+
+
+def failing(text: str) -> Callable[[Any], list[Any]]:
+    def collect(_: Any) -> list[Any]:
+        raise RuntimeError(text)
+
+    return collect
+
+
+def test_tasks_that_do_not_reach_a_server_which_the_driver_reaches_are_told_of_ports() -> None:
+    lost = "Traceback\ndataset 'e' has lost the server with the start s at grpc://a:1: refused\nmore"
+    with pytest.raises(
+        Unavailable, match=r"at all TCP ports from 1024 on.*\(has lost the server .* refused\)"
+    ):
+        run(failing(lost))
+
+
+def test_a_driver_that_reaches_no_server_is_told_of_ports() -> None:
+    with pytest.raises(Unavailable, match="the driver reaches none of the servers that tasks have started"):
+        run(lambda _: [{**ROW, "server": json.dumps([A, "start", [A]])}])
+
+
+def test_what_keeps_a_server_from_starting_is_the_error() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        run(failing("Traceback\nX: no server can run in this executor: it has no grpc. Do this\nmore"))
+    assert str(refused.value) == "no server can run in this executor: it has no grpc. Do this"
+
+
+def test_another_error_of_the_job_stays_as_it_is() -> None:
+    with pytest.raises(RuntimeError, match="of the user"):
+        run(failing("of the user"))
