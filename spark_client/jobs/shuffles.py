@@ -40,7 +40,7 @@ from flight_server.protocol import (
     Unavailable,
 )
 from spark_client.connection import AWAY, LeaseKeeper, RemoteServer, TimedOut
-from spark_client.executors import Portable, ShownFromUsers, check_interpreter
+from spark_client.executors import ExecutorServers, Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 from spark_client.merge import DatasetRef
 from spark_client.servers import ServerList
@@ -65,6 +65,7 @@ class Shuffles:
         lease_seconds: how long they outlive a driver that died.
         host: an object that must live as long as the datasets, such as an embedded server.
         servers: None for ``server`` alone.
+        executors: of a client whose tasks start the servers that they write to.
     """
 
     def __init__(
@@ -74,8 +75,11 @@ class Shuffles:
         copies: Copies | None = None,
         host: object = None,
         servers: ServerList | None = None,
+        *,
+        executors: ExecutorServers | None = None,
     ) -> None:
         self.server = server
+        self.executors = executors
         self.servers = servers or ServerList(server)
         # The lease-renewal thread refers to ``self``, so the host lives while results outlive their client.
         self._host = host
