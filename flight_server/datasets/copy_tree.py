@@ -17,8 +17,8 @@ Loss
     A host that has lost ``MAX_LOSSES`` parents gets the server: in a network where hosts do not reach each other, that
     is what each costs. The word of a host counts about its own parent only.
 
-Cost: a few steps of a heap for each call; to find a parent for a host with children takes as many steps as hosts read
-from it.
+Cost: a few steps of a heap for each call; for a host that others read from, up to ``_MAX_PASSED`` of those are passed
+over, and then it gets the server.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ FAN_OUT = 2
 MAX_LOSSES = 2
 SERVES_SECONDS = 30.0
 FETCH_SECONDS = 600.0
+_MAX_PASSED = 1000
 _SPARE = 64
 
 
@@ -124,7 +125,7 @@ class CopyTree:
     def _choose(self, asking: _Host) -> _Host:
         passed: list[_Host] = []
         found = self._server
-        while self._queue:
+        while self._queue and len(passed) < _MAX_PASSED:
             each = heapq.heappop(self._queue)[2]
             each.is_queued = False
             if not self._has_room(each):

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from flight_server.datasets import copy_tree
 from flight_server.datasets.copy_tree import FAN_OUT, FETCH_SECONDS, MAX_LOSSES, SERVES_SECONDS, CopyTree
 from tests.support.simulated_tree import NOTICE_SECONDS, SimulatedBroadcast
 
@@ -82,6 +83,21 @@ def test_a_host_is_not_given_one_that_reads_from_it_however_indirectly() -> None
     assert rig.fetch_all("abcd") == [None, "A", "B", "C"]
     assert rig.fetch("b", lost="A") is None, "D has a place, and reads from B"
     assert rig.fetch("e") == "D"
+
+
+@pytest.mark.parametrize(("most", "given"), [(2, "Z"), (1, None)])
+def test_of_very_many_hosts_that_read_from_one_it_does_not_look_at_all(
+    monkeypatch: pytest.MonkeyPatch, most: int, given: str | None
+) -> None:
+    monkeypatch.setattr(copy_tree, "_MAX_PASSED", most)
+    rig = Rig()
+    assert rig.fetch_all("amboc") == [None, None, "A", "M", "A"]
+    assert [rig.tree.fetch(f"full {number}") for number in range(5)] == ["M", "B", "O", "C", "B"]
+    assert rig.fetch("z") == "O"
+    rig.tree.has_all("a")
+    assert rig.tree.fetch("full 5") is None
+    assert rig.fetch("a") == given, "C has a place, and reads from A"
+    assert rig.fetch("d") == "C", "it was passed over"
 
 
 def test_a_host_that_was_lost_and_may_still_read_is_not_read_by_its_parent() -> None:
