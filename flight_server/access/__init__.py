@@ -2,4 +2,4 @@
 
 from .auth import authorize, check
 from .browsers import Doorkeeper
-from .flight_locations import FlightLocation
+from .flight_locations import ANY_HOST, FlightLocation

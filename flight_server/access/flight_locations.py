@@ -2,8 +2,9 @@
 
     grpc://host:port   grpc+tcp://host:port (the same)   grpc+tls://host:port
 
-A host is a name, an IPv4 address, or an IPv6 address in brackets. Case, a final dot, and an IPv6 address's spelling
-make no difference. Names are not looked up: a host allowed by name is not allowed by its address.
+A host is a name, an IPv4 address, or an IPv6 address in brackets; in a list of allowed ones also ``*``, for any. Case,
+a final dot, and an IPv6 address's spelling make no difference. Names are not looked up: a host allowed by name is not
+allowed by its address.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 
 _PATTERN = re.compile(
     r"((?P<scheme>grpc|grpc\+tcp|grpc\+tls)://)?"
-    r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<host>[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?)\.?)"
+    r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<host>\*|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?)\.?)"
     r"(:(?P<port>[0-9]{1,5}))?/?",
     re.ASCII | re.IGNORECASE,
 )
 
+ANY_HOST = "*"
+
 
 @dataclass(frozen=True)
 class FlightLocation:
-    """An address. In a list of allowed ones a port or TLS of None means any."""
+    """An address. In a list of allowed ones a port or TLS of None means any, and so does the host ``*``."""
 
     host: str
     port: int | None
@@ -46,7 +49,11 @@ class FlightLocation:
 
     def covers(self, other: FlightLocation) -> bool:
         """Whether ``other`` is this address, or one left open."""
-        return self.host == other.host and self.port in (None, other.port) and self.tls in (None, other.tls)
+        return (
+            self.host in (ANY_HOST, other.host)
+            and self.port in (None, other.port)
+            and self.tls in (None, other.tls)
+        )
 
     @property
     def target(self) -> str:

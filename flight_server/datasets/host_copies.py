@@ -1,10 +1,13 @@
-"""Which hosts have a file of which dataset, and which of them are to remove it. For broadcasts.
+"""Which hosts have a file of which dataset, which of them are to remove it, and where they get it. For broadcasts.
 
 Guarantee: a host that said ``keep`` is listed until it says ``removed``, also after the dataset was dropped; then
 for ``FORGET_SECONDS`` at least. So a driver that withdraws a dataset's copies learns of every host that may have one.
 
     keep       the host is listed as *kept*; the answer is the host's withdrawn files, and those of datasets that are
                gone: the host removes them and says so
+    fetch      a kept host gets its place in the dataset's tree (``copy_tree``), if its file has the name that the
+               dataset's first host gave: another name is another application's
+    fetched    its place there is free
     withdraw   every kept host of the dataset is listed as *withdrawn*
     removed    the host is not listed any more
 
@@ -22,7 +25,9 @@ from dataclasses import dataclass, field
 from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import OutOfBudget
 
-HOST_BYTES = 1024
+from .copy_tree import CopyTree
+
+HOST_BYTES = 2048
 MAX_HOSTS = 10_000
 FORGET_SECONDS = 3600.0
 _MIN_CONTENTS = 64
@@ -41,6 +46,8 @@ class _Copy:
 class _Hosts:
     room: Reservation
     told: float
+    file: str
+    tree: CopyTree
     copies: dict[str, _Copy] = field(default_factory=dict)
 
 
@@ -75,12 +82,26 @@ class HostCopies:
             room = self._metadata.pool.empty() if hosts is None else hosts.room
             self._metadata.grow(room, HOST_BYTES, f"another copy of dataset {content[0]!r}")
             if hosts is None:
-                hosts = self._contents[content] = _Hosts(room, 0.0)
+                hosts = self._contents[content] = _Hosts(room, 0.0, file, CopyTree(self._clock))
         hosts.told = self._clock()
         hosts.copies[host] = _Copy(file)
         of_host = self._of_host.setdefault(host, set())
         of_host.add(content)
         return [self._contents[each].copies[host].file for each in of_host if self._is_withdrawn(each, host)]
+
+    def fetch(
+        self, content: Content, host: str, file: str, location: str | None = None, lost: str | None = None
+    ) -> str | None:
+        """From where the host is to fetch the dataset, as ``CopyTree.fetch``; also None if the host has no place."""
+        hosts = self._contents.get(content)
+        if hosts is None or host not in hosts.copies or file != hosts.file:
+            return None
+        return hosts.tree.fetch(host, location, lost)
+
+    def fetched(self, content: Content, host: str) -> None:
+        """The host has all of the dataset. Twice is fine."""
+        if (hosts := self._contents.get(content)) is not None:
+            hosts.tree.has_all(host)
 
     def removed(self, content: Content, host: str, file: str) -> int:
         """The host has no such file, of any dataset; how many hosts have a withdrawn one of ``content`` left."""
@@ -113,6 +134,7 @@ class HostCopies:
     def _drop(self, content: Content, host: str) -> None:
         hosts = self._contents[content]
         del hosts.copies[host]
+        hosts.tree.leave(host)
         hosts.room.shrink(HOST_BYTES)
         if not hosts.copies:
             del self._contents[content]

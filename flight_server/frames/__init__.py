@@ -16,7 +16,7 @@ from .message import (
     stored_checksums,
 )
 from .records import Record, Records
-from .schema_message import SchemaMessage
+from .schema_message import SchemaMessage, has_dictionaries
 from .schema_size import check_footer, measure
 from .schema_text import check_text
 from .schemas import Schemas

@@ -44,6 +44,7 @@ COPIES: Final = "copies"
 HOLD: Final = "hold"
 PLAN: Final = "plan"
 _FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_PLACE = re.compile(r"grpc(\+tcp|\+tls)?://[!-~]{1,280}")
 
 
 class Kind(StrEnum):
@@ -288,6 +289,9 @@ class CopyVerb(StrEnum):
     verb     meaning                                           answer
     ======== ================================================= ====================================
     keep     ``host`` has or will have ``file``                ``withdrawn``: files to remove there
+    fetch    ``host`` begins to fetch, or has ``lost`` what it  ``from``: the location to fetch from;
+             fetched from; it can be read at ``location``      null for this server
+    fetched  ``host`` has all of it
     removed  ``host`` has no such file                         ``left``: hosts of the dataset that
                                                                still have a withdrawn file
     withdraw all hosts are to remove their files               ``hosts``: those that have one
@@ -297,9 +301,20 @@ class CopyVerb(StrEnum):
     """
 
     KEEP = "keep"
+    FETCH = "fetch"
+    FETCHED = "fetched"
     REMOVED = "removed"
     WITHDRAW = "withdraw"
     WHICH = "which"
+
+
+def _place(fields: Fields, key: str) -> str | None:
+    text = fields.text(key)
+    if text is not None and not _PLACE.fullmatch(text):
+        raise InvalidRequest(
+            f"{fields.what}: {key!r} is grpc://host:port in at most 300 characters, not {text[:80]!r}"
+        )
+    return text
 
 
 def _file_name(fields: Fields, key: str) -> str | None:
@@ -313,7 +328,8 @@ def _file_name(fields: Fields, key: str) -> str | None:
 class CopiesRequest(Request, what=COPIES):
     """Body of the action ``copies``, by which hosts tell the server that they have a file of a dataset, and a driver
     asks which do. The server only notes it (``datasets.host_copies``): the hosts' files are the clients' own. ``host``
-    and ``file`` are needed by ``keep`` and ``removed``.
+    and ``file`` are needed by the verbs of a host. ``location`` and ``lost``, for ``fetch``, are those of the Flight
+    servers on the hosts.
     """
 
     verb: Annotated[CopyVerb, one_of(CopyVerb)]
@@ -321,11 +337,18 @@ class CopiesRequest(Request, what=COPIES):
     generation: Annotated[str, InJson(Fields.text)]
     host: Annotated[str | None, InJson(_file_name)] = None
     file: Annotated[str | None, InJson(_file_name)] = None
+    location: Annotated[str | None, InJson(_place)] = None
+    lost: Annotated[str | None, InJson(_place)] = None
 
     def faults(self, what: str) -> Faults:
-        of_a_host = self.verb in (CopyVerb.KEEP, CopyVerb.REMOVED)
+        of_a_host = self.verb not in (CopyVerb.WITHDRAW, CopyVerb.WHICH)
         lacking = self.lacks("generation") or (of_a_host and self.lacks("host", "file"))
         yield lacking, f"{what} needs 'generation', and to {self.verb} also 'host' and 'file'"
+        placed = self.location is not None or self.lost is not None
+        yield (
+            placed and self.verb is not CopyVerb.FETCH,
+            f"{what}: 'location' and 'lost' are for {CopyVerb.FETCH}",
+        )
 
 
 ACTIONS: dict[str, str] = {
@@ -336,7 +359,7 @@ ACTIONS: dict[str, str] = {
     "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",
     "hold": "Keep a changelog's versions from one on readable: {dataset, generation, hold, version, lease_seconds, …}",
     "plan": "Cut sealed partitions into pieces to read: {dataset, generation, target_bytes, partitions}",
-    "copies": "Which hosts have a file of a dataset: {verb, dataset, generation, host, file}",
+    "copies": "Which hosts have a file of a dataset, or get it from where: {verb, dataset, generation, host, file, …}",
     "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",
     "why": "Every stream that waits: for what, for how long, for which peer: {dataset, first, limit}",
     "locations": "Where this server is reached, and where it takes puts on the bulk lane: {}",

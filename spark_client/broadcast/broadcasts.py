@@ -127,6 +127,7 @@ class Broadcast:
             one_chunk,
             owner.application(),
             owner.copies,
+            owner.executors,
         )
         made = cls(content, owner, struct)
         made._not_at_close = owner.at_close(partial(_leave, content))

@@ -16,14 +16,19 @@ import pyarrow as pa
 
 from flight_server.protocol import NotFound, PartitionFailed
 from spark_client.arrow import OneChunk
+from spark_client.executors import ExecutorServers
 from spark_client.hosts import Copies, HostFile, HostFiles, PartFile
 from spark_client.lanes import BatchBurst
 from spark_client.merge import DatasetRef
 
+from . import passing_on
+
 
 @dataclass(frozen=True)
 class BroadcastContent:
-    """The dataset of a broadcast, and its totals; ``counts`` as in ``arrow.one_chunk``, or None for an IPC stream."""
+    """The dataset of a broadcast, and its totals; ``counts`` as in ``arrow.one_chunk``, or None for an IPC stream.
+    ``servers``: those through which hosts pass it on to each other, if executors have some.
+    """
 
     name: str
     source: DatasetRef
@@ -33,6 +38,7 @@ class BroadcastContent:
     counts: tuple[int, ...] | None
     application: str
     copies: Copies
+    servers: ExecutorServers | None = None
 
     @property
     def key(self) -> str:
@@ -54,16 +60,20 @@ class BroadcastContent:
         return NotFound(f"broadcast {self.name!r} is gone: {why} ({error.message})", **error.detail)
 
     def _fetch(self, part: PartFile) -> None:
-        with closing(self.source.stream(0)) as stream, ThreadPoolExecutor(1) as writing:
+        # A tree passes no dictionaries on.
+        in_tree = self.counts is not None and self.size_bytes >= passing_on.TREE_BYTES
+        servers = self.servers if in_tree else None
+        arriving = passing_on.bursts(self.source, servers, HostFiles(self.copies).place, self.key)
+        with closing(arriving), ThreadPoolExecutor(1) as writing:
             if self.counts is None:
                 with pa.ipc.new_stream(pa.PythonFile(part, mode="w"), self.schema) as writer:
-                    while (burst := stream.read_burst()) is not None:
+                    for burst in arriving:
                         for batch in burst.batches:
                             writer.write_batch(batch)
                 return
             columns = OneChunk(self.schema, self.rows, self.counts)
             written: Future[None] | None = None
-            while (burst := stream.read_burst()) is not None:
+            for burst in arriving:
                 if written is not None:
                     written.result()
                 written = writing.submit(_append, columns, part, burst)

@@ -129,6 +129,8 @@ class ExecutorServers:
             "log_format": "json",
             "config": config,
             "exit_with_process": executor_process(),
+            # Broadcasts pass from executor to executor. Only the application's tasks can ask for it.
+            "source_flight": "*",
         }
         log = folder / "log"
         with log.open("wb") as out:

@@ -16,6 +16,7 @@ SUITES = {
     "footprint": "what many small things cost: resident size against what the limits allow",
     "cold": "the first job of a fresh server against its second, without Spark",
     "spread": "the driver's part in a dataset on 1 to 1,000 servers: seconds, bytes sent, memory; no server runs",
+    "trees": "a broadcast of 1 GiB to 50 hosts, simulated by the real tree; no server runs",
     "sources": "files of 5,000 to 20,000 columns, created and pulled",
     "paused": "a good reader beside 60 to 1,000 that take nothing, against the same alone",
     "on_spark.pipelines": "input -> Python -> exchange -> Python, against Spark's own shuffle, and where the time goes",

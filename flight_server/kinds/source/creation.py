@@ -38,6 +38,7 @@ from .roots import Roots
 from .s3 import SCHEME as S3_SCHEME
 from .s3 import S3Files
 from .source import Source
+from .tree_relay import TreeRelay
 
 _log = structlog.get_logger("flight_server.kinds.source.creation")
 
@@ -52,6 +53,10 @@ class Allowed:
     max_message_bytes: int
     full_validation: bool
     keepalive_seconds: float
+
+    def reaches(self, location: FlightLocation) -> bool:
+        """Whether a source may pull from there."""
+        return any(each.covers(location) for each in self.flight)
 
 
 class Sources:
@@ -141,13 +146,15 @@ class Sources:
         allowed = self._allowed
         if "flight" in request.source:
             spec = FlightSpec.of(request.source)
-            if not any(each.covers(spec.location) for each in allowed.flight):
+            if not allowed.reaches(spec.location):
                 raise Forbidden(
                     f"source: this server does not pull from {spec.location}: it would have to be started with "
                     f"--source-flight {spec.location}"
                 )
-            relay = await RelaySource.open(
+            in_tree = {} if spec.tree is None else {"name": request.dataset, "may_reach": allowed.reaches}
+            relay = await (TreeRelay if in_tree else RelaySource).open(
                 spec,
+                **in_tree,
                 max_message_bytes=allowed.max_message_bytes,
                 full_validation=allowed.full_validation,
                 keepalive_seconds=allowed.keepalive_seconds,

@@ -4,7 +4,7 @@ Guarantee: partition k is the upstream's endpoint k, frames and dictionaries byt
 pull's end counts only with status OK and, from a server of this kind, with totals and checksum equal to what arrived.
 
     {"flight": "grpc://host:port" or "grpc+tls://host:port", "dataset": "…",
-     "generation": "…", "token": "…"}
+     "generation": "…", "token": "…", "tree": {…}}    (see ``tree_relay``)
 
 Snapshot
     The endpoints' tickets. Those of a server of this kind name its generation, so an upstream dataset that was replaced
@@ -24,6 +24,8 @@ Waiting
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ import grpc
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.access import FlightLocation
+from flight_server.access import ANY_HOST, FlightLocation
 from flight_server.concurrency import Background
 from flight_server.datasets import Totals
 from flight_server.frames import Accepted, Checked, FrameDecoder, SchemaMessage, check_text, measure
@@ -59,6 +61,7 @@ from flight_server.protocol import (
     Text,
     from_json,
     ipc_framing,
+    parse_as,
     parse_json,
     wire,
 )
@@ -78,6 +81,22 @@ def _location(fields: Fields, key: str) -> FlightLocation:
 
 
 @dataclass(frozen=True)
+class TreePlace(Body, what="source: 'tree'"):
+    """How a host of a tree calls itself and its file, and where this server is read; as in ``CopiesRequest``."""
+
+    host: Text = None
+    file: Text = None
+    location: Text = None
+
+    @classmethod
+    def parse_json(cls, value: object) -> Self:
+        """Raises InvalidRequest."""
+        if not isinstance(value, dict):
+            raise InvalidRequest(f"{cls.what} must be a JSON object")
+        return cls.of(value)
+
+
+@dataclass(frozen=True)
 class FlightSpec(Body, what="source"):
     """The ``source`` of a ``create``."""
 
@@ -85,10 +104,13 @@ class FlightSpec(Body, what="source"):
     dataset: Name
     generation: Text = None
     token: Text = None
+    tree: Annotated[TreePlace | None, parse_as(TreePlace.parse_json)] = None
 
     def faults(self, what: str) -> Faults:
-        wrong = self.location.port is None or self.location.tls is None
+        where = self.location
+        wrong = where.port is None or where.tls is None or where.host == ANY_HOST
         yield wrong, f"{what}: 'flight' is grpc://host:port or grpc+tls://host:port"
+        yield self.tree is not None and self.generation is None, f"{what}: with 'tree' it needs 'generation'"
 
     def __str__(self) -> str:
         return f"{self.location} dataset {self.dataset!r}"
@@ -161,15 +183,31 @@ class RelaySource:
     def describe(self, index: int) -> str:
         return f"{self._spec} partition {index}"
 
-    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
-        ticket = wire.field(1, self._tickets[index])
+    def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
+        return self._pull_from(self._spec, self._tickets[index], so_far)
+
+    async def _pull_from(
+        self,
+        spec: FlightSpec,
+        ticket: bytes,
+        so_far: Callable[[], Totals],
+        begin_seconds: float | None = None,
+        keepalive_seconds: float = math.inf,
+    ) -> AsyncGenerator[Checked, None]:
+        """The messages of a ticket. Raises TimeoutError: the first did not come within ``begin_seconds``."""
         decoder = FrameDecoder(
             max_message_bytes=self._max_message_bytes, full_validation=self._full_validation
         )
-        async with _channel(self._spec, self._max_message_bytes, self._keepalive_seconds) as channel:
-            call = channel.unary_stream(SERVICE + "DoGet")(ticket, metadata=_credentials(self._spec))
+        keepalive_seconds = min(self._keepalive_seconds, keepalive_seconds)
+        async with _channel(spec, self._max_message_bytes, keepalive_seconds) as channel:
+            call = channel.unary_stream(SERVICE + "DoGet")(wire.field(1, ticket), metadata=_credentials(spec))
             try:
-                while (message := await call.read()) is not grpc.aio.EOF:
+                while True:
+                    async with asyncio.timeout(begin_seconds):
+                        message = await call.read()
+                    if message is grpc.aio.EOF:
+                        break
+                    begin_seconds = None
                     inspected = decoder.inspect(message)
                     if inspected.costly:
                         accepted = await self._background.in_thread(decoder.decode, inspected)
@@ -185,6 +223,18 @@ class RelaySource:
             finally:
                 call.cancel()
                 decoder.end()
+
+    async def _act(self, action: str, body: bytes) -> dict[str, Any]:
+        """The upstream's answer to an action. Raises SourceUnavailable: it gives none."""
+        request = wire.field(1, action.encode()) + wire.field(2, body)
+        async with _channel(self._spec, self._max_message_bytes, self._keepalive_seconds) as channel:
+            call = channel.unary_stream(SERVICE + "DoAction")
+            try:
+                async for answer in call(request, metadata=_credentials(self._spec), timeout=ASK_SECONDS):
+                    return parse_json(wire.bytes_field(answer, 1, "Result"), action)
+            except grpc.aio.AioRpcError as error:
+                raise SourceUnavailable(f"{self._spec} does not answer: {error.details()}") from None
+        return {}
 
     def _checked(self, accepted: Accepted, message: bytes) -> Checked | None:
         if accepted.schema is not None:
@@ -230,6 +280,7 @@ async def _channel(spec: FlightSpec, max_message_bytes: int, keepalive_seconds: 
         ("grpc.max_receive_message_length", max_message_bytes + (1 << 20)),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
+        ("grpc.http2.ping_timeout_ms", keepalive_ms),  # the default is a minute
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.enable_http_proxy", 0),
         # Probing the bandwidth would let the window grow to several times ``WINDOW_BYTES``.

@@ -142,6 +142,15 @@ class Actions:
             case CopyVerb.KEEP:
                 self._catalogue.find(*content)
                 return dump_json({"withdrawn": copies.keep(content, request.host or "", request.file or "")})
+            case CopyVerb.FETCH:
+                self._catalogue.find(*content)
+                where = (request.location, request.lost)
+                return dump_json(
+                    {"from": copies.fetch(content, request.host or "", request.file or "", *where)}
+                )
+            case CopyVerb.FETCHED:
+                copies.fetched(content, request.host or "")
+                return dump_json({})
             case CopyVerb.REMOVED:
                 return dump_json({"left": copies.removed(content, request.host or "", request.file or "")})
             case CopyVerb.WITHDRAW:

@@ -89,6 +89,8 @@ def test_what_an_entry_leaves_open_it_covers_and_nothing_else() -> None:
         assert all(each.host == "host" for each in found)
     assert not FlightLocation.parse("grpc://host:1").covers(FlightLocation.parse("grpc+tls://host:1"))
     assert not FlightLocation.parse("host:1").covers(FlightLocation.parse("grpc://host:2"))
+    assert all(FlightLocation.parse("*").covers(FlightLocation.parse(text)) for text in everything)
+    assert not FlightLocation.parse("grpc://*:1").covers(FlightLocation.parse("grpc://host:2"))
 
 
 def test_a_host_that_is_named_like_a_scheme_of_grpc_is_still_a_host() -> None:

@@ -78,6 +78,27 @@ def test_a_dataset_has_copies_on_so_many_hosts_and_no_more(monkeypatch: pytest.M
         rig.copies.keep(ONE, "b", "file1")
 
 
+def test_kept_hosts_of_one_file_fetch_from_each_other() -> None:
+    rig = Rig()
+    for host in "abcd":
+        rig.copies.keep(ONE, host, "file1")
+    assert [rig.copies.fetch(ONE, host, "file1", host.upper()) for host in "abc"] == [None, None, "A"]
+    assert rig.copies.fetch(ONE, "c", "file1", "C", lost="A") is None
+    rig.copies.fetched(ONE, "b")
+    rig.copies.fetched(TWO, "b")
+    assert rig.copies.removed(ONE, "c", "file1") == 0
+    assert rig.copies.fetch(ONE, "d", "file1", "D") is None, "the place of C"
+    rig.copies.keep(ONE, "f", "file2")
+    assert rig.copies.fetch(ONE, "f", "file2", "F") is None, "another application's"
+    assert rig.copies.fetch(ONE, "g", "file1", "G") is None, "it is not listed"
+    assert rig.copies.fetch(TWO, "d", "file1", "D") is None
+    rig.copies.fetched(ONE, "f")
+    for host in "hijk":
+        rig.copies.keep(ONE, host, "file1")
+    given = [rig.copies.fetch(ONE, host, "file1", host.upper()) for host in "hijk"]
+    assert not {"F", "G"} & set(given)
+
+
 def test_hosts_that_never_come_back_are_forgotten_when_their_dataset_is_long_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

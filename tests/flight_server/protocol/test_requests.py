@@ -221,8 +221,12 @@ def test_an_acknowledgement_parses_to_itself(request: AcknowledgeRequest) -> Non
 FILES = st.from_regex(r"[A-Za-z0-9._-]{1,128}", fullmatch=True)
 
 
+PLACES = st.none() | st.from_regex(r"grpc(\+tcp|\+tls)?://[!-~]{1,280}", fullmatch=True)
+
+
 @given(
     st.builds(CopiesRequest, st.sampled_from(CopyVerb), NAMES, st.text(), FILES, FILES)
+    | st.builds(CopiesRequest, st.just(CopyVerb.FETCH), NAMES, st.text(), FILES, FILES, PLACES, PLACES)
     | st.builds(CopiesRequest, st.sampled_from([CopyVerb.WHICH, CopyVerb.WITHDRAW]), NAMES, st.text())
 )
 def test_a_request_about_copies_parses_to_itself(request: CopiesRequest) -> None:
@@ -235,6 +239,27 @@ def test_a_request_about_copies_parses_to_itself(request: CopiesRequest) -> None
 def test_a_host_names_itself_its_file_and_the_generation(more: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match="needs 'generation', and to keep also 'host' and 'file'"):
         CopiesRequest.parse(json.dumps({"verb": "keep", "dataset": "d", **more}).encode())
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        (
+            {"verb": "fetch", "location": "http://a:1"},
+            "'location' is grpc://host:port in at most 300 characters",
+        ),
+        (
+            {"verb": "fetch", "lost": "grpc://a:1" + "1" * 300},
+            "'lost' is grpc://host:port in at most 300 characters",
+        ),
+        ({"verb": "fetched", "location": "grpc://a:1"}, "'location' and 'lost' are for fetch"),
+        ({"verb": "keep", "lost": "grpc://a:1"}, "'location' and 'lost' are for fetch"),
+    ],
+)
+def test_a_host_that_fetches_names_locations_of_flight_servers(more: dict[str, str], wrong: str) -> None:
+    body = {"dataset": "d", "generation": "g", "host": "h", "file": "f", **more}
+    with pytest.raises(InvalidRequest, match=wrong):
+        CopiesRequest.parse(json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,20 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from flight_server.protocol import FlightShuffleError
+from flight_server.protocol import COPIES, CopiesRequest, CopyVerb, FlightShuffleError
+from spark_client import Broadcast, Copies, ShuffleClient
 from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers
 from tests.support.polling import eventually
+from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import standalone_cluster
 from tests.support.spark_session import local_session
 
@@ -96,3 +100,38 @@ def test_a_server_that_was_killed_is_started_again(spark: SparkSession, servers:
     after = started(spark, servers)
     assert {each["executor"] for each in after} == {each["executor"] for each in before}
     assert len({each["pid"] for each in after} & {each["pid"] for each in before}) == 1
+
+
+def test_a_broadcast_passes_from_executor_to_executor(
+    spark: SparkSession,
+    servers: ExecutorServers,
+    flight_server_process: Callable[..., ServerProcess],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A relative directory: under the working directory of each executor, as if it were another host's.
+    monkeypatch.chdir(tmp_path)
+    origin = flight_server_process(token=servers.token)
+    table = pa.table({"id": pa.array(range(3_000_000), pa.int64())})
+    with ShuffleClient(origin.location, token=servers.token, copies=Copies(("copies",))) as client:
+        content = replace(client.broadcast(table)._content, servers=servers)
+        shared, source = Broadcast(content), content.source
+        frames = source.server.action("statistics")["frames_in"]
+        for busy in ("x", "y"):
+            for verb in (CopyVerb.KEEP, CopyVerb.FETCH):
+                request = CopiesRequest(verb, source.dataset, source.generation, busy, content.key)
+                source.server.action(COPIES, request.encode())
+
+        def read(number: int) -> tuple[str, int]:
+            time.sleep(0.3)  # so that one executor does not run all
+            return os.environ["SPARK_LOCAL_DIRS"], shared.value.num_rows
+
+        found = set(spark.sparkContext.parallelize(range(8), 8).map(read).collect())
+        assert [rows for _, rows in found] == [3_000_000] * 2
+        assert source.server.action("statistics")["frames_out"] == frames, "to one of both"
+        sent = []
+        for each in started(spark, servers):
+            there = RemoteServer(each["location"], token=servers.token)
+            sent.append(there.action("statistics")["frames_out"])
+            there.close()
+        assert sorted(sent) == [frames, 2 * frames], "each to its task, and one to the other"
