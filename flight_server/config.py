@@ -185,7 +185,7 @@ class Settings(BaseSettings):
         gt=0,
         description="a dataset that was created without a lease of its own is dropped when no client has read, "
         "written or renewed it for so long. Too low: readers that come later get NOT_FOUND. Too high: forgotten "
-        "datasets fill memory and disk. The default is a day, so that a nightly job finds its data",
+        "datasets fill memory and disk",
     )
     budget_deadline_seconds: float = Field(
         60.0,
@@ -200,7 +200,7 @@ class Settings(BaseSettings):
         description="a client that stops for so long in the middle of a request, of connecting, or (bulk lane) "
         "of a message is disconnected. Too low: clients that pause, as in a long garbage collection, and slow "
         "networks fail with UNAVAILABLE. Too high: a client that hangs keeps its memory, and one of few places "
-        "to send a request, for longer. The default is above usual pauses. A reader that takes nothing while "
+        "to send a request, for longer. A reader that takes nothing while "
         "other readers wait for its room is disconnected after 5 s, or after this if it is less",
     )
     resume_seconds: float = Field(
@@ -223,7 +223,7 @@ class Settings(BaseSettings):
         gt=0,
         description="how long a hold or a stalled follower may keep old versions of a changelog from compaction. "
         "Too low: a query that was stopped for longer gets Compacted, and must begin again. Too high: a "
-        "forgotten hold takes disk space. The default is a week, so that a query can be mended after holidays",
+        "forgotten hold takes disk space",
     )
     schema_seconds: float = Field(
         60.0,

@@ -335,6 +335,6 @@ def _neighbours(column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     if isinstance(column, np.ndarray):
         return column[:-1] < column[1:], column[:-1] > column[1:]
     first, second = column[:-1], column[1:]
-    return tuple(  # type: ignore[return-value]  # two
+    return tuple(  # type: ignore[return-value]  # of two comparisons
         flags(compare(first, second)) for compare in (compute().less, compute().greater)
     )
