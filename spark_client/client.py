@@ -293,7 +293,10 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
 
         # Spark keeps with a source the files that had been shipped when it was registered.
         self._open()
-        spark.dataSource.register(registered(self._servers.main, self.location))
+        servers = self._servers
+        # One dataset is on one server: where servers are learnt, on the driver's.
+        location = self.location if servers.home is None else servers.main.location
+        spark.dataSource.register(registered(servers.main, location))
         _registered[spark] = self
         self._owned().sessions.used(spark)
 

@@ -41,6 +41,7 @@ from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 
 from .ambiguous_names import meant
 from .dataset import Dataset
+from .dropped_runs import DroppedRuns
 from .generations import check_start, missing, new_generation, stale
 from .host_copies import HostCopies
 from .listed_partitions import first_of
@@ -75,6 +76,7 @@ class Catalogue:
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
         self.staged = StagedWrites()
+        self.dropped_runs = DroppedRuns()
         self.copies = HostCopies(budget.metadata, self.leads_to, clock)
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
@@ -347,6 +349,8 @@ class Catalogue:
             NotFound: it is to be ``staged``, and is not.
             Unavailable: the disk refuses to delete the manifest now; the server keeps trying.
         """
+        if generation is not None:
+            self.dropped_runs.add(name, generation)
         dataset = self.find(name, generation)
         if dataset.files is None and self.staged.mode_of(dataset) is None and not staged:
             return self.drop(name, generation)

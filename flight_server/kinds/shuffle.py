@@ -9,6 +9,7 @@ from flight_server.datasets import Attempt, Dataset, Sealed, is_earlier_run, own
 from flight_server.frames import Frame, SchemaMessage
 from flight_server.protocol import (
     Commit,
+    Conflict,
     CreateRequest,
     FlightShuffleError,
     InvalidRequest,
@@ -55,6 +56,15 @@ class ShuffleKind(DatasetKind):
 
     def _created(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
         held = self.catalogue.get(request.dataset)
+        if request.generation is not None and self.catalogue.dropped_runs.has(
+            request.dataset, request.generation
+        ):
+            raise Conflict(
+                f"dataset {request.dataset!r}: the driver has dropped generation {request.generation}, which this put "
+                "is for: its job has ended",
+                dataset=request.dataset,
+                generation=request.generation,
+            )
         if request.generation is not None and held is not None:
             if is_earlier_run(held.generation, request.generation):
                 self.catalogue.drop(held.name, held.generation)

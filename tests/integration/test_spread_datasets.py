@@ -165,3 +165,20 @@ def test_a_server_that_was_started_again_at_the_same_port_is_another_one() -> No
             assert new.location == two.location
             with flight.connect(new.location) as client, pytest.raises(KeyError, match=r"'again'.*start"):
                 client.do_get(info.endpoints[1].ticket).read_all()
+
+
+def test_a_late_put_begins_no_run_that_was_dropped(servers: Sequence[ServerProcess]) -> None:
+    name, token = f"late/{secrets.token_hex(4)}", secrets.token_hex(7)
+    location = servers[0].location
+    put(location, command_of(name, token + "02", 0), [(0, [1])])
+    with flight.connect(location) as client:
+        action(client, "drop", dataset=name, generation=token + "02")
+        with pytest.raises(KeyError):  # this server never had it
+            action(client, "drop", dataset=f"{name}/2", generation=token + "02")
+        for late, run in [(name, "02"), (name, "01"), (f"{name}/2", "02")]:
+            with pytest.raises(pa.ArrowException, match="the driver has dropped generation"):
+                put(location, command_of(late, token + run, 1), [(0, [1])])
+        assert not list(client.list_flights(name.encode()))
+        for later in (token + "03", secrets.token_hex(8)):
+            put(location, command_of(name, later, 0), [(0, [1])])
+            action(client, "drop", dataset=name, generation=later)
