@@ -363,7 +363,10 @@ class SpreadWrite:
         return self._lost.get(server) != self.run
 
     def _step(self, verb: str) -> None:
+        self.state = self._check_step(verb)
+
+    def _check_step(self, verb: str) -> WriteState:
         after = _AFTER.get((self.state, verb))
         if after is None:
             raise Conflict(f"a write that is {self.state} cannot {verb.replace('_', ' ')}")
-        self.state = after
+        return after

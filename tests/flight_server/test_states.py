@@ -8,10 +8,11 @@ from types import ModuleType
 
 import pytest
 
-from flight_server.concurrency import transitions
 from flight_server.datasets import attempts, lifetime, partition
 from flight_server.kinds.changelog import changelog
 from flight_server.kinds.source import pulls
+from flight_server.protocol import transitions
+from spark_client.servers import spread_write
 from tests.support.rooms import MODULES, parsed
 
 TABLES = {
@@ -20,6 +21,7 @@ TABLES = {
     lifetime: lifetime.DatasetState,
     partition: partition.PartitionState,
     pulls: pulls.PullState,
+    spread_write: spread_write.WriteState,
 }
 
 for_each_table = pytest.mark.parametrize(
