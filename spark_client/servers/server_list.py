@@ -7,10 +7,10 @@ next task starts another.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from hashlib import blake2b
 from typing import TypeVar
 
 from flight_server.protocol import FlightShuffleError
@@ -29,7 +29,12 @@ def owner_of(name: str, locations: Iterable[str]) -> str:
     of the same servers, whatever the order of the list; a server that is added takes over its share of the names only
     (rendezvous hashing, Thaler and Ravishankar 1998).
     """
-    return max(locations, key=lambda each: (zlib.crc32(f"{each} {name}".encode()), each))
+
+    def weight(location: str) -> tuple[bytes, str]:
+        # Not CRC-32: it is linear, so that of three servers one would have half of all names of one length.
+        return blake2b(f"{location} {name}".encode(), digest_size=8).digest(), location
+
+    return max(locations, key=weight)
 
 
 class ServerList:

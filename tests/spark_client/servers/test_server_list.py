@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer
-from spark_client.servers import DriverServer, ServerList, ServerStart
+from spark_client.servers import DriverServer, ServerList, ServerStart, owner_of
 
 A, B = "grpc://a:1", "grpc://b:1"
 
@@ -85,3 +86,10 @@ def test_the_end_drains_what_was_learnt_and_allows_no_later_start(
     assert servers.starts == {B: "b1"}
     with pytest.raises(InvalidRequest, match="closed"):
         found.of("a name")
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_each_server_has_an_equal_share_of_the_names_of_one_length(count: int) -> None:
+    locations = [f"grpc://flight-{number}.flight:8815" for number in range(count)]
+    shares = Counter(owner_of(f"broadcast/{number:06}", locations) for number in range(6000))
+    assert min(shares.values()) > 0.9 * 6000 / count
