@@ -7,7 +7,7 @@ next task starts another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
@@ -86,8 +86,18 @@ class ServerList:
         return self.at(owner_of(name, self.locations))
 
     def owner(self, name: str) -> str:
-        """The location of the server that is to hold a new dataset which one server holds: one that can be reached."""
-        return self.main.location if self.home is not None else owner_of(name, self.reachable())
+        """The location of the server that is to hold a new dataset which one server holds: one that answers now, or, if
+        none does, the last one that was asked.
+        """
+        if self.home is not None:
+            return self.main.location
+        left = [*self.reachable()]
+        while True:
+            found = owner_of(name, left)
+            self._ask([found])
+            if found in self._starts or len(left) == 1:
+                return found
+            left.remove(found)
 
     def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
         """The results of a call at each server, made at once. Without ``locations`` those that were learnt and are lost
@@ -105,20 +115,33 @@ class ServerList:
 
     def reachable(self) -> tuple[str, ...]:
         """The locations of the servers that have answered since they were last found lost; the others are asked now.
-        All of them if none answers: then their own errors say why.
+        Of several locations of one server the first. All of them if none answers: then their own errors say why.
         """
         self._ask([each for each in self.locations if each not in self._starts])
-        return tuple(each for each in self.locations if each in self._starts) or self.locations
+        found: dict[str, str] = {}
+        for location in self.locations:
+            if (start := self._starts.get(location)) is not None:
+                found.setdefault(start, location)
+        return tuple(found.values()) or self.locations
 
-    def lost(self) -> list[ServerStart]:
-        """Ask all servers: those that were reachable and are not now, or answer under another start."""
-        before = dict(self._starts)
+    @property
+    def starts(self) -> dict[str, str]:
+        """The start of each server, by its location, that has answered since it was last found lost."""
+        return dict(self._starts)
+
+    def lost(self, known: Mapping[str, str] | None = None) -> list[ServerStart]:
+        """Ask all servers: those of the ``known`` starts that cannot be reached now, or answer under another start.
+
+        Args:
+            known: what ``starts`` was: another thread may have found out meanwhile. None for what it is.
+        """
+        before = self.starts
         self._ask(self.locations)
-        lost = [ServerStart(each, before[each]) for each in before if self._starts.get(each) != before[each]]
         if self.home is not None:
-            gone = {each.location for each in lost}
+            gone = {each for each, start in before.items() if self._starts.get(each) != start}
             self.locations = tuple(each for each in self.locations if each not in gone)
-        return lost
+        compared = before if known is None else known
+        return [ServerStart(*each) for each in compared.items() if self._starts.get(each[0]) != each[1]]
 
     def end(self) -> None:
         """End the driver's server, and those that were learnt: one that cannot be reached ends with its executor. Given
