@@ -7,6 +7,7 @@ next task starts another.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +19,8 @@ from spark_client.connection import RemoteServer
 
 from .driver_calls import ServerStart
 from .driver_server import DriverServer
+
+_log = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = 32
 _SECONDS = 10.0
@@ -55,6 +58,7 @@ class ServerList:
         if self.several and home is None:
             first.keep_peers()
         self._starts: dict[str, str] = {}
+        self._left_out: set[str] = set()  # as was said
 
     @property
     def several(self) -> bool:
@@ -160,14 +164,19 @@ class ServerList:
     def _ask(self, locations: Iterable[str]) -> None:
         locations = list(locations)
 
-        def start(server: RemoteServer) -> str | None:
+        def start(server: RemoteServer) -> str | FlightShuffleError:
             try:
                 return str(server.action("locations", timeout_seconds=_SECONDS, once=True)["start"])
-            except FlightShuffleError:
-                return None
+            except FlightShuffleError as error:
+                return error
 
         for location, found in zip(locations, self.each(start, locations), strict=True):
-            if found is None:
-                self._starts.pop(location, None)
-            else:
+            if isinstance(found, str):
                 self._starts[location] = found
+                self._left_out.discard(location)
+                continue
+            self._starts.pop(location, None)
+            # Executors come and go.
+            if self.home is None and location not in self._left_out:
+                self._left_out.add(location)
+                _log.warning("the server %s is left out until it answers: %s", location, found.message)

@@ -129,3 +129,17 @@ def test_a_server_that_another_thread_has_found_lost_is_lost_to_each_that_knew_i
     assert given.lost() == [ServerStart(A, "a1")]
     assert given.lost(known) == [ServerStart(A, "a1")]
     assert given.lost() == []
+
+
+def test_a_server_that_is_left_out_is_said_once_until_it_answers(
+    given: ServerList, servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = servers.starts.pop(B)
+    for _ in range(3):
+        assert given.reachable() == (A,)
+    servers.starts[B] = start
+    assert given.reachable() == (A, B)
+    del servers.starts[B]
+    given.lost()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"the server {B} is left out until it answers: it is away"] * 2
