@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from flight_server.datasets import Attempt, Dataset, Sealed, is_earlier_run, own_start
@@ -14,6 +15,7 @@ from flight_server.protocol import (
     FlightShuffleError,
     InvalidRequest,
     Kind,
+    NotFound,
     PutCommand,
     PutCreate,
     SealRequest,
@@ -84,7 +86,9 @@ def _request(command: PutCommand, wanted: PutCreate) -> CreateRequest:
 
 
 class AttemptSink(FrameSink):
-    """One attempt of one shuffle producer. ``server``: what the commit's answer says of this server."""
+    """One attempt of one shuffle producer. ``server``: what the commit's answer says of this server, which has the
+    dataset by puts alone: it is dropped with its last attempt, if that fails.
+    """
 
     def __init__(
         self,
@@ -157,5 +161,11 @@ class AttemptSink(FrameSink):
             )
 
     def abort(self, cause: FlightShuffleError) -> None:
-        if not self._committed:
-            self.dataset.attempts.discard(self._attempt)
+        if self._committed:
+            return
+        dataset, attempts = self.dataset, self.dataset.attempts
+        attempts.discard(self._attempt)
+        if self._server and not (len(attempts) or attempts.accepted is not None or dataset.dropped):
+            # Its driver learns only of servers that tasks have committed to.
+            with suppress(NotFound):
+                self._durability.catalogue.drop(dataset.name, dataset.generation)

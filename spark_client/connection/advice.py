@@ -53,7 +53,7 @@ def check_locations(location: Any) -> tuple[str, ...]:
 
     Raises:
         InvalidRequest: one is no address; the message has the form that was probably meant.
-        Unavailable: the name has no address.
+        Unavailable: the name has no address, or can have none.
     """
     if not isinstance(location, str):
         return (check_location(location),)
@@ -69,12 +69,13 @@ def check_locations(location: Any) -> tuple[str, ...]:
 def _resolved(location: str) -> list[str]:
     parts = urlsplit(location)
     assert parts.hostname is not None
+    port = location.rpartition(":")[2]
     try:
-        answers = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+        answers = socket.getaddrinfo(parts.hostname, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # a UnicodeError: a part of the name is empty, or too long
         raise Unavailable(f"{_DNS}{location}: the name {parts.hostname!r} has no address: {error}") from error
     hosts = sorted({str(address[0]) for *_, address in answers})
-    return [f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{parts.port}" for host in hosts]
+    return [f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host in hosts]
 
 
 def check_mode(mode: Any) -> str:

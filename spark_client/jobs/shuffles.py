@@ -261,9 +261,31 @@ class Shuffles:
             call()
         self.after_collection.close()
         self._end_application()
-        for dataset in self._keeper.datasets():
-            self.discard(dataset)
+        self._drop_all()
         self._keeper.close()
+
+    def _drop_all(self) -> None:
+        """As :meth:`discard` for each dataset, all servers at once; of one that does not answer nothing more is asked:
+        it would be waited for as often as there are datasets.
+        """
+        datasets = self._keeper.datasets()
+        held = {dataset: self._holders.get(dataset, (self.server.location,)) for dataset in datasets}
+        for dataset in datasets:
+            self._keeper.remove(dataset)
+            self._holders.pop(dataset, None)
+
+        def drop(server: RemoteServer) -> None:
+            for dataset, generation in datasets.items():
+                if server.location not in held[dataset]:
+                    continue
+                try:
+                    _drop(server, dataset, generation)
+                except FlightShuffleError as error:
+                    _log.info("%s stays until its lease ends: %s", dataset, error.message)
+                    if isinstance(error, (*AWAY, TimedOut)):
+                        return
+
+        self.servers.each(drop, dict.fromkeys(place for places in held.values() for place in places))
 
     def _is_there(self, sealed: SealedDataset) -> bool:
         source = sealed.source

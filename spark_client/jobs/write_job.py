@@ -117,6 +117,7 @@ class WriteJob:
         partitions = {target.task.dataset: target.task.partitions for target in targets}
         self._write = SpreadWrite(partitions, secrets.token_hex(7), only)
         self._places: tuple[str, ...] = ()
+        self._starts: dict[str, str] = {}  # of the servers, when the job began
         self._all_away = False  # the servers that were to seal last
         self._reports: list[list[Any]] = []
         self._answers: dict[str, list[dict[str, Any]]] = {}
@@ -203,14 +204,14 @@ class WriteJob:
                 raise lost
         for dataset, generation in call.generations.items():
             self._shuffles.begin_spread(dataset, generation)
-        if self._executors is not None:
-            return ()
-        return servers.reachable()
+        locations = () if self._executors is not None else servers.reachable()
+        self._starts = servers.starts
+        return locations
 
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
-        lost = self._shuffles.servers.lost() if self._spread else []
+        lost = self._shuffles.servers.lost(self._starts) if self._spread else []
         starts = {server.start for server in lost}
         if any(server.start in starts for _, server in self._sources()) or self._lost_source() is not None:
             raise error

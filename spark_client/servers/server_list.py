@@ -7,10 +7,11 @@ next task starts another.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from hashlib import blake2b
 from typing import TypeVar
 
 from flight_server.protocol import FlightShuffleError
@@ -18,6 +19,8 @@ from spark_client.connection import RemoteServer
 
 from .driver_calls import ServerStart
 from .driver_server import DriverServer
+
+_log = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = 32
 _SECONDS = 10.0
@@ -29,7 +32,12 @@ def owner_of(name: str, locations: Iterable[str]) -> str:
     of the same servers, whatever the order of the list; a server that is added takes over its share of the names only
     (rendezvous hashing, Thaler and Ravishankar 1998).
     """
-    return max(locations, key=lambda each: (zlib.crc32(f"{each} {name}".encode()), each))
+
+    def weight(location: str) -> tuple[bytes, str]:
+        # Not CRC-32: it is linear, so that of three servers one would have half of all names of one length.
+        return blake2b(f"{location} {name}".encode(), digest_size=8).digest(), location
+
+    return max(locations, key=weight)
 
 
 class ServerList:
@@ -50,6 +58,7 @@ class ServerList:
         if self.several and home is None:
             first.keep_peers()
         self._starts: dict[str, str] = {}
+        self._left_out: set[str] = set()  # as was said
 
     @property
     def several(self) -> bool:
@@ -81,8 +90,18 @@ class ServerList:
         return self.at(owner_of(name, self.locations))
 
     def owner(self, name: str) -> str:
-        """The location of the server that is to hold a new dataset which one server holds: one that can be reached."""
-        return self.main.location if self.home is not None else owner_of(name, self.reachable())
+        """The location of the server that is to hold a new dataset which one server holds: one that answers now, or, if
+        none does, the last one that was asked.
+        """
+        if self.home is not None:
+            return self.main.location
+        left = [*self.reachable()]
+        while True:
+            found = owner_of(name, left)
+            self._ask([found])
+            if found in self._starts or len(left) == 1:
+                return found
+            left.remove(found)
 
     def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
         """The results of a call at each server, made at once. Without ``locations`` those that were learnt and are lost
@@ -100,20 +119,33 @@ class ServerList:
 
     def reachable(self) -> tuple[str, ...]:
         """The locations of the servers that have answered since they were last found lost; the others are asked now.
-        All of them if none answers: then their own errors say why.
+        Of several locations of one server the first. All of them if none answers: then their own errors say why.
         """
         self._ask([each for each in self.locations if each not in self._starts])
-        return tuple(each for each in self.locations if each in self._starts) or self.locations
+        found: dict[str, str] = {}
+        for location in self.locations:
+            if (start := self._starts.get(location)) is not None:
+                found.setdefault(start, location)
+        return tuple(found.values()) or self.locations
 
-    def lost(self) -> list[ServerStart]:
-        """Ask all servers: those that were reachable and are not now, or answer under another start."""
-        before = dict(self._starts)
+    @property
+    def starts(self) -> dict[str, str]:
+        """The start of each server, by its location, that has answered since it was last found lost."""
+        return dict(self._starts)
+
+    def lost(self, known: Mapping[str, str] | None = None) -> list[ServerStart]:
+        """Ask all servers: those of the ``known`` starts that cannot be reached now, or answer under another start.
+
+        Args:
+            known: what ``starts`` was: another thread may have found out meanwhile. None for what it is.
+        """
+        before = self.starts
         self._ask(self.locations)
-        lost = [ServerStart(each, before[each]) for each in before if self._starts.get(each) != before[each]]
         if self.home is not None:
-            gone = {each.location for each in lost}
+            gone = {each for each, start in before.items() if self._starts.get(each) != start}
             self.locations = tuple(each for each in self.locations if each not in gone)
-        return lost
+        compared = before if known is None else known
+        return [ServerStart(*each) for each in compared.items() if self._starts.get(each[0]) != each[1]]
 
     def end(self) -> None:
         """End the driver's server, and those that were learnt: one that cannot be reached ends with its executor. Given
@@ -132,14 +164,19 @@ class ServerList:
     def _ask(self, locations: Iterable[str]) -> None:
         locations = list(locations)
 
-        def start(server: RemoteServer) -> str | None:
+        def start(server: RemoteServer) -> str | FlightShuffleError:
             try:
                 return str(server.action("locations", timeout_seconds=_SECONDS, once=True)["start"])
-            except FlightShuffleError:
-                return None
+            except FlightShuffleError as error:
+                return error
 
         for location, found in zip(locations, self.each(start, locations), strict=True):
-            if found is None:
-                self._starts.pop(location, None)
-            else:
+            if isinstance(found, str):
                 self._starts[location] = found
+                self._left_out.discard(location)
+                continue
+            self._starts.pop(location, None)
+            # Executors come and go.
+            if self.home is None and location not in self._left_out:
+                self._left_out.add(location)
+                _log.warning("the server %s is left out until it answers: %s", location, found.message)

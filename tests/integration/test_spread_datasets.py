@@ -107,7 +107,24 @@ def test_two_puts_that_create_it_write_one_dataset_and_another_generation_is_ref
             put(location, other, [(0, [1])])
 
 
-def test_a_dataset_that_only_failed_attempts_wrote_ends_with_its_lease(
+def test_a_dataset_is_dropped_with_its_last_attempt_that_fails(servers: Sequence[ServerProcess]) -> None:
+    generation, location = secrets.token_hex(8), servers[0].location
+    names = ("never", "once")
+    put(location, command_of("once", generation, 0), [(0, [1])])
+    with flight.connect(location) as client:
+        for name in names:
+            descriptor = flight.FlightDescriptor.for_command(json.dumps(command_of(name, generation, 7)))
+            writer, _ = client.do_put(descriptor, pa.schema([("n", pa.int64())]))
+            writer.write_with_metadata(pa.record_batch({"n": [1]}), b"0")
+            with pytest.raises(pa.ArrowInvalid, match="without its commit message"):
+                writer.close()
+        listed = {info.descriptor.path[0].decode() for info in client.list_flights()}
+        assert listed & {*names} == {"once"}
+        sealed = action(client, "seal", dataset="once", generation=generation, attempts={"0": "1"})
+        assert sealed["rows"] == 1
+
+
+def test_a_dataset_that_only_attempts_wrote_which_were_not_accepted_ends_with_its_lease(
     servers: Sequence[ServerProcess],
 ) -> None:
     generation = secrets.token_hex(8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -36,12 +36,13 @@ class Away:
     executors = ExecutorServers("a token", ("127.0.0.1", 1))
     server = RemoteServer("executors")
     locations: tuple[str, ...] = ()
+    starts: ClassVar[dict[str, str]] = {}
 
     @property
     def servers(self) -> Away:
         return self
 
-    def lost(self) -> list[Any]:
+    def lost(self, _: Any = None) -> list[Any]:
         return []
 
     def knows(self, _: str) -> bool:

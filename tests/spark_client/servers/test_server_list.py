@@ -1,14 +1,15 @@
-"""ServerList where servers are learnt from tasks, over servers that only answer for their start."""
+"""ServerList, given and learnt from tasks, over servers that only answer for their start."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer
-from spark_client.servers import DriverServer, ServerList, ServerStart
+from spark_client.servers import DriverServer, ServerList, ServerStart, owner_of
 
 A, B = "grpc://a:1", "grpc://b:1"
 
@@ -22,6 +23,9 @@ class Servers:
 
     def at(self, location: str) -> Servers:
         return Servers(self.starts, location)
+
+    def keep_peers(self) -> None:
+        """It opens no connection."""
 
     def action(self, name: str, **_: Any) -> dict[str, Any]:
         if self.location not in self.starts:
@@ -85,3 +89,57 @@ def test_the_end_drains_what_was_learnt_and_allows_no_later_start(
     assert servers.starts == {B: "b1"}
     with pytest.raises(InvalidRequest, match="closed"):
         found.of("a name")
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_each_server_has_an_equal_share_of_the_names_of_one_length(count: int) -> None:
+    locations = [f"grpc://flight-{number}.flight:8815" for number in range(count)]
+    shares = Counter(owner_of(f"broadcast/{number:06}", locations) for number in range(6000))
+    assert min(shares.values()) > 0.9 * 6000 / count
+
+
+@pytest.fixture
+def given(servers: Servers) -> ServerList:
+    first: Any = servers.at(A)
+    return ServerList(first, [A, B])
+
+
+def test_a_server_that_is_listed_under_two_names_is_one(given: ServerList, servers: Servers) -> None:
+    servers.starts[B] = "a1"
+    assert given.reachable() == (A,)
+    servers.starts[B] = "b1"
+    given.lost()
+    assert given.reachable() == (A, B)
+
+
+def test_a_new_dataset_of_one_server_goes_to_one_that_answers(given: ServerList, servers: Servers) -> None:
+    assert given.reachable() == (A, B)
+    del servers.starts[A]
+    assert {given.owner(f"d{number}") for number in range(20)} == {B}
+    del servers.starts[B]
+    assert given.owner("d") in (A, B)
+
+
+def test_a_server_that_another_thread_has_found_lost_is_lost_to_each_that_knew_it(
+    given: ServerList, servers: Servers
+) -> None:
+    assert given.reachable() == (A, B)
+    known = given.starts
+    servers.starts[A] = "another"
+    assert given.lost() == [ServerStart(A, "a1")]
+    assert given.lost(known) == [ServerStart(A, "a1")]
+    assert given.lost() == []
+
+
+def test_a_server_that_is_left_out_is_said_once_until_it_answers(
+    given: ServerList, servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = servers.starts.pop(B)
+    for _ in range(3):
+        assert given.reachable() == (A,)
+    servers.starts[B] = start
+    assert given.reachable() == (A, B)
+    del servers.starts[B]
+    given.lost()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"the server {B} is left out until it answers: it is away"] * 2
