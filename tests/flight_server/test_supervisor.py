@@ -88,7 +88,13 @@ def test_the_ready_line_and_each_worker_list_all_of_them(start: Start) -> None:
     assert len(set(locations)) == 3
     for location in locations:
         assert asked(location, "locations")["servers"] == locations
-        assert asked(location, "statistics")["memory"]["limit_bytes"] == 64 << 20
+        known = asked(location, "statistics")
+        assert known["memory"]["limit_bytes"] == 64 << 20
+        assert [each["gone"] for each in known["servers"]] == [None] * 3
+        assert known["servers"][0]["location"] == location
+        assert sorted(each["location"] for each in known["servers"]) == sorted(locations)
+        starts = {each["location"]: each["start"] for each in known["servers"]}
+        assert all(starts[each] == asked(each, "locations")["start"] for each in locations)
     assert supervisor.terminate() == 0
 
 
