@@ -229,7 +229,8 @@ class Supervisor:
         return min(due, default=None)
 
     def _read(self, worker: _Worker) -> None:
-        assert worker.socket is not None
+        if worker.socket is None:
+            return  # its end has come in the same answer of the selector, and before
         try:
             became_ready = worker.read()
         except ConnectionError:
