@@ -21,7 +21,7 @@ from flight_server.lanes.grpc import Actions, FlightService
 from flight_server.lanes.http import HttpOptions, HttpServer
 from flight_server.memory import Budget
 from flight_server.protocol import Kind
-from flight_server.reporting import Locations, Observed
+from flight_server.reporting import Fellows, Locations, Observed
 from flight_server.storage import Disk
 from flight_server.tiering import Admission, Durability, Spiller
 from flight_server.transfer import AnswerRoom, Delivery, Eviction, PutReceiver, Reads
@@ -140,6 +140,7 @@ class Node:
             self.counters,
             self.delivery,
             self.kinds,
+            Fellows(self.catalogue, self.locations),
         )
         self.drain_requested = asyncio.Event()
         self.actions = Actions(

@@ -10,7 +10,8 @@ A smaller number of workers than before would leave folders unread, so it is ref
 
 Workers are forked before any of them makes a thread or uses gRPC, so they share the pages of the imported modules.
 Between the supervisor and a worker is a socket pair: the worker writes its ready line, the supervisor writes the list
-of all workers whenever it changes, and its end is the end of the other side.
+of all workers whenever it changes, and its end is the end of the other side. The workers' numbers, which each shows of
+all, are in memory that they share (``Board``): no worker connects to another.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ import structlog
 from pydantic import ByteSize
 
 from flight_server.config import Settings
+from flight_server.host import Board
+from flight_server.reporting import POST_SECONDS
 from flight_server.server import Server
 from flight_server.storage import MARKER_NAME
 
@@ -85,8 +88,9 @@ def _check_data_dir(path: Path, count: int) -> None:
 class _Worker:
     """One worker process, or the pause before its next start."""
 
-    def __init__(self, number: int, settings: Settings) -> None:
+    def __init__(self, number: int, settings: Settings, board: Board) -> None:
         self.number = number
+        self.board = board
         self.settings = settings
         self.ready: _Ready | None = None
         self.location: str | None = None
@@ -109,9 +113,7 @@ class _Worker:
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _run_worker(
-                serve, self.settings, self.number, theirs, [ours, *(w.socket for w in others if w.socket)]
-            )
+            _run_worker(serve, self, theirs, [ours, *(w.socket for w in others if w.socket)])
         theirs.close()
         self.ended = os.pidfd_open(self.pid)
         self.socket, self.starts_at, self._began = ours, None, time.monotonic()
@@ -152,6 +154,7 @@ class _Worker:
         self.socket.close()
         self.pid = self.ended = self.socket = self.ready = None
         self._line = b""
+        self.board.write(self.number, b"")
         if not self.exit_code:
             self.location = None
             return False
@@ -175,7 +178,8 @@ class Supervisor:
         self._settings = settings
         self._serve = serve
         self._announce = announce
-        self._workers = [_Worker(number, share) for number, share in enumerate(shares(settings))]
+        board = Board(settings.workers)
+        self._workers = [_Worker(number, share, board) for number, share in enumerate(shares(settings))]
         self._announced = False
         self._drains_until: float | None = None
         self._exit_code = 0
@@ -225,7 +229,8 @@ class Supervisor:
         return min(due, default=None)
 
     def _read(self, worker: _Worker) -> None:
-        assert worker.socket is not None
+        if worker.socket is None:
+            return  # its end has come in the same answer of the selector, and before
         try:
             became_ready = worker.read()
         except ConnectionError:
@@ -287,7 +292,7 @@ class Supervisor:
 
 
 def _run_worker(
-    serve: Serve, settings: Settings, number: int, control: socket.socket, others: list[socket.socket]
+    serve: Serve, worker: _Worker, control: socket.socket, others: list[socket.socket]
 ) -> NoReturn:
     """Be a worker until its server has drained."""
     code = 1
@@ -298,8 +303,8 @@ def _run_worker(
         # Else a worker would not see the end of the supervisor while another one holds its socket.
         for other in others:
             other.close()
-        structlog.contextvars.bind_contextvars(worker=number)
-        code = serve(settings, lambda server: _serving(server, control))
+        structlog.contextvars.bind_contextvars(worker=worker.number)
+        code = serve(worker.settings, lambda server: _serving(server, worker, control))
     finally:
         # The supervisor's stack is below this one: nothing of it may run in the worker.
         sys.stdout.flush()
@@ -307,10 +312,13 @@ def _run_worker(
         os._exit(code)
 
 
-def _serving(server: Server, control: socket.socket) -> None:
-    """The worker serves: write its ready line, and follow what the supervisor says."""
+def _serving(server: Server, worker: _Worker, control: socket.socket) -> None:
+    """The worker serves: write its ready line, follow what the supervisor says, and let the others see its numbers."""
+    node, fellows = server.node, server.node.observed.fellows
+    fellows.join(worker.board, worker.number)
+    node.background.keep(fellows.post, "fellows", every_seconds=POST_SECONDS)
     control.sendall(json.dumps(server.facts()).encode() + b"\n")
-    server.node.background.keep(lambda: _follow(server, control), "supervisor")
+    node.background.keep(lambda: _follow(server, control), "supervisor")
 
 
 async def _follow(server: Server, control: socket.socket) -> None:

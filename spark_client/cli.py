@@ -1,13 +1,15 @@
-"""The command ``flight-shuffle``: writes the package as a zip, and lists and ends the holds of changelogs."""
+"""The command ``flight-shuffle``: writes the package as a zip, lists servers, lists and ends holds of changelogs."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flight_server.protocol import FlightShuffleError
+from spark_client.arrow import readable_size
 from spark_client.client import ShuffleClient
 from spark_client.executors import zipped
 
@@ -21,9 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     zip_.set_defaults(run=_zip, parser=zip_)
     holds = commands.add_parser("holds", help="list the holds that keep versions of a changelog readable")
     release = commands.add_parser("release", help="end holds of a changelog, of any client")
-    for command, run in ((holds, _holds), (release, _release)):
-        command.add_argument("location", help="the server, for example grpc://127.0.0.1:8815")
-        command.add_argument("changelog")
+    servers = commands.add_parser(
+        "servers", help="list servers and what they hold; exit status 1 if one is gone"
+    )
+    for command, run in ((holds, _holds), (release, _release), (servers, _servers)):
+        help_ = "the server, for example grpc://127.0.0.1:8815, or several with commas between"
+        command.add_argument("location", help=help_)
+        if command is not servers:
+            command.add_argument("changelog")
         command.add_argument("--token-file", type=Path, help="a file that has the server's token")
         command.add_argument("--tls-root-certs", type=Path, help="a PEM file of certificates to trust")
         command.set_defaults(run=run, parser=command)
@@ -63,6 +70,29 @@ def _release(options: argparse.Namespace) -> None:
                 changelog.release(hold)
     except (FlightShuffleError, OSError) as error:
         options.parser.exit(1, f"{error}\n")
+
+
+def _servers(options: argparse.Namespace) -> None:
+    try:
+        with _client(options) as client:
+            found = client.statistics()["servers"]
+    except (FlightShuffleError, OSError) as error:
+        options.parser.exit(1, f"{error}\n")
+    for each in found:
+        name = f"{each['location']}  start {each['start'] or 'unknown'}"
+        if each["gone"] is not None:
+            sys.stdout.write(f"{name}  gone: {each['gone']}\n")
+            continue
+        memory, disk = (_used(each, part) for part in ("memory", "disk"))
+        draining = ", draining" if each["draining"] else ""
+        sys.stdout.write(f"{name}  memory {memory}, disk {disk}, {each['datasets']:,} datasets{draining}\n")
+    if any(each["gone"] is not None for each in found):
+        sys.exit(1)
+
+
+def _used(server: Mapping[str, Any], part: str) -> str:
+    used, limit = server[f"{part}_used_bytes"], server[f"{part}_limit_bytes"]
+    return readable_size(used) if limit is None else f"{readable_size(used)} of {readable_size(limit)}"
 
 
 def _client(options: argparse.Namespace) -> ShuffleClient:

@@ -151,12 +151,14 @@ class DatasetCalls:
 
     def statistics(self, name: str | None = None) -> dict[str, Any]:
         """The server's counters and its first 1,000 datasets, or one dataset's first 1,000 partitions. Of several
-        servers those of the one that holds the dataset, or of the first; of those in executors, of the driver's.
+        servers the sums, and what each has of its first 1,000.
+
+        ``servers`` are all of them, those in executors and beside the driver, too, and other workers of their
+        supervisors: ``location``, ``start``, ``datasets``, and used and limit of memory and disk; or why one is
+        ``gone``, which else is None. Of a dataset, those that hold it.
         """
-        server = self._open(name)
-        return (self._servers.main if name is None else server).action(
-            "statistics", DatasetRequest(name).encode()
-        )
+        self._open()
+        return self._servers.statistics(name)
 
     def why(self, name: str | None = None) -> list[dict[str, Any]]:
         """Each waiting stream of the servers, or of one dataset: the reason, how long it has waited, and its peer."""

@@ -1,5 +1,6 @@
 """The server's reports: statistics, waits, metrics and FlightInfo."""
 
+from .fellows import POST_SECONDS, Fellows
 from .flight_infos import (
     Locations,
     expiration,

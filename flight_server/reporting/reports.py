@@ -5,7 +5,8 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
 
     {"first": 0, "limit": 1000, "count": 100000, …}
 
-    statistics                    the server's numbers, and a summary of each dataset, by name
+    statistics                    the server's numbers, a summary of each dataset, by name, and the ``servers``: this
+                                  one, then the other workers of its supervisor (``fellows``)
     statistics of one dataset     the same of one, with its partitions by index, and its attempts as they came
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
@@ -34,6 +35,8 @@ from flight_server.protocol import Body, Fields, InJson, check_dataset_name, int
 from flight_server.tiering import Spiller
 from flight_server.transfer import Delivery
 
+from .fellows import Fellows
+
 MAX_PAGE = 1000
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
@@ -54,6 +57,7 @@ class Observed:
     counters: Counters
     delivery: Delivery
     kinds: Kinds
+    fellows: Fellows
 
 
 @dataclass(frozen=True)
@@ -332,6 +336,7 @@ def _of_server(server: Observed) -> dict[str, Any]:
             each.to_json() for each in server.catalogue.disk.disposal.quarantine[:MAX_NAMED_FILES]
         ],
         "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
+        "servers": server.fellows.listed(),
     }
 
 

@@ -16,6 +16,7 @@ from .sizes import (
     held_buffers,
     held_dictionaries,
     own_bytes,
+    readable_size,
 )
 from .sort_keys import is_pair, sort_key
 from .types import Declared

@@ -213,3 +213,11 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _is_fixed(kind: pa.DataType) -> bool:
     return bool(types.is_fixed_size_binary(kind) or types.is_decimal(kind) or types.is_interval(kind))
+
+
+def readable_size(size_bytes: int) -> str:
+    """As ``1.5 MiB``."""
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size_bytes >= 1024**power:
+            return f"{size_bytes / 1024**power:.1f} {unit}"
+    return f"{size_bytes} B"

@@ -3,7 +3,6 @@
 from .frame_seconds import Counter, FrameSeconds
 from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
-from .progress import readable_size
 from .result_reader import collected
 from .results import reader
 from .sealed import SealedDataset

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from flight_server.protocol import DatasetRequest, FlightShuffleError
+from spark_client.arrow import readable_size
 from spark_client.connection import RemoteServer
 from spark_client.servers import ServerList
 
@@ -154,14 +155,6 @@ class _Notebook:
         self._handle.update({"text/plain": text}, raw=True)
 
     close = show
-
-
-def readable_size(size_bytes: int) -> str:
-    """As ``1.5 MiB``."""
-    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size_bytes >= 1024**power:
-            return f"{size_bytes / 1024**power:.1f} {unit}"
-    return f"{size_bytes} B"
 
 
 def _arrived(servers: ServerList, dataset: str) -> tuple[int, int] | None:

@@ -331,8 +331,10 @@ class WriteJob:
                 server = self._shuffles.servers.at(locations[0])
             source = DatasetRef.spread(server, dataset, generation, answers)
             self._shuffles.sealed_on(dataset, locations)
+            held = {each.locations[0]: each.bytes for each in self._servers_of(dataset)}
         else:
             source = DatasetRef.sealed(server, dataset, generation, answers[0])
+            held = {server.location: totals.size_bytes}
         return SealedDataset(
             source,
             task.declared.schema,
@@ -342,4 +344,5 @@ class WriteJob:
             work_of(reports),
             time.monotonic() - self._began,
             tuple(error.message for error in self._write.losses),
+            held,
         )

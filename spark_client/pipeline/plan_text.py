@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from spark_client.jobs import readable_size
+from spark_client.arrow import readable_size
 from spark_client.steps import READING
 
 from .nodes import Exchange, Input, Leg, Pair, PlanPart
 from .run_statistics import ExchangeStatistics
 
 Of = Mapping[Exchange, ExchangeStatistics]
+SERVERS_SHOWN = 8
 
 
 def plan_text(
@@ -95,7 +96,17 @@ def _facts(found: ExchangeStatistics) -> list[str]:
         wrote += f"; read by {found.reading_tasks:,} tasks"
     if found.cut_partitions:
         wrote += f", {found.cut_partitions:,} of the partitions in pieces"
-    return [sizes, wrote]
+    return [sizes, wrote, *_spread(found.servers)]
+
+
+def _spread(servers: Mapping[str, int]) -> list[str]:
+    """What each server has, the most first; nothing where there is one."""
+    if len(servers) < 2:
+        return []
+    largest = sorted(servers.items(), key=lambda each: -each[1])
+    shown = ", ".join(f"{location} {readable_size(size)}" for location, size in largest[:SERVERS_SHOWN])
+    left = len(servers) - SERVERS_SHOWN
+    return [f"on {len(servers):,} servers: {shown}" + (f" and {left:,} more" if left > 0 else "")]
 
 
 def _branches(blocks: list[list[str]]) -> list[str]:

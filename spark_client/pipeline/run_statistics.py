@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from spark_client.jobs import FrameSeconds, SealedDataset, Shares, readable_size
+from spark_client.arrow import readable_size
+from spark_client.jobs import FrameSeconds, SealedDataset, Shares
 
 from .nodes import Exchange, Leg
 
@@ -36,6 +37,7 @@ class ExchangeStatistics:
         cut_partitions: how many partitions those tasks read in pieces.
         is_reused: it was persisted by an earlier run, which the other numbers are of.
         empty_partitions: how many partitions have no rows.
+        servers: the bytes that each server has of it, by location; more than one where it is spread.
     """
 
     exchange: str
@@ -56,6 +58,7 @@ class ExchangeStatistics:
     cut_partitions: int = 0
     is_reused: bool = False
     empty_partitions: int = 0
+    servers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def skew(self) -> float:
@@ -93,6 +96,7 @@ class ExchangeStatistics:
             sum(cut.side == side for each, side in shares for cut in each.cuts),
             is_reused,
             sizes.count(0),
+            sealed.servers,
         )
 
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from flight_server.protocol import FlightShuffleError
+from flight_server.protocol import DatasetRequest, FlightShuffleError, NotFound
 from spark_client.connection import RemoteServer
 
+from .combined_statistics import combined, listed
 from .driver_calls import ServerStart
 from .driver_server import DriverServer
 
@@ -146,6 +147,38 @@ class ServerList:
             self.locations = tuple(each for each in self.locations if each not in gone)
         compared = before if known is None else known
         return [ServerStart(*each) for each in compared.items() if self._starts.get(each[0]) != each[1]]
+
+    def statistics(self, dataset: str | None = None) -> dict[str, Any]:
+        """The action ``statistics`` of one server; of several together (``combined_statistics``), with all of them
+        under ``servers``, of a dataset with those that hold it. Servers in executors do not start the driver's.
+
+        Raises:
+            FlightShuffleError: no server has answered.
+            NotFound: all have, and none has the dataset.
+        """
+        body = DatasetRequest(dataset).encode()
+        if not self.several or (self.home is not None and self.home.started is None and not self.locations):
+            return self.main.action("statistics", body)
+        own = None if self.home is None else self.home.started
+        locations = [*self.locations, *([] if own is None else [own.location])]
+
+        def ask(server: RemoteServer) -> dict[str, Any] | FlightShuffleError:
+            try:
+                return server.action("statistics", body, timeout_seconds=_SECONDS, once=True)
+            except FlightShuffleError as error:
+                return error
+
+        found = dict(zip(locations, self.each(ask, locations), strict=True))
+        answers = {each: answer for each, answer in found.items() if isinstance(answer, dict)}
+        refused = {each: error for each, error in found.items() if isinstance(error, FlightShuffleError)}
+        if not answers:
+            raise min(refused.values(), key=lambda error: isinstance(error, NotFound))
+        gone = {
+            each: (self._starts.get(each), error.message)
+            for each, error in refused.items()
+            if not isinstance(error, NotFound)
+        }
+        return {**combined([*answers.values()]), "servers": listed(answers, gone)}
 
     def end(self) -> None:
         """End the driver's server, and those that were learnt: one that cannot be reached ends with its executor. Given

@@ -19,7 +19,7 @@ from pyarrow import flight
 from flight_server.config import load
 from flight_server.protocol import dump_json, parse_json
 from flight_server.storage import MARKER_NAME
-from flight_server.supervisor import shares
+from flight_server.supervisor import Supervisor, shares
 from tests.support.server_process import ServerProcess
 
 COMMAND = (sys.executable, "-m", "flight_server")
@@ -88,7 +88,13 @@ def test_the_ready_line_and_each_worker_list_all_of_them(start: Start) -> None:
     assert len(set(locations)) == 3
     for location in locations:
         assert asked(location, "locations")["servers"] == locations
-        assert asked(location, "statistics")["memory"]["limit_bytes"] == 64 << 20
+        known = asked(location, "statistics")
+        assert known["memory"]["limit_bytes"] == 64 << 20
+        assert [each["gone"] for each in known["servers"]] == [None] * 3
+        assert known["servers"][0]["location"] == location
+        assert sorted(each["location"] for each in known["servers"]) == sorted(locations)
+        starts = {each["location"]: each["start"] for each in known["servers"]}
+        assert all(starts[each] == asked(each, "locations")["start"] for each in locations)
     assert supervisor.terminate() == 0
 
 
@@ -112,6 +118,16 @@ def test_a_worker_that_is_killed_comes_back_at_its_address_with_what_was_durable
         assert get(location, f"of-{urlsplit(location).port}") == ROWS
         assert asked(location, "locations")["servers"] == locations
     assert supervisor.terminate() == 0
+
+
+def test_the_end_of_a_worker_may_be_seen_before_the_end_of_its_socket() -> None:
+    """Both are in one answer of the selector, which has the socket's call still to make."""
+    supervisor = Supervisor(load({"workers": 2}), lambda *_: 0, lambda _: None)
+    (worker, _), became_ready = supervisor._workers, []
+    supervisor._tell = lambda: became_ready.append(worker)  # type: ignore[method-assign]
+    assert worker.socket is None
+    supervisor._read(worker)
+    assert not became_ready
 
 
 def test_a_worker_that_was_drained_stays_away(start: Start) -> None:

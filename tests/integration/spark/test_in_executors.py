@@ -117,6 +117,9 @@ def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
     assert groups_of(pa.Table.from_batches(grouped.toDF().toArrow().to_batches())) == expected()
     assert len(servers_of(client)) == 2, "one in each executor"
     assert client._servers.home is not None
+    listed = client.statistics()["servers"]
+    assert len({each["start"] for each in listed}) == 2
+    assert [each["gone"] for each in listed] == [None, None]
     assert client._servers.home.started is None, "no name was needed yet"
 
     right = spark.range(0, 97, numPartitions=2).selectExpr("id AS k", "id * 2 AS v")
@@ -128,6 +131,7 @@ def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
     ]
 
     shared = client.broadcast(right)
+    assert len(client.statistics()["servers"]) == 3, "one is beside the driver"
     found = client.pipeline(rows(spark)).mapInArrow(
         lambda batches: (
             pa.record_batch({"n": pa.array([shared.value.num_rows], pa.int64())}) for _ in batches

@@ -75,7 +75,10 @@ def rows_of(table: pa.Table) -> list[tuple[int, int, int]]:
 
 
 def test_rows_are_spread_over_all_servers_and_come_once(
-    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
+    spark: SparkSession,
+    several: ShuffleClient,
+    servers: list[ServerProcess],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
     sealed = grouped(several.pipeline(df).exchange(8, "k"))
@@ -84,6 +87,12 @@ def test_rows_are_spread_over_all_servers_and_come_once(
     assert all(held(servers)), "each server has a portion"
     several.release(frame)
     assert rows_of(sealed.collect().read_all()) == expected()
+    held_by = sealed.statistics.exchanges[0].servers
+    assert held_by.keys() == {server.location for server in servers}
+    assert sum(held_by.values()) == sealed.statistics.exchanges[0].size_bytes
+    sealed.explain()
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "on 3 servers: grpc://" in each]
+    assert all(location in line for location in held_by)
     assert sealed.count() == 97
 
 

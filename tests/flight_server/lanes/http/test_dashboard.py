@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -66,6 +70,11 @@ def rows(page: Browser, name: str) -> list[list[str]]:
 def dataset(page: Browser, name: str) -> list[str]:
     """What the page shows of a dataset, without its lease; empty while it shows nothing."""
     return next((row[1:-1] for row in rows(page, "datasets") if row[0] == name), [])
+
+
+def children(pid: int) -> list[int]:
+    """The processes that it has started, oldest first."""
+    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()))
 
 
 def test_the_page_needs_nothing_from_elsewhere(server: ServerProcess) -> None:
@@ -163,6 +172,44 @@ def test_the_page_shows_who_holds_versions_and_ends_a_hold(
     eventually(lambda: [each[1] for each in held()], ["other"])
     assert "query 7 of ann" in page.evaluate("window.asked")
     assert page.complaints == []
+
+
+def test_the_page_of_a_worker_shows_the_others_and_which_of_them_is_gone(
+    page: Browser, flight_server_process: Start
+) -> None:
+    supervisor = flight_server_process(
+        command=(sys.executable, "-m", "flight_server"), workers=3, memory_limit="192MiB"
+    )
+    first, second, third = supervisor.ready["locations"]
+    with flight.connect(second) as client:
+        put(client, table(10), dataset="of-the-second")
+    show(page, supervisor)
+    eventually(lambda: [row[0] for row in rows(page, "servers")], [first, second, third])
+    eventually(lambda: [row[-1] for row in rows(page, "servers")], ["0", "1", "0"])
+    assert all(re.fullmatch(r"[0-9a-f]{16}", row[1]) for row in rows(page, "servers"))
+    assert rows(page, "servers")[1][2] == "serving"
+    assert re.fullmatch(r"[0-9.]+ KiB of 64.0 MiB", rows(page, "servers")[1][3])
+    links = "[...document.querySelectorAll('#servers a')].map(link => link.getAttribute('href'))"
+    assert page.evaluate(links)[0] == supervisor.http
+
+    others = {*children(supervisor.pid)[::2]}
+
+    def second_is_gone() -> bool:
+        (row,) = [each for each in rows(page, "servers") if each[0] == second]
+        if row[2] == "serving":  # the supervisor starts it again, each time after a longer pause
+            for pid in set(children(supervisor.pid)) - others:
+                os.kill(pid, signal.SIGKILL)
+        return row[2] == "gone: it has ended, and is to be started again"
+
+    eventually(second_is_gone, True)
+    assert [row[2] for row in rows(page, "servers")][::2] == ["serving", "serving"]
+    assert page.complaints == []
+
+
+def test_the_page_of_one_server_shows_no_others(page: Browser, server: ServerProcess) -> None:
+    show(page, server)
+    eventually(lambda: page.evaluate(STATE).startswith("serving · "), True)
+    assert page.evaluate("document.getElementById('fellows').hidden") is True
 
 
 def test_the_page_says_that_a_put_has_failed_and_that_the_server_is_gone(

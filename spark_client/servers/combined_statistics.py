@@ -1,0 +1,70 @@
+"""The statistics of several servers as those of one, and the servers themselves.
+
+Numbers are sums, and lists are one after the other. A dataset that is spread has the rows and bytes of all its
+portions; it is sealed if all are, and its lease is the one that ends first. Where servers have different generations of
+a name, as after a loss, those of the last one in alphabetical order count: a later run of the same write comes later.
+``count`` is the number of datasets, or more where a server has more than are on its page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_FIRST = frozenset({"first", "limit", "partition_count"})
+_ALL = frozenset({"sealed", "durable"})
+
+
+def combined(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The answers of different servers to the action ``statistics``, at least one, without ``servers``."""
+    found: dict[str, Any] = _together("", [{**each, "datasets": {}, "servers": []} for each in answers])
+    names = dict.fromkeys(name for answer in answers for name in answer["datasets"])
+    found["datasets"] = {name: _dataset([each["datasets"].get(name) for each in answers]) for name in names}
+    if "count" in found:
+        found["count"] = len(names) + sum(each["count"] - len(each["datasets"]) for each in answers)
+    return found
+
+
+def listed(
+    answers: Mapping[str, Mapping[str, Any]], gone: Mapping[str, tuple[str | None, str]]
+) -> list[dict[str, Any]]:
+    """Each server once, with its numbers or the reason why it is ``gone``: those that were asked, then other workers of
+    their supervisors.
+
+    Args:
+        answers: by location.
+        gone: by location the start that is known, and the reason.
+    """
+    found = [dict(answer["servers"][0], location=location) for location, answer in answers.items()]
+    found += [{"location": each, "start": start, "gone": reason} for each, (start, reason) in gone.items()]
+    locations, starts = {each["location"] for each in found}, {each["start"] for each in found}
+    for answer in answers.values():
+        for each in answer["servers"][1:]:
+            if each["location"] not in locations and (each["start"] is None or each["start"] not in starts):
+                found.append(each)
+                locations.add(each["location"])
+                starts.add(each["start"])
+    return found
+
+
+def _dataset(portions: Sequence[Any]) -> Any:
+    held = [each for each in portions if each is not None]
+    last = max(each["generation"] for each in held)
+    return _together("", [each for each in held if each["generation"] == last])
+
+
+def _together(name: str, values: Sequence[Any]) -> Any:
+    first = values[0]
+    if len(values) == 1 or name in _FIRST:
+        return first
+    if isinstance(first, dict):
+        keys = dict.fromkeys(key for each in values for key in each)
+        return {key: _together(key, [each[key] for each in values if key in each]) for key in keys}
+    if isinstance(first, list):
+        return [each for value in values for each in value]
+    if isinstance(first, bool):
+        return all(values) if name in _ALL else any(values)
+    numbers = [each for each in values if isinstance(each, int | float)]
+    if len(numbers) < len(values):  # texts; or one has no limit, no lease, no trouble
+        return next((each for each in values if isinstance(each, str)), None)
+    return min(numbers) if name == "lease_left_seconds" else sum(numbers)
