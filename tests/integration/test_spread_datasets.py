@@ -165,3 +165,15 @@ def test_a_server_that_was_started_again_at_the_same_port_is_another_one() -> No
             assert new.location == two.location
             with flight.connect(new.location) as client, pytest.raises(KeyError, match=r"'again'.*start"):
                 client.do_get(info.endpoints[1].ticket).read_all()
+
+
+def test_what_one_server_of_a_list_of_one_holds_is_relayed(servers: Sequence[ServerProcess]) -> None:
+    """Its endpoint is for several partitions, and so has totals without a checksum."""
+    spread("relayed", servers[:1])
+    with (
+        ServerProcess.start(source_flight=servers[0].location) as relay,
+        flight.connect(relay.location) as client,
+    ):
+        source = {"flight": servers[0].location, "dataset": "relayed"}
+        action(client, "create", dataset="relay", kind="source", source=source)
+        assert read(relay, info_of(relay, "relay")) == everything(1)
