@@ -127,6 +127,10 @@ def test_a_dataset_that_only_failed_attempts_wrote_ends_with_its_lease(
         ({"servers": []}, "1 to 1000 servers"),
         ({"servers": [{"start": "a", "locations": ["grpc://a:1"], "rows": 0, "bytes": 0}]}, "is not in it"),
         ({"servers": [{"start": "a", "locations": ["file:///x"], "rows": 0, "bytes": 0}]}, "'locations' are"),
+        (
+            {"servers": [{"start": "a", "locations": ["grpc://ä:1"], "rows": 0, "bytes": 0}]},
+            "'locations' are",
+        ),
         ({"servers": [{"start": "a", "locations": ["grpc://a:1"], "rows": 0}]}, "needs 'locations'"),
         ({"rows": 2}, "has 2 rows, and it has 1"),
         ({"twice": True}, "a start comes twice"),
