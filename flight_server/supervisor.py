@@ -24,6 +24,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,6 +42,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 """Between the end of a worker and its next start; doubled each time, until one has served for the longest pause."""
 KILL_SECONDS = 30.0
 """After its grace a worker has so long to stop its parts."""
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 _log = structlog.get_logger("flight_server.supervisor")
 _Ready = dict[str, Any]
@@ -111,17 +114,23 @@ class _Worker:
         ours, theirs = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
+        # Until the worker has handlers of its own: the supervisor's would take a signal and do nothing with it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         self.pid = os.fork()
         if self.pid == 0:
             _run_worker(serve, self, theirs, [ours, *(w.socket for w in others if w.socket)])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         theirs.close()
         self.ended = os.pidfd_open(self.pid)
         self.socket, self.starts_at, self._began = ours, None, time.monotonic()
 
     def read(self) -> bool:
-        """Take what the worker has written; whether that has made it ready."""
+        """Take what the worker has written; whether that has made it ready. Raises EOFError: it writes no more."""
         assert self.socket is not None
-        self._line += self.socket.recv(1 << 16)
+        said = self.socket.recv(1 << 16)
+        if not said:
+            raise EOFError
+        self._line += said
         if self.ready is not None or not self._line.endswith(b"\n"):
             return False
         self.ready = json.loads(self._line)
@@ -190,11 +199,14 @@ class Supervisor:
         self._wakes, woken = socket.socketpair()
         woken.settimeout(0.0)
         before = signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDING:
             signal.signal(number, lambda *_: None)  # the wake-up descriptor says which
         self._selector.register(self._wakes, selectors.EVENT_READ, self._drain)
         if self._settings.exit_with_parent:
-            self._selector.register(sys.stdin, selectors.EVENT_READ, self._read_parent)
+            try:
+                self._selector.register(sys.stdin, selectors.EVENT_READ, self._read_parent)
+            except (ValueError, OSError):
+                self._drain()  # a file, or none at all, as of a parent that has ended
         try:
             while True:
                 timeout = self._start_those_due()
@@ -233,7 +245,8 @@ class Supervisor:
             return  # its end has come in the same answer of the selector, and before
         try:
             became_ready = worker.read()
-        except ConnectionError:
+        except (ConnectionError, EOFError):
+            self._selector.unregister(worker.socket)  # readable until the process has ended
             became_ready = False
         if became_ready:
             self._tell()
@@ -243,8 +256,10 @@ class Supervisor:
                 self._announce(ready)
 
     def _ended(self, worker: _Worker) -> None:
-        self._selector.unregister(worker.socket)  # type: ignore[arg-type] # a worker that runs has one
-        self._selector.unregister(worker.ended)  # type: ignore[arg-type] # the same
+        for each in (worker.socket, worker.ended):
+            assert each is not None
+            if each in self._selector.get_map():
+                self._selector.unregister(each)
         again = worker.end()
         if self._drains_until is not None:
             worker.starts_at = None
@@ -298,13 +313,17 @@ def _run_worker(
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        for each in (signal.SIGTERM, signal.SIGINT):
+        for each in _ENDING:
             signal.signal(each, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         # Else a worker would not see the end of the supervisor while another one holds its socket.
         for other in others:
             other.close()
         structlog.contextvars.bind_contextvars(worker=worker.number)
         code = serve(worker.settings, lambda server: _serving(server, worker, control))
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         # The supervisor's stack is below this one: nothing of it may run in the worker.
         sys.stdout.flush()

@@ -35,11 +35,16 @@ class ServerPortion(Body, what="seal: a server"):
         given: Any = self.locations
         wrong = not isinstance(given, tuple) or not 0 < len(given) <= MAX_LOCATIONS
         wrong = wrong or not all(isinstance(each, str) and each.startswith(_SCHEMES) for each in given)
-        wrong = wrong or max(map(len, given)) > _MAX_LOCATION_CHARACTERS or not "".join(given).isprintable()
+        wrong = wrong or max(map(len, given)) > _MAX_LOCATION_CHARACTERS or not _is_plain("".join(given))
         yield (
             wrong,
             f"{what}: 'locations' are 1 to {MAX_LOCATIONS} of {', '.join(_SCHEMES)}, not {str(given)[:80]}",
         )
+
+
+def _is_plain(text: str) -> bool:
+    """A character is one byte, on the wire and in memory, as ``kept_bytes`` and the room of a FlightInfo count it."""
+    return text.isascii() and text.isprintable()
 
 
 def server_portions(fields: Fields, key: str) -> tuple[ServerPortion, ...] | None:

@@ -24,6 +24,8 @@ import json
 import os
 import re
 import resource
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -55,6 +57,7 @@ _NEEDED = (
 )
 """The modules of the extra ``server``."""
 _TAIL_LINES = 20
+_CONFIG = "token.toml"
 _CANNOT = "no server can run in this executor: "
 _REASON = re.compile(f"{_CANNOT}[^\n]*")
 
@@ -96,7 +99,7 @@ class ExecutorServers:
             InvalidRequest: no Spark executor runs this process; or its Python lacks packages, or its address space is
                 limited too tightly: the message says what to change, also to :func:`reason_of`.
             Unavailable: the server has ended, or does not serve within ``START_SECONDS``; likewise, with its last
-                lines.
+                lines. Or the directories cannot be written, or the driver's host has no address.
         """
         known = _known.get(self.token)
         if known is not None and known.alive:
@@ -109,18 +112,22 @@ class ExecutorServers:
             )
         name = hashlib.sha256(self.token.encode()).hexdigest()[:16]
         folder = Path(local_dirs[0], f"flight-shuffle-{name}")
-        folder.mkdir(mode=0o700, exist_ok=True)
-        with _locked(folder / "lock"):
-            running = _read(folder / "server.json")
-            if running is None or not running.alive:
-                running = self._start(folder, Path((self.scratch_dirs or local_dirs)[0]))
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            with _locked(folder / "lock"):
+                running = _read(folder / "server.json")
+                if running is None or not running.alive:
+                    _end_unknown(folder)
+                    running = self._start(folder, Path((self.scratch_dirs or local_dirs)[0]))
+        except OSError as error:
+            raise Unavailable(f"{_CANNOT}on {socket.gethostname()}: {error}") from error
         _known[self.token] = running
         return running
 
     def _start(self, folder: Path, scratch: Path) -> ExecutorServer:
         _check_address_space()
         _check_packages()
-        config = folder / "token.toml"
+        config = folder / _CONFIG
         _write_private(config, f"token = {json.dumps(self.token)}\n")
         given = {
             "host": address_towards(*self.driver),
@@ -206,8 +213,27 @@ def _locked(path: Path) -> Iterator[None]:
 def _read(path: Path) -> ExecutorServer | None:
     try:
         return ExecutorServer(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError, TypeError):
         return None  # none was started yet
+
+
+def _end_unknown(folder: Path) -> None:
+    """Kill a server whose starter was killed before it could say where: no task knows it, and its lines would be taken
+    for those of the next one.
+    """
+    ours = os.fsencode(folder / _CONFIG)
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if ours not in (process / "cmdline").read_bytes().split(b"\0"):
+                continue
+            ended = os.pidfd_open(int(process.name))
+            try:
+                signal.pidfd_send_signal(ended, signal.SIGKILL)
+                waiting = select.poll()
+                waiting.register(ended, select.POLLIN)
+                waiting.poll(START_SECONDS * 1000)
+            finally:
+                os.close(ended)
 
 
 def _write_private(path: Path, text: str) -> None:

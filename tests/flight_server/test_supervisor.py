@@ -163,6 +163,79 @@ def test_it_ends_with_its_parent_when_it_is_told_to(start: Start) -> None:
     assert supervisor.wait() == 0
 
 
+@pytest.mark.parametrize("given", [os.devnull, __file__])
+def test_where_no_parent_can_be_watched_no_worker_is_left(given: str) -> None:
+    with Path(given).open() as source:
+        ended = in_vain("--workers", "2", "--exit-with-parent", stdin=source.fileno())
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+SUPERVISOR = """
+import os, selectors, signal, sys, time
+from types import SimpleNamespace
+from flight_server import supervisor
+from flight_server.config import load
+supervisor.FIRST_PAUSE_SECONDS = supervisor.LONGEST_PAUSE_SECONDS = 0.0
+facts = {"location": "grpc://a:1", "http": None, "port": 1, "http_port": 2}
+server = SimpleNamespace(facts=lambda: facts)
+server.node = SimpleNamespace(background=SimpleNamespace(keep=lambda *_: None))
+ends = os.memfd_create("ends")
+def announced(_):
+    os.write(ends, b"0")
+"""
+RUN = """
+sys.exit(supervisor.Supervisor(load({"workers": 2}), serve, announced).run())
+"""
+
+
+def supervised(serve: str) -> subprocess.CompletedProcess[str]:
+    """Runs two workers that serve nothing: each runs this function."""
+    program = SUPERVISOR + serve + RUN
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
+
+
+def test_the_end_of_a_worker_may_be_seen_before_that_of_its_socket() -> None:
+    ended = supervised("""
+class LateAndBackwards(selectors.DefaultSelector):
+    def select(self, timeout=None):
+        super().select(timeout)
+        time.sleep(0.05)
+        return super().select(0)[::-1]
+selectors.DefaultSelector = LateAndBackwards
+def serve(settings, announce):
+    announce(server)
+    while not os.fstat(ends).st_size:
+        time.sleep(0.01)
+    os.write(ends, b"1")
+    if os.fstat(ends).st_size > 10:
+        os.kill(os.getppid(), signal.SIGTERM)
+    return 3
+""")
+    assert ended.stderr == ""
+    assert ended.stdout.count("worker_ended") > 5
+
+
+def test_an_unforeseen_error_of_a_worker_is_written() -> None:
+    ended = supervised("""
+def serve(settings, announce):
+    raise LookupError("unforeseen")
+""")
+    assert ended.returncode == 1
+    assert "LookupError: unforeseen" in ended.stderr
+
+
+def test_a_signal_that_a_worker_gets_before_it_has_handlers_ends_it() -> None:
+    ended = supervised("""
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+def serve(settings, announce):
+    print("a worker has begun")
+    return 0
+""")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
+
+
 def test_where_a_worker_cannot_start_none_runs_and_the_reason_is_said(tmp_path: Path) -> None:
     (tmp_path / "data" / "worker-1").mkdir(parents=True)
     (tmp_path / "data" / "worker-1" / "other").touch()
@@ -211,9 +284,10 @@ def test_workers_have_ports_of_their_own(port: int, http_port: int, expected: li
     assert [(each.port, each.http_port) for each in found] == expected
 
 
-def in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
+def in_vain(*arguments: str, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, "--port", "0", "--http-port", "0", *arguments],
+        stdin=stdin,
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,

@@ -43,6 +43,15 @@ def create(client: flight.FlightClient, name: str, kind: pa.DataType) -> None:
 
 def batch(partition: int, frame: int, kind: pa.DataType) -> pa.RecordBatch:
     values = [100 * partition + frame, 100 * partition + frame]
+    if pa.types.is_union(kind):
+        children = [
+            pa.array(values, pa.int32()),
+            pa.array([], pa.string()).dictionary_encode().cast(kind.field(1).type),
+        ]
+        union = pa.UnionArray.from_dense(
+            pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), children, ["a", "b"]
+        )
+        return pa.record_batch({"n": union})
     plain = pa.array(values) if kind == pa.int64() else pa.array([f"{value}" for value in values])
     return pa.record_batch({"n": plain.cast(kind) if kind == pa.int64() else plain.dictionary_encode()})
 
@@ -95,6 +104,12 @@ def test_a_reader_goes_on_inside_or_behind_the_first_listed_partition(
         client, dataset=dataset, partitions=[3, 2], **{"from": first}
     )
     assert (third, [int(n) for n in left], rows, second) == (3, [302][first - 2 :], 6, 2)
+
+
+def test_partitions_with_a_union_are_read_as_others(client: flight.FlightClient) -> None:
+    kind = pa.dense_union([pa.field("a", pa.int32()), pa.field("b", pa.dictionary(pa.int8(), pa.string()))])
+    create(client, "union", kind)
+    assert by_partition(client, dataset="union", partitions=[3, 5]) == [(3, [300, 301, 302], 6), (5, [], 0)]
 
 
 def test_all_partitions_are_one_table_for_any_client(client: flight.FlightClient) -> None:

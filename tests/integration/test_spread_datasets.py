@@ -144,6 +144,10 @@ def test_a_dataset_that_only_attempts_wrote_which_were_not_accepted_ends_with_it
         ({"servers": []}, "1 to 1000 servers"),
         ({"servers": [{"start": "a", "locations": ["grpc://a:1"], "rows": 0, "bytes": 0}]}, "is not in it"),
         ({"servers": [{"start": "a", "locations": ["file:///x"], "rows": 0, "bytes": 0}]}, "'locations' are"),
+        (
+            {"servers": [{"start": "a", "locations": ["grpc://ä:1"], "rows": 0, "bytes": 0}]},
+            "'locations' are",
+        ),
         ({"servers": [{"start": "a", "locations": ["grpc://a:1"], "rows": 0}]}, "needs 'locations'"),
         ({"rows": 2}, "has 2 rows, and it has 1"),
         ({"twice": True}, "a start comes twice"),
@@ -199,3 +203,15 @@ def test_a_late_put_begins_no_run_that_was_dropped(servers: Sequence[ServerProce
         for later in (token + "03", secrets.token_hex(8)):
             put(location, command_of(name, later, 0), [(0, [1])])
             action(client, "drop", dataset=name, generation=later)
+
+
+def test_what_one_server_of_a_list_of_one_holds_is_relayed(servers: Sequence[ServerProcess]) -> None:
+    """Its endpoint is for several partitions, and so has totals without a checksum."""
+    spread("relayed", servers[:1])
+    with (
+        ServerProcess.start(source_flight=servers[0].location) as relay,
+        flight.connect(relay.location) as client,
+    ):
+        source = {"flight": servers[0].location, "dataset": "relayed"}
+        action(client, "create", dataset="relay", kind="source", source=source)
+        assert read(relay, info_of(relay, "relay")) == everything(1)

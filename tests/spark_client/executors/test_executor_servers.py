@@ -69,6 +69,35 @@ def test_its_files_are_for_their_user_alone_and_a_fork_finds_it(executor: Path) 
     assert not running.alive
 
 
+def test_a_server_whose_starter_was_killed_is_ended_before_the_next_one_starts(executor: Path) -> None:
+    program = (
+        "import os; from spark_client.executors import ExecutorServers, executor_servers as its;"
+        "its._wait_until_ready = lambda process, log: (print(process.pid, flush=True), os.kill(os.getpid(), 9));"
+        f"its.executor_process = lambda: {os.getpid()};"
+        'ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"}).here()'
+    )
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert killed.returncode == -9, killed.stderr
+    running = SERVERS.here()
+    try:
+        unknown = Path("/proc", killed.stdout.strip(), "stat")
+        assert not unknown.exists() or unknown.read_text().split()[2] == "Z"
+        assert SERVERS.here() == running
+    finally:
+        os.kill(running.pid, 15)
+        os.waitpid(running.pid, 0)
+
+
+def test_directories_that_cannot_be_written_are_said_as_the_reason(
+    tmp_path: Path, executor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "file"))
+    with pytest.raises(Unavailable, match="Not a directory") as raised:
+        SERVERS.here()
+    assert executor_servers.reason_of(raised.value) == raised.value.message
+
+
 def test_a_server_drains_when_the_process_that_it_is_told_of_ends() -> None:
     other = subprocess.Popen(["sleep", "60"])
     command = [sys.executable, "-m", "flight_server", "--port", "0", "--http-port", "-1"]
