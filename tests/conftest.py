@@ -82,6 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["local", "connect", "cluster"],
         help="the Spark that they run on",
     )
+    parser.addoption("--fuzz-servers", type=int, default=1, help="over how many servers they run")
     parser.addoption(
         "--simulated-schedules",
         type=int,

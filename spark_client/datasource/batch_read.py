@@ -124,7 +124,8 @@ class FlightReader(DataSourceReader):
                 dataset=options.dataset,
             )
         schema = SparkSchema.of(found.schema, options.dataset, struct)
-        rows = _rows(found) if found.sealed else None
+        # Of a spread dataset the server knows the rows of its own portion only.
+        rows = _rows(found) if found.sealed and not found.ref.is_spread else None
         shares = share_out(wanted or range(found.partitions), rows, options.get("limit"))
         return cls(found.ref, schema, tuple(shares))
 

@@ -76,10 +76,16 @@ class FlightStreamReader(QueryReader):
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightStreamReader:
-        """The reader of a dataset. Raises InvalidRequest: several limits, or an option, column or type as for
-        ``FlightReader.plan``.
+        """The reader of a dataset. Raises InvalidRequest: several limits, an option, column or type as for
+        ``FlightReader.plan``, or a dataset that is spread over servers, of which each knows the rows of its portion.
         """
         options.refuse(OF_CHANGELOGS, "is no changelog")
+        if found.ref.is_spread:
+            raise InvalidRequest(
+                f"dataset {options.dataset!r} is an exchange over several servers, which grows no more: read it with "
+                "spark.read",
+                dataset=options.dataset,
+            )
         schema = SparkSchema.of(found.schema, options.dataset, struct)
         given = [name for name in LIMITS if options.get(name) is not None]
         if len(given) > 1:

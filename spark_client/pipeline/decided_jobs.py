@@ -73,6 +73,33 @@ def jobs_of(
     ]
 
 
+def outdated(
+    wanted: Iterable[Exchange], there: Collection[Exchange], kept: Collection[Exchange] = ()
+) -> set[Exchange]:
+    """Those of ``there``, without persisted ones, that were made of an exchange which the jobs would write again, and
+    so are to be written again, too: a function may give other rows the second time, and a round robin or a limit other
+    ones, and rows that were made of the first ones must not meet them. The arguments are those of :func:`jobs_of`.
+    """
+    wanted, left = [*wanted], {*there}
+    while True:
+        again = {write.exchange for job in jobs_of(wanted, left, kept) for write in job.writes}
+        found = {each for each in left.difference(kept) if not again.isdisjoint(_made_of(each, kept))}
+        if not found:
+            return {*there} - left
+        left -= found
+
+
+def _made_of(node: Exchange, kept: Collection[Exchange]) -> set[Exchange]:
+    """All exchanges before this one, up to persisted ones."""
+    found: set[Exchange] = set()
+    left = [node]
+    while left:
+        before = set(exchanges(left.pop().read(kept.__contains__))) - found
+        found |= before
+        left += before.difference(kept)
+    return found
+
+
 class _Decision:
     """The exchanges that the jobs so far write."""
 

@@ -49,7 +49,7 @@ from spark_client.jobs import (
 from spark_client.servers import RERUNS
 from spark_client.steps import Stage
 
-from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, reads_of
+from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, outdated, reads_of
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
 
@@ -135,10 +135,9 @@ class Execution:
         self._wanted = list(dict.fromkeys(wanted))
         try:
             self._claim()
-            kept = {node for node, persisted in self._persisted.items() if persisted is not None}
             for run in range(1 + RERUNS):
                 try:
-                    for job in jobs_of(self._wanted, self._written.keys(), kept):
+                    for job in jobs_of(self._wanted, self._written.keys(), self._kept):
                         self._do(job)
                 except Exception:
                     if run == RERUNS or not self._forget_lost():
@@ -150,19 +149,27 @@ class Execution:
                 persisted.end(self)
 
     def _forget_lost(self) -> bool:
-        """Forget what a lost server held, so that it is written again; False if nothing was lost, or what other runs
-        may read.
+        """Forget what a lost server held, so that it is written again, and what was made of exchanges that are then
+        written again; False if nothing was lost, or what other runs may read.
         """
         if not self._shuffles.servers.several:
             return False
         lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
-        if any(self._persisted.get(node) is not None for node in lost):
+        if not self._kept.isdisjoint(lost):
             return False
         for node in lost:
             self._losses.append(f"{node}, a server that held a part of it is gone")
             _log.warning("run again: %s", self._losses[-1])
             self._drop(node)
+        for node in outdated(self._wanted, self._written.keys(), self._kept) if lost else ():
+            self._losses.append(f"{node}, what it was made of was written again")
+            self._drop(node)
         return bool(lost)
+
+    @property
+    def _kept(self) -> set[Exchange]:
+        """The persisted ones of those that were looked for."""
+        return {node for node, persisted in self._persisted.items() if persisted is not None}
 
     def _claim(self) -> None:
         left = {*self._wanted}

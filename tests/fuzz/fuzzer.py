@@ -20,12 +20,14 @@ from .sources import Sources
 
 CASE_SECONDS = 240.0
 """A case that takes longer is a finding: its Spark jobs are cancelled."""
+LEFT_SECONDS = 20.0
+"""The servers may have bytes of a case for so long after it."""
 _TRIES = 60
 """Smaller cases that are tried for a finding."""
 
 
 class Fuzzer:
-    """Runs cases against one session and one server at ``location``; prints what it finds."""
+    """Runs cases against one session and the servers at ``location``; prints what it finds."""
 
     def __init__(self, spark: Any, location: str, directory: Path) -> None:
         self.spark = spark
@@ -38,6 +40,7 @@ class Fuzzer:
         self.findings: dict[str, str] = {}
         self.again: Counter[str] = Counter()
         self._clients: dict[int | None, ShuffleClient] = {}
+        self._servers = [ShuffleClient(each) for each in location.split(",")]
 
     def fuzz(self, seed: int, *, seconds: float | None = None, cases: int | None = None) -> None:
         """Run the cases from number ``seed * 1_000_000`` on, for so long or so many."""
@@ -57,6 +60,7 @@ class Fuzzer:
         try:
             with self._deadline():
                 run.random(chance)
+            self._check_nothing_left()
         except Found as found:
             self._note(run.case, found)
         self.comparisons += run.comparisons
@@ -69,9 +73,25 @@ class Fuzzer:
         try:
             with self._deadline():
                 run.whole()
+            self._check_nothing_left()
         except Found as found:
             return found
         return Found("refused", run.refusals[0]) if run.refusals else None
+
+    def _check_nothing_left(self) -> None:
+        """A case has released all that it wrote. Raises Found; then it is dropped, for the cases after it."""
+        left: list[str] = []
+        for server in self._servers:
+            deadline = time.monotonic() + LEFT_SECONDS
+            while (used_bytes := server.statistics()["memory"]["used_bytes"]) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            names = [each.name for each in server.datasets()]
+            if used_bytes or names:
+                left.append(f"{used_bytes} bytes and {names} on {server.location}")
+            for name in names:
+                server.drop(name)
+        if left:
+            raise Found("left", "; ".join(left))
 
     def _run(self, case: Case) -> Run:
         client = self._clients.get(case.held_bytes)
@@ -132,7 +152,7 @@ class Fuzzer:
         return "\n".join(lines)
 
     def close(self) -> None:
-        for client in self._clients.values():
+        for client in [*self._clients.values(), *self._servers]:
             client.close()
 
 

@@ -1,13 +1,13 @@
 """Random programs over all of Spark's types give Spark's rows, types and order, or a refusal that says what to do.
 
-A short run with a seed of its own in the suite; ``make fuzz SECONDS=3600 SEED=1`` for the long form.
+A short run with a seed of its own in the suite; ``make fuzz SECONDS=3600 SEED=1 SERVERS=3`` for the long form.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,15 +56,19 @@ def spark(
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=0) as process:
-        yield process
-        assert process.terminate() == 0, process.tail()
+def servers(request: pytest.FixtureRequest) -> Iterator[list[ServerProcess]]:
+    with ExitStack() as stack:
+        count = request.config.getoption("--fuzz-servers")
+        started = [stack.enter_context(ServerProcess.start(http_port=0)) for _ in range(count)]
+        yield started
+        for each in started:
+            assert each.terminate() == 0, each.tail()
 
 
 @pytest.fixture
-def fuzzer(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> Iterator[Fuzzer]:
-    with closing(Fuzzer(spark, server.location, tmp_path)) as found:
+def fuzzer(spark: SparkSession, servers: list[ServerProcess], tmp_path: Path) -> Iterator[Fuzzer]:
+    location = ",".join(each.location for each in servers)
+    with closing(Fuzzer(spark, location, tmp_path)) as found:
         yield found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from spark_client import ShuffleClient, Timeouts
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
+from tests.support.spread import everything, spread
+from tests.support.spread import rows_of as rows_on
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,6 +154,27 @@ def test_the_data_source_finds_the_server_of_each_name(spark: SparkSession, seve
         several.drop(f"s{number}")
 
 
+def test_the_data_source_reads_all_portions_of_a_spread_dataset(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
+) -> None:
+    several.register(spark)
+    spread("wide", servers)
+    for server in servers:
+        rows = spark.read.format("flight").option("location", server.location).load("wide")
+        assert sorted(row["n"] for row in rows.collect()) == everything(3)
+        assert rows.limit(20).count() == 20
+        some = spark.read.format("flight").option("location", server.location).option("partitions", "2,3")
+        expected = [row for server in range(3) for part in (2, 3) for row in rows_on(server, part)]
+        assert sorted(row["n"] for row in some.load("wide").collect()) == sorted(expected)
+        stream = spark.readStream.format("flight").option("location", server.location).load("wide")
+        query = stream.writeStream.format("noop").trigger(availableNow=True).start()
+        with pytest.raises(Exception, match="is an exchange over several servers"):
+            query.awaitTermination()
+    for server in servers:
+        with ShuffleClient(server.location) as client:
+            client.drop("wide")
+
+
 def grouped(pipeline: Any) -> Any:
     return pipeline.applyInArrow(summed, "k long, n long, s long")
 
@@ -184,6 +208,41 @@ def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
     # The next run does not ask the lost server first.
     assert rows_of(pipeline.collect().read_all()) == expected()
     assert not pipeline.statistics.losses
+
+
+def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each row with a name that it has in this run only."""
+    for batch in batches:
+        yield batch.append_column("name", pa.array([uuid.uuid4().hex for _ in range(batch.num_rows)]))
+
+
+def test_rows_of_two_runs_of_an_exchange_do_not_meet(
+    spark: SparkSession,
+    several: ShuffleClient,
+    servers: list[ServerProcess],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = several.pipeline(spark.range(0, 500, numPartitions=6)).mapInArrow(named, "id long, name string")
+    first = first.exchange(6)
+    second = first.exchange(1).select("name", other="id")  # on one server
+    joined = first.join(second, on="name", partitions=4).exchange(3)
+    shuffles: Any = several._owned()
+    write, killed = shuffles.write, list[int]()
+
+    def killing(targets: Any) -> Any:
+        written = write(targets)
+        source = written[0].source
+        if len(written[0].partition_bytes) == 1 and not killed:
+            other = next(each for each in servers if each.location != source.server.location)
+            killed.append(other.kill())
+        return written
+
+    monkeypatch.setattr(shuffles, "write", killing)
+    table = joined.collect().read_all()
+    assert killed
+    assert sorted(table["id"].to_pylist()) == [*range(500)]
+    assert table["id"].to_pylist() == table["other"].to_pylist()
+    assert "exchange(1), what it was made of was written again" in str(joined.statistics)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
-from spark_client.pipeline.decided_jobs import Job, jobs_of, reads_of
+from spark_client.pipeline.decided_jobs import Job, jobs_of, outdated, reads_of
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, exchanges
 from spark_client.steps import FinalStage, JoinStage, MapStage, PartialStage, SortStage, Stage
 
@@ -191,3 +191,18 @@ def test_an_exchange_was_made_after_those_that_it_needs() -> None:
     a = sent("a")
     b = sent("b", a)
     assert a.serial < b.serial < replace(a, twin=a).serial
+
+
+def test_what_was_made_of_an_exchange_that_is_written_again_is_written_again() -> None:
+    a = sent("a")
+    b, c = sent("b", a), sent("c", a)
+    d = sent("d", c)
+    e = sent("e", joined(b, d))
+    assert outdated([e], [a, b, c]) == set()
+    assert outdated([e], [b, d]) == set(), "nothing is made of a again"
+    assert outdated([e], [b, c]) == set()
+    assert outdated([e], [b]) == {b}, "c was lost, and a is there no longer"
+    assert outdated([e], [a, b]) == set(), "c is made of the a that b was made of"
+    assert outdated([e], [b, c], [b]) == set()
+    assert outdated([e], [b], [b]) == set(), "a persisted one stays"
+    assert outdated([e], [c, d], [c]) == set()
