@@ -290,7 +290,7 @@ class Server:
             ("silent_connections", self._http.end_silent),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
-        keep(_at_once(node.eviction.look_for_newcomers), "newcomers", every_seconds=NEWCOMERS_SECONDS)
+        keep(node.eviction.watch_newcomers, "newcomers", every_seconds=NEWCOMERS_SECONDS)
         keep(run_later, "later", every_seconds=LATER_SECONDS)
         keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
 

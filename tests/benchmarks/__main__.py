@@ -24,6 +24,7 @@ SUITES = {
     "on_spark.groups": "a function for each of 20,000 groups, of one input and of two, against applyInArrow",
     "on_spark.joins": "Python -> join of 10 M with 2 M rows -> Python, against Spark's join",
     "on_spark.several_servers": "an exchange over 1, 2 and 4 servers of this machine: seconds and CPU",
+    "on_spark.wire_bytes": "bytes that cross between 1, 2 and 4 hosts for each byte of an exchange; needs root",
     "on_spark.skew": "half of all rows in one key, a partition of 8,000 x the median: seconds, and the largest task",
     "on_spark.many_partitions": "2,000 partitions x 200 tasks of small data",
     "on_spark.tpch": "the 22 queries of TPC-H at scale factor 1, with Spark SQL and DuckDB beside them",

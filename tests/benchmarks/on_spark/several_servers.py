@@ -1,11 +1,18 @@
 """scan -> exchange(16) -> Python stage over 1, 2 and 4 servers of one machine: seconds, and CPU of tasks and servers.
 
 All tasks are on one host, with all servers: what is looked for is the cost of more servers, which have the same cores.
+``idle`` is what that many servers use in the same time without a job, and ``streams`` are the puts and reads that they
+have begun.
+
+Under the table stands what a host of ``CORES`` cores and ``LINK_GBITS`` would be bound by, if each byte took the CPU
+seconds of the table's last row and crossed the network with (n - 1)/n of all bytes, as it does where tasks write to
+their own host's server (``on_spark.wire_bytes`` measures that).
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -15,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_client import ShuffleClient
-from tests.benchmarks.measure import GB, Subject, cpu_seconds, measure, ratio, table
+from tests.benchmarks.measure import GB, Subject, console, cpu_seconds, measure, ratio, table
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark.engines import Engines, Options, tree_cpu_seconds
 from tests.support.server_process import ServerProcess
@@ -23,7 +30,19 @@ from tests.support.server_process import ServerProcess
 ROWS = 10_000_000
 PARTITIONS = 16
 SERVERS = (1, 2, 4)
-COLUMNS = ["servers", "cold s", "s", "x one", "client CPU s/GB", "server CPU s/GB"]
+COLUMNS = [
+    "servers",
+    "cold s",
+    "s",
+    "x one",
+    "client CPU s/GB",
+    "server CPU s/GB",
+    "of it idle",
+    "streams",
+    "MB",
+]
+IDLE_SECONDS = 5.0
+CORES, LINK_GBITS = 16, 25
 
 
 class _Spread:
@@ -33,11 +52,15 @@ class _Spread:
         self.servers = [stack.enter_context(ServerProcess.start()) for _ in range(count)]
         self.client = stack.enter_context(ShuffleClient(",".join(each.location for each in self.servers)))
         self.server_cpu_seconds: list[float] = []
+        self.streams = 0
+        before = self._cpu_seconds()
+        time.sleep(IDLE_SECONDS)
+        self.idle_share = (self._cpu_seconds() - before) / IDLE_SECONDS
         self.moved_bytes = 0
 
     def run(self, engines: Engines, rows: int) -> int:
         """The stored bytes of the exchange."""
-        before = sum(cpu_seconds(each.pid) for each in self.servers)
+        streams, before = self._streams(), self._cpu_seconds()
         path = data.named_parquet(rows)
         pipeline = (
             self.client.scan(path, spark=engines.spark).exchange(PARTITIONS, "id").mapInArrow(sums, "n long")
@@ -47,8 +70,16 @@ class _Spread:
         done = pipeline.statistics
         assert done is not None
         self.moved_bytes = done.exchanges[0].size_bytes
-        self.server_cpu_seconds.append(sum(cpu_seconds(each.pid) for each in self.servers) - before)
+        self.server_cpu_seconds.append(self._cpu_seconds() - before)
+        self.streams = self._streams() - streams
         return self.moved_bytes
+
+    def _cpu_seconds(self) -> float:
+        return sum(cpu_seconds(each.pid) for each in self.servers)
+
+    def _streams(self) -> int:
+        known = self.client.statistics()
+        return int(known["puts"] + known["gets"])
 
 
 def sums(batches: Iterator[Any]) -> Iterator[Any]:
@@ -79,6 +110,7 @@ def main(arguments: list[str]) -> None:
             COLUMNS,
             [_row(*each, subjects[0]) for each in zip(subjects, spreads, strict=True)],
         )
+        _say_bounds(subjects[-1], spreads[-1])
 
 
 def _clients_cpu_seconds(spreads: Sequence[_Spread]) -> float:
@@ -87,14 +119,38 @@ def _clients_cpu_seconds(spreads: Sequence[_Spread]) -> float:
     return tree_cpu_seconds() - servers
 
 
+def _say_bounds(subject: Subject, spread: _Spread) -> None:
+    client, server = _cpu_seconds_per_gb(subject, spread)
+    by_cpu = CORES / (client + server)
+    for hosts in (2, 4, 16):
+        crossing = (hosts - 1) / hosts
+        by_link = LINK_GBITS / 8 / crossing
+        bound = "CPU" if by_cpu < by_link else "network"
+        console.print(
+            f"{hosts} hosts of {CORES} cores and {LINK_GBITS} Gbit/s: {by_cpu:.2f} GB/s each by CPU, {by_link:.2f} by "
+            f"the network, which {crossing:.2f} of all bytes cross: bound by {bound}"
+        )
+
+
+def _cpu_seconds_per_gb(subject: Subject, spread: _Spread) -> tuple[float, float]:
+    """Of the tasks, with Spark and the driver, and of the servers."""
+    size_gb = spread.moved_bytes / GB
+    client = subject.median(lambda sample: sample.client_cpu_seconds)
+    return client / size_gb, statistics.median(spread.server_cpu_seconds[1:]) / size_gb
+
+
 def _row(subject: Subject, spread: _Spread, one: Subject) -> list[str]:
     assert subject.cold is not None
-    size_gb = spread.moved_bytes / GB
+    client, server = _cpu_seconds_per_gb(subject, spread)
+    seconds = subject.median(lambda sample: sample.seconds)
     return [
         subject.name,
         f"{subject.cold.seconds:.2f}",
-        f"{subject.median(lambda sample: sample.seconds):.2f}",
+        f"{seconds:.2f}",
         f"{ratio(subject, one):.2f}",
-        f"{subject.median(lambda sample: sample.client_cpu_seconds) / size_gb:.2f}",
-        f"{statistics.median(spread.server_cpu_seconds[1:]) / size_gb:.2f}",
+        f"{client:.2f}",
+        f"{server:.2f}",
+        f"{spread.idle_share * seconds / (spread.moved_bytes / GB):.2f}",
+        f"{spread.streams}",
+        f"{spread.moved_bytes / 1e6:.0f}",
     ]
