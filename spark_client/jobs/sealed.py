@@ -22,8 +22,8 @@ READ_AHEAD = 16
 @dataclass(frozen=True)
 class SealedDataset:
     """A sealed dataset, its schema, the stored bytes of each of its partitions, 0 without rows, and its rows and
-    frames; what the tasks that wrote it did, how long the driver waited for them and the seal, and the losses of
-    servers after which its job ran again.
+    frames; what the tasks that wrote it did, how long the driver waited for them and the seal, the losses of
+    servers after which its job ran again, and how many of its portions have fewer copies than were asked for.
     """
 
     source: DatasetRef
@@ -34,6 +34,7 @@ class SealedDataset:
     work: TaskWork = field(default_factory=TaskWork)
     seconds: float = 0.0
     losses: tuple[str, ...] = ()
+    lacking: int = 0
 
     @classmethod
     def of(

@@ -36,6 +36,8 @@ class ExchangeStatistics:
         cut_partitions: how many partitions those tasks read in pieces.
         is_reused: it was persisted by an earlier run, which the other numbers are of.
         empty_partitions: how many partitions have no rows.
+        lacking: how many of the portions that servers hold had fewer copies than ``exchange`` was asked for, when it
+            was written.
     """
 
     exchange: str
@@ -56,6 +58,7 @@ class ExchangeStatistics:
     cut_partitions: int = 0
     is_reused: bool = False
     empty_partitions: int = 0
+    lacking: int = 0
 
     @property
     def skew(self) -> float:
@@ -93,6 +96,7 @@ class ExchangeStatistics:
             sum(cut.side == side for each, side in shares for cut in each.cuts),
             is_reused,
             sizes.count(0),
+            sealed.lacking,
         )
 
 
