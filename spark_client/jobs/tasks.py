@@ -5,7 +5,7 @@ attempt. ``shuffles`` seals only attempts whose reports reached the driver: the 
 or killed task are never visible.
 
 With two copies it puts each frame to two servers, and commits at both, so the report names servers with equal attempts.
-What fails at one fails the attempt, and Spark's next try goes to others.
+What fails at one once rows were sent fails the attempt, and Spark's next try goes to others.
 
 Attempts are named by ``taskAttemptId``: ``attemptNumber`` repeats when a stage is run again (SPARK-24552).
 
@@ -18,7 +18,7 @@ When the server takes nothing for too long, the task fails with an error that sa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from socket import gethostname
 from time import perf_counter
@@ -29,9 +29,9 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate, copy_name
 from spark_client.arrow import Coalescer, Declared, counts
-from spark_client.connection import Reading, RemoteServer
+from spark_client.connection import AWAY, Reading, RemoteServer, TimedOut
 from spark_client.executors import ExecutorServers
-from spark_client.lanes import PutStream
+from spark_client.lanes import PutStream, found_gone, is_gone
 from spark_client.merge import DatasetRef
 from spark_client.servers import backups, place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
@@ -50,7 +50,7 @@ UNSEEN_LEASE_SECONDS = 3600.0
 server, by the report that Spark delivers at the end of the job.
 """
 AT_ONCE_TRIES = 2
-"""So many tries of a task with copies fail at once where a server is away."""
+"""Later tries of a task with copies wait for servers that are away for a moment, if there are no others."""
 _KEPT_BYTES = 128 * 1024 * 1024
 """A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
 
@@ -217,8 +217,7 @@ class WriteTask:
         """
         allocator.keep_freed(_KEPT_BYTES)
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
-        locations = self._chosen(producer, tries)
-        if locations:
+        if self.servers or self.executors is not None:
             seconds = self.lease_seconds
             seconds = seconds if self.executors is None else max(seconds or 0, UNSEEN_LEASE_SECONDS)
             command = replace(command, create=PutCreate(self.partitions, seconds))
@@ -226,7 +225,7 @@ class WriteTask:
             self.declared.schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes)
         )
         with ExitStack() as ending:
-            streams = [ending.enter_context(each) for each in self._streams(command, locations, tries)]
+            locations, streams = self._opened(command, producer, tries, ending)
             first_row, counted = 0, list[int]()
             for given in batches:
                 batch, ids = self.placement.place(given, producer, first_row)
@@ -259,18 +258,44 @@ class WriteTask:
         host = gethostname()
         return place(self.dataset, producer, self.servers, host=host, tries=tries, copies=self.copies)
 
-    def _streams(self, command: PutCommand, locations: tuple[str, ...], tries: int) -> Iterator[PutStream]:
+    def _opened(
+        self, command: PutCommand, producer: int, tries: int, ending: ExitStack
+    ) -> tuple[tuple[str, ...], list[PutStream]]:
+        """The chosen servers, and a put to each, which ends with ``ending``. Nothing is sent yet, so a task with copies
+        passes over servers that are away; those that its process found gone come last.
+        """
+        more = len(self.servers) if self.copies > 1 and not self.alone else 1
+        choices = [*dict.fromkeys(self._chosen(producer, tries + each) for each in range(max(1, more)))]
+        choices.sort(key=lambda each: any(map(is_gone, each)))
+        *others, last = choices
+        for locations in others:
+            with suppress(*AWAY, TimedOut), ExitStack() as opened:
+                streams = [
+                    opened.enter_context(each) for each in self._streams(command, locations, once=True)
+                ]
+                ending.push(opened.pop_all())
+                return locations, streams
+        once = len(last) > 1 and tries < AT_ONCE_TRIES
+        return last, [ending.enter_context(each) for each in self._streams(command, last, once=once)]
+
+    def _streams(self, command: PutCommand, locations: tuple[str, ...], *, once: bool) -> Iterator[PutStream]:
         """A put to each of the servers."""
         schema, compression = self.declared.schema, self.server.writing.compression
         if not locations:
             yield PutStream(self.server, command, schema, self.places, compression)
-            return
-        # Spark's next try goes elsewhere; the last ones wait for servers that are away for a moment.
-        once = len(locations) > 1 and tries < AT_ONCE_TRIES
+        first = None
         for location in locations:
             server = self.server.at(location)
+            if len(locations) > 1:
+                # A put by gRPC begins at its first frame, which is too late to go elsewhere.
+                try:
+                    seconds = self.server.timeouts.connect_seconds
+                    start = str(server.action("locations", timeout_seconds=seconds, once=once)["start"])
+                except (*AWAY, TimedOut):
+                    found_gone(location)
+                    raise
+                if first is None:
+                    first = start
+                else:
+                    command = replace(command, dataset=copy_name(self.dataset, first))
             yield PutStream(server, command, schema, self.places, compression, once=once)
-            if location == locations[0] and len(locations) > 1:
-                # Its put is open: if the server starts again from now on, the put breaks off.
-                start = server.action("locations", once=once)["start"]
-                command = replace(command, dataset=copy_name(self.dataset, start))

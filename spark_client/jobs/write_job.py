@@ -311,6 +311,8 @@ class WriteJob:
             with ThreadPoolExecutor(min(_SEALS_AT_ONCE, len(seals)), "seal") as threads:
                 answers = list(threads.map(seal, seals))
         self._all_away = all(isinstance(answer, (*AWAY, TimedOut)) for answer in answers)
+        if self._spread and any(isinstance(answer, (*AWAY, TimedOut, ServerLost)) for answer in answers):
+            self._shuffles.servers.lost()  # no task is to choose them
         calls: list[DriverCall] = []
         for call, answer in zip(seals, answers, strict=True):
             if isinstance(answer, FlightShuffleError):

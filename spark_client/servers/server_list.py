@@ -81,8 +81,16 @@ class ServerList:
         return self.at(owner_of(name, self.locations))
 
     def owner(self, name: str) -> str:
-        """The location of the server that is to hold a new dataset which one server holds: one that can be reached."""
-        return self.main.location if self.home is not None else owner_of(name, self.reachable())
+        """The location of the server that is to hold a new dataset which one server holds: one that answers now, unless
+        none does.
+        """
+        if self.home is not None:
+            return self.main.location
+        while True:
+            found = owner_of(name, self.reachable())
+            self._ask([found])  # it may have been lost meanwhile
+            if found in self._starts or not self._starts:
+                return found
 
     def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
         """The results of a call at each server, made at once. Without ``locations`` those that were learnt and are lost

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+SPARK_SETTINGS = {"master": "local[2,4]"}
+"""A task that fails is tried again, as on a cluster."""
 ROWS = 20_000
 QUICK = Timeouts(call_seconds=5, stall_seconds=5, first_message_seconds=2, connect_seconds=2, tries=4)
 
