@@ -6,9 +6,10 @@ from .attempts import Attempt
 from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
-from .generations import check_start, is_earlier_run, own_start
+from .generations import is_earlier_run, own_start
 from .listed_partitions import lacks_frames, listed
 from .partition import Partition, PartitionState, Totals
+from .portion_copies import held, portion_of
 from .repeated_creation import check_same
 from .sealing import accepting, extend
 from .spread import check_servers, set_servers

@@ -42,9 +42,10 @@ from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 from .ambiguous_names import meant
 from .dataset import Dataset
 from .dropped_runs import DroppedRuns
-from .generations import check_start, missing, new_generation, stale
+from .generations import missing, new_generation, stale
 from .host_copies import HostCopies
 from .listed_partitions import first_of
+from .portion_copies import PortionCopies, portion_of
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
 from .transactions import Transactions
@@ -78,6 +79,7 @@ class Catalogue:
         self.staged = StagedWrites()
         self.dropped_runs = DroppedRuns()
         self.copies = HostCopies(budget.metadata, self.leads_to, clock)
+        self.portion_copies = PortionCopies()
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
@@ -119,13 +121,12 @@ class Catalogue:
         see ``ambiguous_names``.
 
         Raises:
-            ServerLost: the ticket is for another start of a server.
+            ServerLost: see :func:`portion_of`.
             InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things.
             NotFound, DataQuarantined, StaleTicket, OutOfBudget: see :meth:`find` and :meth:`Dataset.partition`.
         """
         name, index = meant(self, ticket)
-        check_start(name, ticket.start)
-        dataset = self.find(name, ticket.generation)
+        dataset = portion_of(self, name, ticket.generation, ticket.start)
         if index is None:
             index = first_of(dataset, ticket)
         dataset.partition(index)
@@ -225,7 +226,7 @@ class Catalogue:
             InvalidRequest: a new dataset may not have that name, or be durable without a lasting data directory.
             OutOfBudget: ``max_datasets`` is reached, or ``metadata`` has no room.
         """
-        check_new_dataset_name(request.dataset)
+        check_new_dataset_name(request.dataset, copies=request.generation is not None)
         count = len(self._datasets) + len(self.staged)
         if count >= self._max_datasets and (request.write or request.dataset not in self._datasets):
             raise OutOfBudget(
@@ -272,6 +273,7 @@ class Catalogue:
         """Let the name lead to this dataset; see :meth:`Dataset.replaced`."""
         before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
+        self.portion_copies.add(dataset.name)
         if before is not None and before is not dataset:
             dataset.transactions = dataset.transactions.replacing(before.transactions)
             before.replaced()
@@ -314,6 +316,7 @@ class Catalogue:
             self.unstage(dataset)
         elif self._datasets.get(dataset.name) is dataset:
             del self._datasets[dataset.name]
+            self.portion_copies.remove(dataset.name)
             if dropped:
                 dataset.drop()
             dataset.ended = True  # at the end of the retention readers in progress finish

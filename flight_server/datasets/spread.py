@@ -7,7 +7,7 @@ is told. It holds O(servers), and asks none of them.
 from __future__ import annotations
 
 from flight_server.memory import Metadata, Reservation
-from flight_server.protocol import Conflict, SealRequest, ServerPortion
+from flight_server.protocol import Conflict, SealRequest, ServerPortion, original
 
 from .dataset import Dataset
 from .generations import check_start, own_start
@@ -18,7 +18,8 @@ def check_servers(dataset: Dataset, request: SealRequest) -> None:
 
     Raises:
         ServerLost: it is for another start.
-        Conflict: the list lacks this server, has other rows of it, or is not that of the first seal.
+        Conflict: the list lacks this server, or the one whose copy it is, or has other rows of it, or is not that of
+            the first seal.
     """
     check_start(dataset.name, request.start)
     if request.servers is None:
@@ -26,9 +27,11 @@ def check_servers(dataset: Dataset, request: SealRequest) -> None:
     refused = f"dataset {dataset.name!r} cannot be sealed with this list of servers"
     if dataset.durable:
         raise Conflict(f"{refused}: it is durable, and is held by one server", dataset=dataset.name)
-    mine = next((each for each in request.servers if each.start == own_start()), None)
+    _, copied = original(dataset.name)
+    start = copied or own_start()
+    mine = next((each for each in request.servers if each.start == start), None)
     if mine is None:
-        why = f"this server, whose start is {own_start()}, is not in it"
+        why = f"{'this server' if copied is None else 'the server of this copy'}, whose start is {start}, is not in it"
         raise Conflict(f"{refused}: {why}", dataset=dataset.name, start=own_start())
     if dataset.servers not in ((), request.servers):
         raise Conflict(f"{refused}: it was sealed with another one", dataset=dataset.name)

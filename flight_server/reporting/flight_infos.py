@@ -1,8 +1,8 @@
 """FlightInfo and PollInfo of a dataset, as Arrow Flight defines them.
 
 A dataset that was sealed as spread over several servers (``datasets.spread``) has one endpoint for each of them, whose
-ticket names all partitions, or the one that is asked for, and the server's start. Of one partition the totals are not
-known: this server has those of its portion.
+ticket names all partitions, or the one that is asked for, and the server's start; its locations are all where the
+server's portion or a copy of it is. Of one partition the totals are not known: this server has those of its portion.
 
 The endpoints, up to 100,000, are appended to the serialized rest of the message (protobuf joins repeated fields), a
 slice at a time, so that the loop serves other streams meanwhile. 100,000 are 25 MB, so a caller that sends one reserves
@@ -36,6 +36,7 @@ from flight_server.protocol import (
     bulk_path,
     dump_json,
     ipc_framing,
+    original,
     wire,
 )
 
@@ -185,12 +186,12 @@ def _lease(dataset: Dataset) -> bytes:
 
 def _endpoint_of(locations: Locations, dataset: Dataset, server: ServerPortion, only: int | None) -> bytes:
     """The endpoint of what a server has of the dataset, or of ``only`` one partition."""
-    listed = None if only is None else (only,)
-    ticket = Ticket(dataset.name, generation=dataset.generation, partitions=listed or ALL, start=server.start)
-    path = bulk_path(dataset.name, None, dataset.generation, partitions=listed, start=server.start)
+    listed, (name, _) = None if only is None else (only,), original(dataset.name)
+    ticket = Ticket(name, generation=dataset.generation, partitions=listed or ALL, start=server.start)
+    path = bulk_path(name, None, dataset.generation, partitions=listed, start=server.start)
     # Its own addresses it knows better than the list.
-    mine = [*locations.reads, *filter(None, [locations.http])]
-    uris = mine if server.start == own_start() else server.locations
+    mine = [*locations.reads, *filter(None, [locations.http])] if server.start == own_start() else []
+    uris = [*mine, *(each for each in server.locations if each not in mine)]
     found = [uri + path if uri.startswith("http") else uri for uri in uris]
     return wire.field(
         3, wire.field(1, wire.field(1, ticket.encode())) + _lease(dataset) + b"".join(map(_location, found))
@@ -204,7 +205,8 @@ def _endpoint(locations: Locations, dataset: Dataset, index: int, common: bytes)
 
 
 def _descriptor(dataset: Dataset, only: int | None) -> flight.FlightDescriptor:
-    path = [dataset.name] if only is None else [dataset.name, str(only)]
+    name = original(dataset.name)[0] if _is_spread(dataset) else dataset.name
+    path = [name] if only is None else [name, str(only)]
     return flight.FlightDescriptor.for_path(*path)
 
 

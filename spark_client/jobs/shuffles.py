@@ -43,14 +43,15 @@ from spark_client.connection import AWAY, LeaseKeeper, RemoteServer, TimedOut
 from spark_client.executors import ExecutorServers, Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 from spark_client.merge import DatasetRef
-from spark_client.servers import ServerList
+from spark_client.servers import ServerList, ServerStart
 
 from .after_collection import AfterCollection
 from .persisting import Persisted
 from .progress import watch
 from .results import Results
 from .sealed import SealedDataset
-from .session_facts import is_on
+from .server_starts import STARTED_DDL, StartTask
+from .session_facts import cores, is_on
 from .sessions import Sessions
 from .task_reports import REPORT_DDL
 from .write_job import Target, WriteJob
@@ -91,6 +92,10 @@ class Shuffles:
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
         self._holders: dict[str, tuple[str, ...]] = {}
         """Of a dataset over several servers, those that have sealed it; all, while it is written."""
+        self._portions: dict[str, list[Sequence[str]]] = {}
+        """Of one that is sealed, the servers that have copies of each portion."""
+        self._gone: set[tuple[str, str]] = set()
+        """Datasets and servers that had copies of portions, and were warned of."""
         self._unsealed: set[str] = set()
         self._report_frames: dict[str, DataFrame] = {}
         self.sessions = Sessions()
@@ -153,10 +158,18 @@ class Shuffles:
         """At most these servers hold the dataset."""
         self._holders[dataset] = tuple(locations)
 
-    def sealed_on(self, dataset: str, locations: Sequence[str]) -> None:
-        """The dataset is sealed on these servers."""
-        self.written_on(dataset, locations)
+    def sealed_on(self, dataset: str, portions: Sequence[Sequence[str]]) -> None:
+        """The dataset is sealed: for each portion, on these servers."""
+        self.written_on(dataset, [*dict.fromkeys(location for copies in portions for location in copies)])
+        self._portions[dataset] = [*portions]
         self._unsealed.discard(dataset)
+
+    def start_servers(self, spark: SparkSession) -> None:
+        """Start and learn a server in each executor that Spark gives one of as many tasks as it has cores."""
+        assert self.executors is not None
+        task, tasks = StartTask(self.server, self.executors), cores(spark) or 2
+        rows = spark.range(0, tasks, 1, tasks).mapInArrow(Portable(ShownFromUsers(task.run)), STARTED_DDL)
+        self.servers.learn([ServerStart(*row) for row in rows.distinct().collect()])
 
     def write(self, targets: Sequence[Target]) -> list[SealedDataset]:
         """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped.
@@ -206,14 +219,23 @@ class Shuffles:
         return reports
 
     def drop(self, dataset: str) -> None:
-        """Drop a dataset of this driver. Twice is fine."""
+        """Drop a dataset of this driver; on one of several servers that cannot be reached it ends with its lease. Twice
+        is fine.
+        """
         generation = self._keeper.datasets().get(dataset)
         if generation is not None:
             self._keeper.remove(dataset)
             self._unsealed.discard(dataset)
             self._report_frames.pop(dataset, None)
+            self._portions.pop(dataset, None)
+            self._gone = {each for each in self._gone if each[0] != dataset}
             locations = self._holders.pop(dataset, (self.server.location,))
-            self.servers.each(lambda server: _drop(server, dataset, generation), locations)
+            if len(locations) == 1:
+                _drop(self.servers.at(locations[0]), dataset, generation)
+            else:
+                self.servers.each(
+                    lambda server: self.drop_at(server.location, dataset, generation), locations
+                )
 
     def drop_at(self, location: str, dataset: str, generation: str) -> None:
         """Drop a generation that one server holds; one that cannot be reached ends it with its lease."""
@@ -288,17 +310,9 @@ class Shuffles:
         self.servers.each(drop, dict.fromkeys(place for places in held.values() for place in places))
 
     def _is_there(self, sealed: SealedDataset) -> bool:
-        source = sealed.source
-        try:
-            whole = all(self._renewed(source.dataset, source.generation))
-        except NotFound:
-            whole = False
-        except (*AWAY, TimedOut):
-            if not self.servers.several:
-                raise
-            whole = False
+        whole = self.is_whole(sealed)
         if not whole:
-            self._forget(source.dataset)
+            self._forget(sealed.source.dataset)
         return whole
 
     def _forget(self, dataset: str) -> None:
@@ -306,11 +320,14 @@ class Shuffles:
         self.discard(dataset)
 
     def is_whole(self, sealed: SealedDataset) -> bool:
-        """Whether all servers that hold it still do."""
+        """Whether a server still has each of its portions. Raises FlightShuffleError: the only server is away."""
+        dataset = sealed.source.dataset
         try:
-            return all(self._renewed(sealed.source.dataset, sealed.source.generation))
-        except (NotFound, *AWAY, TimedOut):
+            held = self._renewed(dataset, sealed.source.generation)
+        except NotFound:
             return False
+        portions = self._portions.get(dataset) or [[each] for each in held]
+        return all(any(held.get(each) for each in copies) for copies in portions)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -318,26 +335,40 @@ class Shuffles:
 
     def _renew(self, dataset: str, generation: str) -> None:
         """Raises NotFound if no server has it, but for one that no task has written to yet."""
-        if not any(self._renewed(dataset, generation)) and dataset not in self._unsealed:
+        held = self._renewed(dataset, generation)
+        if dataset in self._unsealed:
+            return
+        if {*held.values()} <= {False}:
             raise NotFound(f"no server has dataset {dataset!r} any more", dataset=dataset)
+        for location in {
+            each for copies in self._portions.get(dataset, ()) if len(copies) > 1 for each in copies
+        }:
+            if not held.get(location) and (dataset, location) not in self._gone:
+                self._gone.add((dataset, location))
+                _log.warning(
+                    "%s does not answer for its copies of %s; the others are read", location, dataset
+                )
 
-    def _renewed(self, dataset: str, generation: str) -> list[bool]:
-        """Renew the lease at each server that holds the dataset; whether it does."""
+    def _renewed(self, dataset: str, generation: str) -> dict[str, bool | None]:
+        """Renew the lease at each server that holds the dataset; whether it does, and None of one of several that
+        cannot be reached.
+        """
         body, seconds = DatasetRequest(dataset, generation).encode(), self.lease_seconds / 6
         if self.servers.several:
             # One server that does not answer must not let the leases of the others end.
             seconds = max(1.0, seconds / max(1, len(self._keeper.datasets())))
 
-        def renew(server: RemoteServer) -> bool:
+        def renew(server: RemoteServer) -> bool | None:
             try:
                 server.action("renew", body, timeout_seconds=seconds, once=True)
-            except NotFound:
+            except (NotFound, *AWAY, TimedOut) as error:
                 if not self.servers.several:
                     raise  # with the server's own words
-                return False
+                return False if isinstance(error, NotFound) else None
             return True
 
-        return self.servers.each(renew, self._holders.get(dataset, (self.server.location,)))
+        locations = self._holders.get(dataset, (self.server.location,))
+        return dict(zip(locations, self.servers.each(renew, locations), strict=True))
 
 
 def _drop(server: RemoteServer, dataset: str, generation: str) -> None:

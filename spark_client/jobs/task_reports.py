@@ -22,9 +22,7 @@ from spark_client.steps import StageClock
 WRITING = "writing"
 """The name under which a task's time beside its stages is counted: placing, gathering and sending rows."""
 
-REPORT_DDL = (
-    "target int, producer int, attempt string, rows long, frames long, bytes long, work string, server string"
-)
+REPORT_DDL = "target int, producer int, attempt string, rows long, frames long, bytes long, work string, servers string"
 _REPORT = pa.schema(
     [
         ("target", pa.int32()),
@@ -34,7 +32,7 @@ _REPORT = pa.schema(
         ("frames", pa.int64()),
         ("bytes", pa.int64()),
         ("work", pa.string()),
-        ("server", pa.string()),
+        ("servers", pa.string()),
     ]
 )
 
@@ -71,7 +69,7 @@ class TaskWork:
 
 def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
     """The row, as a batch of ``REPORT_DDL``. ``target`` is the dataset's number in the job, ``answer`` the server's to
-    the commit, with the ``location`` of a server that the task has chosen.
+    the commit, with the ``servers`` that the task has chosen.
     """
     # Not by ``pa.array``: see ``array_over``.
     seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
@@ -85,32 +83,26 @@ def report(target: int, producer: int, attempt: str, answer: dict[str, Any], wor
     columns = [
         array_over(np.array([target], np.int32)),
         array_over(np.array([producer], np.int32)),
-        _text(attempt),
+        text_array(attempt),
         *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
-        _text(json.dumps(done)),
-        _text(
-            json.dumps([answer["location"], answer["start"], answer["locations"]])
-            if "start" in answer
-            else ""
-        ),
+        text_array(json.dumps(done)),
+        text_array(json.dumps(answer.get("servers", []))),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
 
-def _text(value: str) -> Any:
+def text_array(value: str) -> Any:
+    """One text."""
     data = value.encode()
     bounds = pa.py_buffer(np.array([0, len(data)], np.int32))
     return pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(data)])
 
 
-def server_of(row: Any) -> tuple[str, str, tuple[str, ...]] | None:
-    """The location, the start and all locations of the server that the task of a report has chosen; None where there
-    is one server.
+def servers_of(row: Any) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The location, the start and all locations of each server that the task of a report has chosen, the one that names
+    the portion first; none where there is one server.
     """
-    if not row["server"]:
-        return None
-    location, start, locations = json.loads(row["server"])
-    return location, start, tuple(locations)
+    return [(location, start, tuple(locations)) for location, start, locations in json.loads(row["servers"])]
 
 
 def accepted(reports: Iterable[Any]) -> dict[int, str]:

@@ -4,6 +4,11 @@ Guarantee: as ``shuffles`` says of :meth:`Shuffles.write`. With one server: crea
 tasks choose theirs (``WriteTask``), their puts create the datasets, and each server that an accepted attempt names
 is sealed with its own attempts and the list of all. When a server is lost the job runs again, at most twice, unless it
 reads from that server: then the caller must write what it reads first.
+
+Copies
+    A task of a dataset with two copies writes to two servers, of which the second one keeps a dataset under the name of
+    ``protocol.copy_name``. What one of both has lost changes nothing, neither of the dataset nor of one that is read.
+    Where a job finds fewer servers than copies, it writes as many as it can; a warning and the statistics say so.
 """
 
 from __future__ import annotations
@@ -12,14 +17,14 @@ import logging
 import re
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
     FlightShuffleError,
@@ -28,10 +33,11 @@ from flight_server.protocol import (
     ServerLost,
     ServerPortion,
     Unavailable,
+    copy_name,
 )
 from spark_client.connection import AWAY, RemoteServer, TimedOut
 from spark_client.executors import ExecutorServers, reason_of
-from spark_client.merge import DatasetRef
+from spark_client.merge import DatasetRef, Portion
 from spark_client.servers import (
     Create,
     DriverCall,
@@ -43,11 +49,12 @@ from spark_client.servers import (
     ServerList,
     ServerStart,
     SpreadWrite,
+    backups,
     server_lost,
 )
 
 from .sealed import SealedDataset
-from .task_reports import accepted, server_of, work_of
+from .task_reports import accepted, servers_of, work_of
 from .tasks import Sides, WriteTask
 
 _log = logging.getLogger(__name__)
@@ -90,7 +97,9 @@ class DatasetKeeper(Protocol):
 
     def written_on(self, dataset: str, locations: Sequence[str]) -> None: ...
 
-    def sealed_on(self, dataset: str, locations: Sequence[str]) -> None: ...
+    def sealed_on(self, dataset: str, portions: Sequence[Sequence[str]]) -> None: ...
+
+    def start_servers(self, spark: SparkSession) -> None: ...
 
     def drop_at(self, location: str, dataset: str, generation: str) -> None: ...
 
@@ -109,7 +118,8 @@ class WriteJob:
         self._targets = targets
         self._collect = collect
         # The partitions of one dataset on one server are numbered and ordered as if there were no other server.
-        self._spread = shuffles.servers.several and not (len(targets) == 1 and targets[0].alone)
+        alone = len(targets) == 1 and targets[0].alone and targets[0].task.copies == 1
+        self._spread = shuffles.servers.several and not alone
         self._executors = shuffles.executors if self._spread else None
         # To learn which server has a name may start it.
         self._server = shuffles.server if self._spread else shuffles.place(targets[0].task.dataset)
@@ -120,7 +130,7 @@ class WriteJob:
         self._starts: dict[str, str] = {}  # of the servers, when the job began
         self._all_away = False  # the servers that were to seal last
         self._reports: list[list[Any]] = []
-        self._answers: dict[str, list[dict[str, Any]]] = {}
+        self._answers: dict[str, dict[str, list[dict[str, Any]]]] = {}
         self._began = time.monotonic()
 
     def run(self) -> list[SealedDataset]:
@@ -180,11 +190,11 @@ class WriteJob:
         calls: list[DriverCall] = []
         for target, rows in zip(targets, self._reports, strict=True):
             dataset = target.task.dataset
-            self._answers[dataset] = []
+            self._answers[dataset] = {}
             for row in rows:
-                server = server_of(row)
-                start = ServerStart(self._server.location) if server is None else ServerStart(*server[:2])
-                report = Report(dataset, call.generations[dataset], row["producer"], row["attempt"], (start,))
+                starts = tuple(ServerStart(*each[:2]) for each in servers_of(row))
+                starts = starts or (ServerStart(self._server.location),)
+                report = Report(dataset, call.generations[dataset], row["producer"], row["attempt"], starts)
                 calls += self._write.reported(report)
         chosen = {
             target.task.dataset: accepted(rows) for target, rows in zip(targets, self._reports, strict=True)
@@ -192,8 +202,8 @@ class WriteJob:
         return [*calls, *self._write.job_ended(call, chosen)]
 
     def _begun(self, call: RunJob) -> tuple[str, ...]:
-        """The servers that tasks choose from; none if they start them. Raises ServerLost: the job reads from one that
-        is gone, for which tasks would wait.
+        """The servers that tasks choose from, or that are known of those that tasks start. Raises ServerLost: the job
+        reads from one that is gone, for which tasks would wait.
         """
         if self._write.losses:
             _log.warning("the job runs again: %s", self._write.losses[-1].message)
@@ -202,18 +212,28 @@ class WriteJob:
             servers.lost()
             if (lost := self._lost_source()) is not None:
                 raise lost
+            copies = max(target.task.copies for target in self._targets)
+            if len(servers.locations) < copies > 1:
+                self._start_servers()
         for dataset, generation in call.generations.items():
             self._shuffles.begin_spread(dataset, generation)
-        locations = () if self._executors is not None else servers.reachable()
+        locations = servers.locations if self._executors is not None else servers.reachable()
         self._starts = servers.starts
         return locations
+
+    def _start_servers(self) -> None:
+        try:
+            self._shuffles.start_servers(self._targets[0].writes[0][0].sparkSession)
+        except Exception as error:
+            if (reason := reason_of(error)) is not None:
+                raise InvalidRequest(reason) from error
+            raise
 
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
         lost = self._shuffles.servers.lost(self._starts) if self._spread else []
-        starts = {server.start for server in lost}
-        if any(server.start in starts for _, server in self._sources()) or self._lost_source() is not None:
+        if self._spread and self._lost_source() is not None:
             raise error
         if self._executors is not None and (said := _LOST.search(str(error))):
             raise Unavailable(
@@ -225,8 +245,8 @@ class WriteJob:
 
     def _learn(self, call: RunJob, reports: Sequence[Any]) -> None:
         """The servers that the tasks have started, and so hold what they wrote."""
-        named = [each for each in map(server_of, reports) if each is not None]
-        self._shuffles.servers.learn([*dict.fromkeys(ServerStart(*each[:2]) for each in named)])
+        named = dict.fromkeys(ServerStart(*each[:2]) for row in reports for each in servers_of(row))
+        self._shuffles.servers.learn([*named])
         for dataset in call.generations:
             self._shuffles.written_on(dataset, self._shuffles.servers.locations)
 
@@ -240,10 +260,11 @@ class WriteJob:
                     server=self._server,
                     generation=call.generations[task.dataset],
                     places=None if self._spread else self._places,
-                    servers=(self._shuffles.servers.owner(task.dataset),)
+                    servers=self._one(task.dataset, locations)
                     if target.alone and self._spread
                     else locations,
                     executors=None if target.alone else self._executors,
+                    alone=target.alone and self._spread,
                     lease_seconds=self._shuffles.lease_seconds,
                     target=number,
                     part=part,
@@ -254,8 +275,13 @@ class WriteJob:
         ]
         return replace(target, writes=writes)
 
-    def _sources(self) -> list[tuple[str, ServerStart]]:
-        """The datasets over several servers that the job reads, with each of their servers."""
+    def _one(self, dataset: str, locations: tuple[str, ...]) -> tuple[str, ...]:
+        """The server that holds the dataset alone, and those that may have copies."""
+        owner = self._shuffles.servers.owner(dataset)
+        return (owner, *backups(owner, locations))
+
+    def _sources(self) -> list[tuple[str, Portion]]:
+        """The portions of the datasets over several servers that the job reads."""
         sources: list[Any] = [task.source for target in self._targets for _, task in target.writes]
         refs = [
             ref
@@ -263,78 +289,103 @@ class WriteJob:
             for ref in ([source.left, source.right] if isinstance(source, Sides) else [source])
             if isinstance(ref, DatasetRef)
         ]
-        return [
-            (ref.dataset, ServerStart(portion.locations[0], portion.start))
-            for ref in refs
-            for portion in ref.portions
-            if portion.start is not None
-        ]
+        return [(ref.dataset, portion) for ref in refs for portion in ref.portions if portion.starts]
 
     def _lost_source(self) -> ServerLost | None:
-        """The error of a server that the job reads and that has ended, of those that tasks have started."""
-        for dataset, server in self._sources() if self._executors is not None else ():
-            if not self._shuffles.servers.knows(server.start):
-                return server_lost(server, dataset, self._write.run)
+        """The error of a portion that the job reads and whose servers did not answer when they were asked last."""
+        for dataset, portion in self._sources():
+            if not any(map(self._shuffles.servers.knows, portion.starts)):
+                return server_lost(
+                    ServerStart(portion.locations[0], portion.starts[0]), dataset, self._write.run
+                )
         return None
 
     # The seals.
 
     def _sealed(self, seals: Sequence[Seal]) -> Iterable[DriverCall]:
+        lists = {each: self._servers_of(each) for each in {seal.dataset for seal in seals} if self._spread}
+
+        def seal(call: Seal) -> dict[str, Any] | FlightShuffleError:
+            return self._seal(call, lists.get(call.dataset))
+
         if len(seals) == 1:
-            answers: list[dict[str, Any] | FlightShuffleError] = [self._seal(seals[0])]
+            answers = [seal(seals[0])]
         else:
             with ThreadPoolExecutor(min(_SEALS_AT_ONCE, len(seals)), "seal") as threads:
-                answers = list(threads.map(self._seal, seals))
+                answers = list(threads.map(seal, seals))
         self._all_away = all(isinstance(answer, (*AWAY, TimedOut)) for answer in answers)
+        if self._spread and any(isinstance(answer, (*AWAY, TimedOut, ServerLost)) for answer in answers):
+            self._shuffles.servers.lost()  # no task is to choose them
         calls: list[DriverCall] = []
-        for seal, answer in zip(seals, answers, strict=True):
+        for call, answer in zip(seals, answers, strict=True):
             if isinstance(answer, FlightShuffleError):
-                calls += self._write.refused(seal, answer)
+                calls += self._write.refused(call, answer)
                 continue
-            self._answers[seal.dataset].append(answer)
-            by = ServerStart(seal.server.location, answer["start"]) if self._spread else None
-            calls += self._write.sealed(seal, answer, by)
+            self._answers[call.dataset].setdefault(call.portion.start, []).append(answer)
+            by = ServerStart(call.server.location, answer["start"]) if self._spread else None
+            calls += self._write.sealed(call, answer, by)
         return calls
 
-    def _seal(self, seal: Seal) -> dict[str, Any] | FlightShuffleError:
-        request = SealRequest(seal.dataset, seal.generation, dict(seal.attempts))
-        if self._spread:
-            request = replace(request, start=seal.server.start, servers=self._servers_of(seal.dataset))
+    def _seal(
+        self, seal: Seal, servers: tuple[ServerPortion, ...] | None
+    ) -> dict[str, Any] | FlightShuffleError:
+        name = seal.dataset if seal.server == seal.portion else copy_name(seal.dataset, seal.portion.start)
+        request = SealRequest(name, seal.generation, dict(seal.attempts))
+        if servers is not None:
+            request = replace(request, start=seal.server.start, servers=servers)
         try:
             return self._shuffles.servers.at(seal.server.location).action("seal", request.encode())
         except FlightShuffleError as error:
             return error
 
     def _servers_of(self, dataset: str) -> tuple[ServerPortion, ...]:
-        """All servers that hold the dataset, with the sums of their accepted attempts."""
+        """All portions of the dataset, each with the locations of its copies and the sums of its accepted attempts."""
         (reports,) = (
             rows
             for each, rows in zip(self._targets, self._reports, strict=True)
             if each.task.dataset == dataset
         )
-        sums: dict[str, tuple[tuple[str, ...], int, int]] = {}
+        sums: dict[str, tuple[int, int]] = {}
+        where: dict[ServerStart, tuple[str, ...]] = {}
         for row in reports:
-            server = server_of(row)
-            assert server is not None
-            _, start, locations = server
-            _, rows, size_bytes = sums.get(start, ((), 0, 0))
-            sums[start] = locations, rows + row["rows"], size_bytes + row["bytes"]
-        return tuple(ServerPortion(start, *each) for start, each in sums.items())
+            servers = servers_of(row)
+            where.update((ServerStart(*each[:2]), each[2]) for each in servers)
+            rows, size_bytes = sums.get(servers[0][1], (0, 0))
+            sums[servers[0][1]] = rows + row["rows"], size_bytes + row["bytes"]
+        return tuple(
+            ServerPortion(
+                portion.name.start,
+                tuple(location for copy in portion.copies for location in where[copy]),
+                *sums[portion.name.start],
+            )
+            for portion in self._write.portions(dataset)
+        )
 
     def _found(self, target: Target, reports: list[Any]) -> SealedDataset:
         task, dataset = target.task, target.task.dataset
         generation, answers = self._write.generation(dataset), self._answers[dataset]
-        totals, server = self._write.totals(dataset), self._server
+        totals, server, lacking = self._write.totals(dataset), self._server, 0
+        held = Counter[str]()  # bytes, by location
         if self._spread:
-            locations = [each.name.location for each in self._write.portions(dataset)]
-            if locations and self._executors is not None:
-                server = self._shuffles.servers.at(locations[0])
+            portions = [[copy.location for copy in each.copies] for each in self._write.portions(dataset)]
+            if portions and self._executors is not None:
+                server = self._shuffles.servers.at(portions[0][0])
             source = DatasetRef.spread(server, dataset, generation, answers)
-            self._shuffles.sealed_on(dataset, locations)
-            held = {each.locations[0]: each.bytes for each in self._servers_of(dataset)}
+            self._shuffles.sealed_on(dataset, portions)
+            for copies, portion in zip(portions, self._servers_of(dataset), strict=True):
+                held.update(dict.fromkeys(copies, portion.bytes))
+            lacking = sum(len(each) < task.copies for each in portions)
+            if lacking:
+                _log.warning(
+                    "%s has %d copies of each row where its servers live: %d of %d portions have fewer",
+                    target.label,
+                    task.copies,
+                    lacking,
+                    len(portions),
+                )
         else:
-            source = DatasetRef.sealed(server, dataset, generation, answers[0])
-            held = {server.location: totals.size_bytes}
+            source = DatasetRef.sealed(server, dataset, generation, answers[""][0])
+            held[server.location] = totals.size_bytes
         return SealedDataset(
             source,
             task.declared.schema,
@@ -345,4 +396,5 @@ class WriteJob:
             time.monotonic() - self._began,
             tuple(error.message for error in self._write.losses),
             held,
+            lacking,
         )

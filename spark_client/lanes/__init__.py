@@ -1,5 +1,6 @@
 """How a partition is read and a put is sent, on either lane."""
 
+from .gone_locations import found_gone, is_gone
 from .lane import Batch, BatchBurst, BrokenStream, Closed
 from .partition_stream import PartitionStream, partition_streams
 from .portion_stream import PortionStream

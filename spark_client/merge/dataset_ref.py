@@ -14,7 +14,7 @@ Several servers
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -38,11 +38,13 @@ class Portion:
         filled: a bit for each partition, from the lowest of the first byte on, which is 0 if the portion has no rows
             of it; None if that is not known.
         start: that of the server, if the dataset is spread over several.
+        starts: those of all servers that have a copy, as far as they are known.
     """
 
     locations: tuple[str, ...]
     filled: bytes | None = None
     start: str | None = None
+    starts: tuple[str, ...] = ()
 
     @classmethod
     def sealed(cls, answer: dict[str, Any]) -> Self:
@@ -117,13 +119,22 @@ class DatasetRef:
 
     @classmethod
     def spread(
-        cls, server: RemoteServer, dataset: str, generation: str, answers: Iterable[dict[str, Any]]
+        cls,
+        server: RemoteServer,
+        dataset: str,
+        generation: str,
+        answers: Mapping[str, Sequence[dict[str, Any]]],
     ) -> Self:
-        """From the answers to the seals of all servers that hold it; ``server`` is any of them."""
+        """From the answers to the seals of all servers that have copies of a portion, by the start that it is named by;
+        ``server`` is any of them.
+        """
         portions = []
-        for portion in map(Portion.sealed, answers):
-            elsewhere = tuple(each for each in portion.locations if each != REUSE_CONNECTION)
-            portions.append(replace(portion, locations=elsewhere))
+        for start, found in answers.items():
+            copies = [*map(Portion.sealed, found)]
+            where = dict.fromkeys(each for copy in copies for each in copy.locations)
+            starts = tuple(copy.start or "" for copy in copies)
+            where.pop(REUSE_CONNECTION, None)
+            portions.append(Portion(tuple(where), copies[0].filled, start, starts))
         return cls(server, dataset, generation, tuple(portions))
 
     @property

@@ -30,6 +30,7 @@ def add_exchange(
     tasks: SupportsIndex | None = None,
     split: bool | None = None,
     name: str | None = None,
+    copies: SupportsIndex = 1,
 ) -> AnySteps:
     """See :meth:`.Pipeline.exchange`."""
     ranges = _given_ranges(steps, partitions, keys, boundaries, by)
@@ -65,6 +66,7 @@ def add_exchange(
         ranges=ranges,
         split=None if split is None else bool(split),
         name=name,
+        copies=_copies(steps, copies, where),
     )
     return _send(steps, exchange, order)
 
@@ -76,6 +78,18 @@ def _send(steps: AnySteps, exchange: Exchange, order: tuple[SortKey, ...]) -> An
         named = replace(declared, stage=f"sort by {', '.join(map(str, order))}")
         leg = leg.with_stage(SortStage(named, order), steps.leg.struct)
     return replace(steps, leg=leg)
+
+
+def _copies(steps: Steps, copies: SupportsIndex, where: str) -> int:
+    count = integer(copies)
+    if count not in (1, 2):
+        raise InvalidRequest(f"{where}: copies is 1 or 2, on how many servers each row is, not {copies!r}")
+    if count > 1 and not steps.shuffles.servers.several:
+        raise InvalidRequest(
+            f"{where}: copies={count} needs two servers, and this client has one: give it several, as in "
+            "ShuffleClient('grpc://a:8815,grpc://b:8815'), or servers in executors, ShuffleClient.in_executors(spark)"
+        )
+    return count
 
 
 def _given_ranges(steps: Steps, partitions: Any, keys: Any, boundaries: Any, by: Any) -> ByRange | None:

@@ -299,6 +299,7 @@ def _write_of(
         given.shares,
         given.limits,
         exchange.budget_bytes,
+        copies=exchange.copies,
     )
     return rows, task
 

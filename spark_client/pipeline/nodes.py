@@ -72,8 +72,9 @@ class Exchange:
 
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
-    keys. ``ordered``: its reader wants the rows in the order of Spark's partitions, which one server keeps. ``serial``
-    is greater than those of the exchanges that it needs, which were made before.
+    keys. ``ordered``: its reader wants the rows in the order of Spark's partitions, which one server keeps. ``copies``
+    is on how many servers each row is. ``serial`` is greater than those of the exchanges that it needs, which were made
+    before.
     """
 
     leg: Leg
@@ -88,6 +89,7 @@ class Exchange:
     name: str | None = None
     twin: Exchange | None = None
     ordered: bool = False
+    copies: int = 1
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
     def read(self, is_persisted: Callable[[Exchange], bool]) -> Leg:
@@ -106,7 +108,8 @@ class Exchange:
         return may and all(stage.divisible for stage in stages)
 
     def __str__(self) -> str:
-        name = "" if self.name is None else f", name={self.name!r}"
+        name = "" if self.copies == 1 else f", copies={self.copies}"
+        name += "" if self.name is None else f", name={self.name!r}"
         if self.label:
             return self.label
         if self.ranges is not None:

@@ -10,10 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import (
-    WRITE_BUDGET_BYTES,
-    Shuffles,
-)
+from spark_client.jobs import WRITE_BUDGET_BYTES, Shuffles
 from spark_client.scan import Scan
 
 from .aggregate_requests import Aggregations
@@ -258,6 +255,7 @@ class Pipeline(Steps):
         tasks: SupportsIndex | None = None,
         split: bool | None = None,
         name: str | None = None,
+        copies: SupportsIndex = 1,
     ) -> Self:
         """Send rows to ``partitions`` partitions by the hash of ``keys``, round robin without keys, or by range.
 
@@ -288,9 +286,12 @@ class Pipeline(Steps):
             name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description
                 in Spark (``jobs.shuffles``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
                 and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
+            copies: 2: each task writes to two of several servers, so that the loss of one costs nothing that is there
+                already; it takes twice the writing, memory and network (``jobs.write_job``).
 
         Raises:
-            InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks`` or ``name`` out of range; a key that is no
+            InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks``, ``name`` or ``copies`` out of range; two copies
+                where the client has one server; a key that is no
                 column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or a
                 variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
         """
@@ -305,6 +306,7 @@ class Pipeline(Steps):
             tasks=tasks,
             split=split,
             name=name,
+            copies=copies,
         )
 
     def sample_boundaries(

@@ -29,4 +29,19 @@ def place(
     among = own if own and not tries else range(len(locations))
     # Not ``hash``: Python salts it in each process.
     first = among[(zlib.crc32(dataset.encode()) + producer + tries) % len(among)]
-    return tuple(locations[(first + copy) % len(locations)] for copy in range(min(copies, len(locations))))
+    chosen = locations[first]
+    return (chosen, *backups(chosen, locations)[: copies - 1])
+
+
+def backups(location: str, locations: Sequence[str]) -> tuple[str, ...]:
+    """The servers but one, in the order in which they get copies of what that one gets: those of other hosts first,
+    from another one on for each server, so that all get about as much. It need not be among ``locations``.
+    """
+    others = [each for each in locations if each != location]
+    host = urlsplit(location).hostname
+    far = [each for each in others if urlsplit(each).hostname != host]
+    near = [each for each in others if urlsplit(each).hostname == host]
+    at = locations.index(location) if location in locations else zlib.crc32(location.encode())
+    return tuple(
+        each for some in (far, near) if some for each in (*some[at % len(some) :], *some[: at % len(some)])
+    )

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from flight_server.protocol import copy_name
+
 from .durable import action
 from .server_process import ServerProcess
 
@@ -51,20 +53,26 @@ def put(location: str, command: dict[str, Any], parts: Sequence[tuple[int, list[
 
 
 def spread(
-    name: str, servers: Sequence[ServerProcess], generation: str | None = None
+    name: str, servers: Sequence[ServerProcess], generation: str | None = None, *, copied: bool = False
 ) -> list[dict[str, Any]]:
-    """Write and seal it; the list of servers that each of them was given."""
+    """Write and seal it, ``copied`` on the next server each, too; the list of servers that each of them was given."""
     generation = generation or secrets.token_hex(8)
-    listed = []
+    listed, seals = [], []
     for number, server in enumerate(servers):
         parts = [(partition, rows_of(number, partition)) for partition in range(PARTITIONS)]
-        command = command_of(name, generation, number)
-        answer = put(server.location, command, [part for part in parts if part[1]])
+        parts = [part for part in parts if part[1]]
+        answer = put(server.location, command_of(name, generation, number), parts)
         listed.append({key: answer[key] for key in ("start", "locations", "rows", "bytes")})
-    for number, server in enumerate(servers):
+        seals.append((server, name, number, answer["start"]))
+        if copied:
+            backup, copy = servers[(number + 1) % len(servers)], copy_name(name, answer["start"])
+            answer = put(backup.location, command_of(copy, generation, number), parts)
+            listed[-1]["locations"] += answer["locations"]
+            seals.append((backup, copy, number, answer["start"]))
+    for server, dataset, number, start in seals:
         with flight.connect(server.location) as client:
-            seal = {"dataset": name, "generation": generation, "attempts": {str(number): "1"}}
-            action(client, "seal", **seal, start=listed[number]["start"], servers=listed)
+            seal = {"dataset": dataset, "generation": generation, "attempts": {str(number): "1"}}
+            action(client, "seal", **seal, start=start, servers=listed)
     return listed
 
 

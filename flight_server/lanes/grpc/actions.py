@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.concurrency import dumped, in_steps
-from flight_server.datasets import meant, own_start
+from flight_server.datasets import held, meant, own_start
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -112,15 +112,27 @@ class Actions:
     async def _drop(self, body: bytes) -> bytes:
         request = DatasetRequest.parse(body, "drop", needed=True)
         assert request.dataset is not None
-        dataset = await self._catalogue.remove(request.dataset, request.generation, staged=request.staged)
-        return dump_json({"dropped": dataset.name, "generation": dataset.generation})
+        generation = request.generation
+        if request.staged:
+            generation = (await self._catalogue.remove(request.dataset, generation, staged=True)).generation
+        else:
+            generation = await self._remove(request.dataset, generation)
+        return dump_json({"dropped": request.dataset, "generation": generation})
+
+    async def _remove(self, name: str, generation: str | None) -> str:
+        """Drop all that this server has of the dataset; the generation. Raises as :meth:`Catalogue.remove`."""
+        first, *copies = held(self._catalogue, name, generation)
+        for copy in copies:
+            self._catalogue.drop(copy.name, copy.generation)
+        return (await self._catalogue.remove(first.name, generation)).generation
 
     async def _renew(self, body: bytes) -> bytes:
         request = DatasetRequest.parse(body, "renew", needed=True)
         assert request.dataset is not None
-        dataset = self._catalogue.find(request.dataset, request.generation)
-        dataset.touch()
-        return dump_json({"dataset": dataset.name, "lease_left_seconds": dataset.lease_left_seconds})
+        mine = held(self._catalogue, request.dataset, request.generation)
+        for dataset in mine:
+            dataset.touch()
+        return dump_json({"dataset": request.dataset, "lease_left_seconds": mine[0].lease_left_seconds})
 
     async def _acknowledge(self, body: bytes) -> bytes:
         request = AcknowledgeRequest.parse(body)
@@ -189,7 +201,7 @@ class Actions:
             wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
         )
         name, _ = meant(self._catalogue, ticket)
-        await self._catalogue.remove(name, ticket.generation)
+        await self._remove(name, ticket.generation)
         return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
 
     async def _renew_flight_endpoint(self, body: bytes) -> bytes:

@@ -29,7 +29,7 @@ import structlog
 
 from flight_server.access import authorize, check
 from flight_server.concurrency import Running
-from flight_server.datasets import Dataset
+from flight_server.datasets import Dataset, held
 from flight_server.protocol import (
     ACTIONS,
     ERROR_TRAILER,
@@ -42,6 +42,7 @@ from flight_server.protocol import (
     Unauthenticated,
     Unsupported,
     ipc_framing,
+    original,
     wire,
 )
 from flight_server.reporting import Locations, filling, flight_info, info_bytes, next_look, poll_info
@@ -217,7 +218,9 @@ class FlightService:
             ) from None
         for dataset in self._catalogue.listed(prefix):
             try:
-                await self._send_info(flight_info, dataset, None, context)
+                # One FlightInfo is for all that this server has of a dataset.
+                if held(self._catalogue, original(dataset.name)[0], dataset.generation)[0] is dataset:
+                    await self._send_info(flight_info, dataset, None, context)
             except (OutOfBudget, ReaderTooSlow):
                 raise
             except FlightShuffleError:
@@ -272,7 +275,7 @@ class FlightService:
         """The dataset that a descriptor names, of the named generation, if any, and the named partition, if any. Raises
         NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
         """
-        dataset = self._catalogue.find(named.dataset, named.generation)
+        dataset = held(self._catalogue, named.dataset, named.generation)[0]
         if named.partition is not None:
             dataset.partition(named.partition)
         return dataset, named.partition

@@ -84,7 +84,7 @@ def test_tasks_that_do_not_reach_a_server_which_the_driver_reaches_are_told_of_p
 
 def test_a_driver_that_reaches_no_server_is_told_of_ports() -> None:
     with pytest.raises(Unavailable, match="the driver reaches none of the servers that tasks have started"):
-        run(lambda _: [{**ROW, "server": json.dumps([A, "start", [A]])}])
+        run(lambda _: [{**ROW, "servers": json.dumps([[A, "start", [A]]])}])
 
 
 def test_what_keeps_a_server_from_starting_is_the_error() -> None:
