@@ -51,9 +51,9 @@ def put(location: str, command: dict[str, Any], parts: Sequence[tuple[int, list[
 
 
 def spread(
-    name: str, servers: Sequence[ServerProcess], generation: str | None = None
+    name: str, servers: Sequence[ServerProcess], generation: str | None = None, **seals: Any
 ) -> list[dict[str, Any]]:
-    """Write and seal it; the list of servers that each of them was given."""
+    """Write and seal it, each server with these ``seals``, too; the list of servers that each of them was given."""
     generation = generation or secrets.token_hex(8)
     listed = []
     for number, server in enumerate(servers):
@@ -64,7 +64,7 @@ def spread(
     for number, server in enumerate(servers):
         with flight.connect(server.location) as client:
             seal = {"dataset": name, "generation": generation, "attempts": {str(number): "1"}}
-            action(client, "seal", **seal, start=listed[number]["start"], servers=listed)
+            action(client, "seal", **seal, start=listed[number]["start"], servers=listed, **seals)
     return listed
 
 

@@ -38,7 +38,7 @@ from flight_server.protocol import (
     wire,
 )
 from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
-from flight_server.transfer import plan
+from flight_server.transfer import Offloads, plan
 
 
 class Actions:
@@ -48,6 +48,7 @@ class Actions:
         self,
         observed: reports.Observed,
         locations: Locations,
+        offloads: Offloads,
         *,
         drain_requested: asyncio.Event,
         drain_grace_seconds: float,
@@ -56,6 +57,7 @@ class Actions:
         self._kinds = observed.kinds
         self._observed = observed
         self._lanes = locations
+        self._offloads = offloads
         self._drain_requested = drain_requested
         self._drain_grace_seconds = drain_grace_seconds
 
@@ -96,15 +98,20 @@ class Actions:
 
     async def _seal(self, body: bytes) -> bytes:
         request = await in_steps(SealRequest.parsing(body))
+        stored: list[str] = []
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
         if sealed is None:
             dataset = self._catalogue.find(request.dataset, request.generation)
+            if request.offload is not None:
+                self._offloads.check(dataset, request.offload)  # before anything is sealed
             sealed = await self._kinds[dataset.kind].seal(dataset, request)
+            if request.offload is not None:
+                stored.append(await self._offloads.write(dataset, request.offload))
         return await dumped(
             {
                 "dataset": request.dataset,
                 **sealed.to_json(),
-                "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http])],
+                "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http]), *stored],
                 **({} if request.servers is None else {"start": own_start()}),
             }
         )
@@ -113,6 +120,7 @@ class Actions:
         request = DatasetRequest.parse(body, "drop", needed=True)
         assert request.dataset is not None
         dataset = await self._catalogue.remove(request.dataset, request.generation, staged=request.staged)
+        await self._offloads.forget(dataset)
         return dump_json({"dropped": dataset.name, "generation": dataset.generation})
 
     async def _renew(self, body: bytes) -> bytes:
@@ -189,7 +197,7 @@ class Actions:
             wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
         )
         name, _ = meant(self._catalogue, ticket)
-        await self._catalogue.remove(name, ticket.generation)
+        await self._offloads.forget(await self._catalogue.remove(name, ticket.generation))
         return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
 
     async def _renew_flight_endpoint(self, body: bytes) -> bytes:
