@@ -52,6 +52,7 @@ from .results import Results
 from .sealed import SealedDataset
 from .session_facts import is_on
 from .sessions import Sessions
+from .stored_datasets import is_stored, remove_stored
 from .task_reports import REPORT_DDL
 from .write_job import Target, WriteJob
 
@@ -92,6 +93,8 @@ class Shuffles:
         self._holders: dict[str, tuple[str, ...]] = {}
         """Of a dataset over several servers, those that have sealed it; all, while it is written."""
         self._unsealed: set[str] = set()
+        self._offloads: dict[str, str] = {}
+        """The prefixes of those whose servers keep objects, too."""
         self._report_frames: dict[str, DataFrame] = {}
         self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
@@ -136,9 +139,9 @@ class Shuffles:
         answer = server.action("seal", SealRequest(dataset, generation, attempts).encode())
         return DatasetRef.sealed(server, dataset, generation, answer), answer
 
-    def begin_spread(self, dataset: str, generation: str) -> None:
+    def begin_spread(self, dataset: str, generation: str, offload: str | None = None) -> None:
         """A dataset over several servers is written under this generation from now on, which the puts create; the one
-        of an earlier run is dropped.
+        of an earlier run is dropped. ``offload``: the prefix below which the seal keeps it, too.
 
         Raises:
             InvalidRequest: the client is closed.
@@ -147,6 +150,8 @@ class Shuffles:
         self.discard(dataset)
         self._holders[dataset] = self.servers.locations
         self._unsealed.add(dataset)
+        if offload is not None:
+            self._offloads[dataset] = offload
         self._keeper.add(dataset, generation)
 
     def written_on(self, dataset: str, locations: Sequence[str]) -> None:
@@ -213,7 +218,12 @@ class Shuffles:
             self._unsealed.discard(dataset)
             self._report_frames.pop(dataset, None)
             locations = self._holders.pop(dataset, (self.server.location,))
-            self.servers.each(lambda server: _drop(server, dataset, generation), locations)
+            prefix = self._offloads.pop(dataset, None)
+            # With its object goes all that a server has left that is gone.
+            with contextlib.suppress(*(() if prefix is None else (*AWAY, TimedOut))):
+                self.servers.each(lambda server: _drop(server, dataset, generation), locations)
+            if prefix is not None:
+                remove_stored(prefix, dataset, generation)
 
     def drop_at(self, location: str, dataset: str, generation: str) -> None:
         """Drop a generation that one server holds; one that cannot be reached ends it with its lease."""
@@ -267,14 +277,13 @@ class Shuffles:
 
     def _is_there(self, sealed: SealedDataset) -> bool:
         source = sealed.source
-        try:
-            whole = all(self._renewed(source.dataset, source.generation))
-        except NotFound:
-            whole = False
-        except (*AWAY, TimedOut):
-            if not self.servers.several:
-                raise
-            whole = False
+        if self.servers.several or source.dataset in self._offloads:
+            whole = self.is_whole(sealed)
+        else:
+            try:
+                whole = all(self._renewed(source.dataset, source.generation))
+            except NotFound:
+                whole = False
         if not whole:
             self._forget(source.dataset)
         return whole
@@ -284,19 +293,21 @@ class Shuffles:
         self.discard(dataset)
 
     def is_whole(self, sealed: SealedDataset) -> bool:
-        """Whether all servers that hold it still do."""
+        """Whether all servers that hold it still do, or all that they held is in objects."""
         try:
-            return all(self._renewed(sealed.source.dataset, sealed.source.generation))
+            whole = all(self._renewed(sealed.source.dataset, sealed.source.generation))
         except (NotFound, *AWAY, TimedOut):
-            return False
+            whole = False
+        return whole or is_stored(sealed.source)
 
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")
 
     def _renew(self, dataset: str, generation: str) -> None:
-        """Raises NotFound if no server has it, but for one that no task has written to yet."""
-        if not any(self._renewed(dataset, generation)) and dataset not in self._unsealed:
+        """Raises NotFound if no server has it, but for one that no task has written to yet, or that is in objects."""
+        lives = dataset in self._unsealed or dataset in self._offloads
+        if not any(self._renewed(dataset, generation)) and not lives:
             raise NotFound(f"no server has dataset {dataset!r} any more", dataset=dataset)
 
     def _renewed(self, dataset: str, generation: str) -> list[bool]:
@@ -310,7 +321,7 @@ class Shuffles:
             try:
                 server.action("renew", body, timeout_seconds=seconds, once=True)
             except NotFound:
-                if not self.servers.several:
+                if not self.servers.several and dataset not in self._offloads:
                     raise  # with the server's own words
                 return False
             return True

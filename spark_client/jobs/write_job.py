@@ -60,13 +60,15 @@ _LOST = re.compile("has lost the server[^\\n]*")
 class Target:
     """A dataset that a job writes: ``writes`` are DataFrames, each with the task over each of its partitions, in which
     the generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
-    server holds it, which its name chooses.
+    server holds it, which its name chooses. ``offload``: the prefix below which the servers keep it, too, as for a
+    dataset over several servers, which one alone can hold.
     """
 
     writes: Sequence[tuple[DataFrame, WriteTask]]
     label: str
     name: str | None = None
     alone: bool = False
+    offload: str | None = None
 
     @property
     def task(self) -> WriteTask:
@@ -86,7 +88,7 @@ class DatasetKeeper(Protocol):
 
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]: ...
 
-    def begin_spread(self, dataset: str, generation: str) -> None: ...
+    def begin_spread(self, dataset: str, generation: str, offload: str | None = None) -> None: ...
 
     def written_on(self, dataset: str, locations: Sequence[str]) -> None: ...
 
@@ -110,6 +112,8 @@ class WriteJob:
         self._collect = collect
         # The partitions of one dataset on one server are numbered and ordered as if there were no other server.
         self._spread = shuffles.servers.several and not (len(targets) == 1 and targets[0].alone)
+        self._offloads = {target.task.dataset: target.offload for target in targets}
+        self._spread = self._spread or any(self._offloads.values())
         self._executors = shuffles.executors if self._spread else None
         # To learn which server has a name may start it.
         self._server = shuffles.server if self._spread else shuffles.place(targets[0].task.dataset)
@@ -202,7 +206,7 @@ class WriteJob:
             if (lost := self._lost_source()) is not None:
                 raise lost
         for dataset, generation in call.generations.items():
-            self._shuffles.begin_spread(dataset, generation)
+            self._shuffles.begin_spread(dataset, generation, self._offloads[dataset])
         if self._executors is not None:
             return ()
         return servers.reachable()
@@ -210,7 +214,7 @@ class WriteJob:
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
-        lost = self._shuffles.servers.lost() if self._spread else []
+        lost = self._shuffles.servers.lost() if self._spread and self._shuffles.servers.several else []
         starts = {server.start for server in lost}
         if any(server.start in starts for _, server in self._sources()) or self._lost_source() is not None:
             raise error
@@ -254,7 +258,7 @@ class WriteJob:
         return replace(target, writes=writes)
 
     def _sources(self) -> list[tuple[str, ServerStart]]:
-        """The datasets over several servers that the job reads, with each of their servers."""
+        """The datasets over several servers that the job reads, with each of their servers that they need."""
         sources: list[Any] = [task.source for target in self._targets for _, task in target.writes]
         refs = [
             ref
@@ -266,7 +270,7 @@ class WriteJob:
             (ref.dataset, ServerStart(portion.locations[0], portion.start))
             for ref in refs
             for portion in ref.portions
-            if portion.start is not None
+            if portion.start is not None and portion.stored is None
         ]
 
     def _lost_source(self) -> ServerLost | None:
@@ -296,11 +300,14 @@ class WriteJob:
         return calls
 
     def _seal(self, seal: Seal) -> dict[str, Any] | FlightShuffleError:
-        request = SealRequest(seal.dataset, seal.generation, dict(seal.attempts))
+        offload, server = self._offloads[seal.dataset], self._shuffles.servers.at(seal.server.location)
+        request = SealRequest(seal.dataset, seal.generation, dict(seal.attempts), offload=offload)
         if self._spread:
             request = replace(request, start=seal.server.start, servers=self._servers_of(seal.dataset))
+        # The answer comes when the object is written; the server has a deadline for each part of it.
+        seconds = None if offload is None else server.timeouts.stream_seconds
         try:
-            return self._shuffles.servers.at(seal.server.location).action("seal", request.encode())
+            return server.action("seal", request.encode(), seconds)
         except FlightShuffleError as error:
             return error
 

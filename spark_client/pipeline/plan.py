@@ -258,6 +258,7 @@ class Pipeline(Steps):
         tasks: SupportsIndex | None = None,
         split: bool | None = None,
         name: str | None = None,
+        offload: Any = None,
     ) -> Self:
         """Send rows to ``partitions`` partitions by the hash of ``keys``, round robin without keys, or by range.
 
@@ -288,11 +289,15 @@ class Pipeline(Steps):
             name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description
                 in Spark (``jobs.shuffles``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
                 and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
+            offload: ``"s3://bucket/path"``, or the absolute path of a directory that all hosts share: the servers keep
+                the sealed rows there, too, so that they are read when a server is gone. They must be allowed to
+                (``--offload-to``).
 
         Raises:
-            InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks`` or ``name`` out of range; a key that is no
-                column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or a
-                variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
+            InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks`` or ``name`` out of range; an ``offload`` that
+                is no address; a key that is no column, has a type without a hash, or without an order in ``sort`` or
+                ``by``, a collation, or a variant; boundaries that do not ascend or are no values of ``by``, or stand
+                beside keys.
         """
         return add_exchange(
             self,
@@ -305,6 +310,7 @@ class Pipeline(Steps):
             tasks=tasks,
             split=split,
             name=name,
+            offload=offload,
         )
 
     def sample_boundaries(
