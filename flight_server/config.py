@@ -27,7 +27,7 @@ from pydantic_settings import (
 from flight_server.access import FlightLocation
 from flight_server.host import default_bases, machine
 from flight_server.memory import MIN_MEMORY_LIMIT_BYTES
-from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
+from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT, InvalidRequest, check_prefix
 
 DEFAULT_MEMORY_SHARE = 0.5
 
@@ -69,6 +69,13 @@ def _token(value: object) -> object:
     return value
 
 
+def _prefix(value: object) -> object:
+    try:
+        return check_prefix(value, "it")
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+
+
 def _location(value: object) -> object:
     return FlightLocation.parse(value) if isinstance(value, str) else value
 
@@ -77,6 +84,7 @@ Size = Annotated[ByteSize, BeforeValidator(_size)]
 NamedPath = Annotated[Path, BeforeValidator(_not_empty)]
 Token = Annotated[str, BeforeValidator(_token)]
 HostName = Annotated[str, BeforeValidator(_host_name)]
+Prefix = Annotated[str, BeforeValidator(_prefix)]
 AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_location)]
 
 
@@ -273,6 +281,13 @@ class Settings(BaseSettings):
         description="after a source could not be read, its readers get that error for so long before one tries "
         "again. Too low: many readers ask a dead store again and again. Too high: readers get the error after "
         "the store is back",
+    )
+
+    offload_to: list[Prefix] = Field(
+        default_factory=list,
+        description="directory, or address such as s3://bucket/path, below which drivers may let this server keep "
+        "sealed exchanges, from where they are read when it is gone; it writes nowhere else. A directory must be "
+        "there, and be the same one on all hosts. Credentials are the process's own; may be given several times",
     )
 
     token: Token | None = Field(

@@ -24,7 +24,7 @@ from flight_server.protocol import Kind
 from flight_server.reporting import Fellows, Locations, Observed
 from flight_server.storage import Disk
 from flight_server.tiering import Admission, Durability, Spiller
-from flight_server.transfer import AnswerRoom, Delivery, Eviction, PutReceiver, Reads
+from flight_server.transfer import AnswerRoom, Delivery, Eviction, Offloads, PutReceiver, Reads
 
 if TYPE_CHECKING:
     from flight_server.kinds.source.creation import Sources
@@ -95,6 +95,20 @@ class Node:
             schema_seconds=settings.schema_seconds,
             resume_seconds=settings.resume_seconds,
         )
+        unseen = Counters()  # its reads are none of clients
+        self.offloads = Offloads(
+            settings.offload_to,
+            Reads(
+                self.catalogue,
+                self.waits,
+                Delivery(self.waits, unseen, stall_seconds=settings.stall_seconds),
+                unseen,
+                schema_seconds=settings.schema_seconds,
+                resume_seconds=settings.resume_seconds,
+            ),
+            self.catalogue.disk,
+            deadline_seconds=settings.budget_deadline_seconds,
+        )
         self.changelogs = Store(
             self.catalogue,
             self.background,
@@ -146,6 +160,7 @@ class Node:
         self.actions = Actions(
             self.observed,
             self.locations,
+            self.offloads,
             drain_requested=self.drain_requested,
             drain_grace_seconds=settings.drain_grace_seconds,
         )

@@ -20,6 +20,7 @@ _METAVARS = (
     ("ByteSize", "SIZE"),
     ("float", "SECONDS"),
     ("_host_name", "NAME"),
+    ("_prefix", "PREFIX"),
 )
 _PARSED = (bool, int, float)  # by typer; the model parses all other types from text
 

@@ -204,6 +204,7 @@ class Server:
             _log.info("recovered", **asdict(recovered))
 
     def _close_kinds(self) -> None:
+        self.node.offloads.close()
         for kind in self.node.kinds.values():
             kind.close()
 
@@ -298,6 +299,8 @@ class Server:
         async for dataset in in_slices(self.catalogue.expire(), LEASES_AT_ONCE):
             if dataset is not None:
                 _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
+                if dataset.stored is not None:
+                    _ = self.node.background.start(self.node.offloads.forget(dataset), "offload")
                 del dataset
 
     async def _sweep_host(self) -> None:

@@ -238,7 +238,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
                 ``spark.executor.memoryOverhead``, at least 256 MiB. More waits on disk.
             scratch_dirs: where executors' servers keep that, instead of Spark's local directories; the first is used.
             driver: options of the server on the driver's host, as for :meth:`embedded`.
-            server_options: further ones of the executors' servers.
+            server_options: further ones of the executors' servers; ``offload_to`` is also for the driver's.
 
         Raises:
             InvalidRequest: the session does not say where its driver is. A job that the executors cannot run servers
@@ -246,11 +246,14 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         """
         if memory_limit is not None:
             server_options["memory_limit"] = memory_limit
+        driver = driver or {}
         if copies is not None and copies.dirs is not None:
-            driver = {"host_file_dirs": copies.dirs, **(driver or {})}
+            driver = {"host_file_dirs": copies.dirs, **driver}
+        if "offload_to" in server_options:
+            driver = {"offload_to": server_options["offload_to"], **driver}
         calls = {"timeouts": timeouts, "reading": reading, "writing": writing}
         servers, executors = cluster_servers.servers_in_executors(
-            spark, calls, server_options, tuple(scratch_dirs), driver or {}
+            spark, calls, server_options, tuple(scratch_dirs), driver
         )
         client = cls.__new__(cls)
         client._begin(servers, lease_seconds, copies, executors)

@@ -352,8 +352,6 @@ class Catalogue:
             NotFound: it is to be ``staged``, and is not.
             Unavailable: the disk refuses to delete the manifest now; the server keeps trying.
         """
-        if generation is not None:
-            self.dropped_runs.add(name, generation)
         dataset = self.find(name, generation)
         if dataset.files is None and self.staged.mode_of(dataset) is None and not staged:
             return self.drop(name, generation)

@@ -30,7 +30,7 @@ from flight_server.protocol import (
     Retention,
     ServerPortion,
 )
-from flight_server.storage import DurableFiles, SegmentWriter
+from flight_server.storage import DurableFiles, SegmentWriter, StoredObject
 
 from .attachment import attachment_of
 from .attempts import Attempt, Attempts
@@ -84,6 +84,7 @@ class Dataset(Lifetime):
         self._partitions: dict[int, Partition] = {}
         self.moving = False  # see sealing
         self.servers: tuple[ServerPortion, ...] = ()  # see spread
+        self.stored: StoredObject | None = None  # see transfer.offloading
         self._dropped_why = "dropped"
 
     def __del__(self) -> None:

@@ -20,6 +20,7 @@ from flight_server.protocol import (
     PutCreate,
     SealRequest,
     check_generation,
+    original,
     parse_partition,
 )
 from flight_server.tiering import Durability
@@ -58,14 +59,13 @@ class ShuffleKind(DatasetKind):
 
     def _created(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
         held = self.catalogue.get(request.dataset)
-        if request.generation is not None and self.catalogue.dropped_runs.has(
-            request.dataset, request.generation
-        ):
+        (name, _), generation = original(request.dataset), request.generation
+        if generation is not None and self.catalogue.dropped_runs.has(name, generation):
             raise Conflict(
-                f"dataset {request.dataset!r}: the driver has dropped generation {request.generation}, which this put "
+                f"dataset {request.dataset!r}: the driver has dropped generation {generation}, which this put "
                 "is for: its job has ended",
                 dataset=request.dataset,
-                generation=request.generation,
+                generation=generation,
             )
         if request.generation is not None and held is not None:
             if is_earlier_run(held.generation, request.generation):

@@ -91,6 +91,19 @@ from .requests import (
 from .server_portions import MAX_SERVERS, ServerPortion
 from .shown_addresses import shown
 from .state_tables import transitions
+from .stored_objects import (
+    ObjectIndex,
+    Piece,
+    StoredPartition,
+    below,
+    check_prefix,
+    folder_of,
+    index_of,
+    is_below,
+    is_local,
+    is_object,
+    object_of,
+)
 from .stream_requests import (
     ALL,
     MAX_PARTITIONS,

@@ -14,6 +14,7 @@ from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .keep_rules import KeepRule
 from .server_portions import ServerPortion, server_portions
+from .stored_objects import check_prefix
 from .stream_requests import (
     MAX_COUNT,
     MAX_LEASE_SECONDS,
@@ -149,6 +150,7 @@ class SealRequest(Body, what="seal"):
 
     Of a dataset that is spread over several servers, the attempts are those of this one, ``start`` is its, and
     ``servers`` are all that hold a portion; each then answers FlightInfo for the whole (``datasets.spread``).
+    ``offload`` is the prefix below which the server keeps what it holds as an object, too (``stored_objects``).
     """
 
     dataset: Name
@@ -159,6 +161,7 @@ class SealRequest(Body, what="seal"):
     partition_bytes: Annotated[int | None, integer(1, MAX_COUNT)] = None
     start: Annotated[str | None, parse_as(partial(check_attempt, what="seal: 'start'"))] = None
     servers: Annotated[tuple[ServerPortion, ...] | None, InJson(server_portions, render=_rendered)] = None
+    offload: Annotated[str | None, parse_as(partial(check_prefix, what="seal: 'offload'"))] = None
 
     @classmethod
     def parsing(cls, data: bytes) -> Generator[None, None, SealRequest]:
@@ -179,8 +182,8 @@ class SealRequest(Body, what="seal"):
         both = self.partitions is not None and self.partition_bytes is not None
         yield both, f"{what}: give 'partitions' or 'partition_bytes', not both"
         staged = self.partitions or self.partition_bytes or self.transaction
-        wrong = self.servers is not None and staged is not None
-        yield wrong, f"{what}: 'servers' is not for staged writes"
+        wrong = (self.servers or self.offload) is not None and staged is not None
+        yield wrong, f"{what}: 'servers' and 'offload' are not for staged writes"
         wrong = not isinstance(self.attempts, dict | None)
         yield wrong, f"{what}: 'attempts' must be an object {{producer: attempt}}"
 
@@ -353,7 +356,7 @@ class CopiesRequest(Request, what=COPIES):
 
 ACTIONS: dict[str, str] = {
     "create": "Create a dataset: {dataset, kind, schema, partitions, producers, retention, keep, …}",
-    "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}, start, servers}",
+    "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}, servers, offload, …}",
     "drop": "Drop a dataset and what it holds: {dataset, generation, staged}",
     "renew": "Renew a dataset's lease: {dataset, generation}",
     "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",

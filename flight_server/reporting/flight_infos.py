@@ -36,6 +36,7 @@ from flight_server.protocol import (
     bulk_path,
     dump_json,
     ipc_framing,
+    object_of,
     original,
     wire,
 )
@@ -90,7 +91,9 @@ def info_bytes(locations: Locations, dataset: Dataset, only: int | None = None) 
     """The most that the FlightInfo or PollInfo has, for the partitions that there are now."""
     if _is_spread(dataset):
         texts_bytes = sum(len("".join(each.locations)) for each in dataset.servers)
-        count = sum(len(each.locations) for each in dataset.servers) + len(dataset.servers)
+        count = sum(len(each.locations) + 1 for each in dataset.servers)
+        if dataset.stored is not None:
+            texts_bytes += len(dataset.servers) * (len(dataset.stored.address) + 400)
         return (
             texts_bytes + (count + 4) * (3 * len(dataset.name) + 400) + _schema_bytes(dataset) + _HEAD_BYTES
         )
@@ -193,6 +196,8 @@ def _endpoint_of(locations: Locations, dataset: Dataset, server: ServerPortion, 
     mine = [*locations.reads, *filter(None, [locations.http])] if server.start == own_start() else []
     uris = [*mine, *(each for each in server.locations if each not in mine)]
     found = [uri + path if uri.startswith("http") else uri for uri in uris]
+    if dataset.stored is not None and only is None:
+        found.append(object_of(dataset.stored.prefix, dataset.name, dataset.generation, server.start))
     return wire.field(
         3, wire.field(1, wire.field(1, ticket.encode())) + _lease(dataset) + b"".join(map(_location, found))
     )

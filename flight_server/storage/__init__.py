@@ -27,4 +27,5 @@ from .ownership import (
 )
 from .quarantine import DAMAGE_NAME, NOTE_NAME, Quarantined, listed, noted_damage, put_aside
 from .segments import DiskTrouble, Segment, SegmentSlice, SegmentWriter, trouble_with
+from .stored_object import StoredObject
 from .transaction_entries import TransactionEntry, parse_transaction

@@ -6,6 +6,7 @@ from .descriptors import parse_descriptor
 from .eviction import NEWCOMERS_SECONDS, Eviction
 from .frame_ranges import FrameRange
 from .listed_reads import PartitionEnds
+from .offloading import Offloads
 from .producers import Producer
 from .reading import FrameBurst, Outgoing, Reads, head_of_read
 from .reading_plans import plan

@@ -70,7 +70,7 @@ class _Connections:
     def __init__(self) -> None:
         immortal_in_children(self)
         self.pid = os.getpid()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # what is attached may be a peer, which is kept under it, too
         self.clients: list[flight.FlightClient] = []
         self.turn = itertools.count()
         self.attached: dict[Any, Any] = {}

@@ -31,21 +31,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
     CreateRequest,
-    DatasetRequest,
-    FlightShuffleError,
     InvalidRequest,
     Kind,
-    NotFound,
     SealRequest,
     Unavailable,
 )
-from spark_client.connection import AWAY, LeaseKeeper, RemoteServer, TimedOut
+from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers, Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 from spark_client.merge import DatasetRef
 from spark_client.servers import ServerList, ServerStart
 
 from .after_collection import AfterCollection
+from .held_datasets import HeldDatasets
 from .persisting import Persisted
 from .progress import watch
 from .results import Results
@@ -83,20 +81,11 @@ class Shuffles:
         self.server = server
         self.executors = executors
         self.servers = servers or ServerList(server)
-        # The lease-renewal thread refers to ``self``, so the host lives while results outlive their client.
-        self._host = host
+        self._held = HeldDatasets(server, self.servers, lease_seconds, host)
         self.lease_seconds = lease_seconds
         self.copies = copies or Copies()
         self._application: str | None = None
         self._end_application: Callable[[], None] = lambda: None
-        self._keeper = LeaseKeeper(self._renew, lease_seconds)
-        self._holders: dict[str, tuple[str, ...]] = {}
-        """Of a dataset over several servers, those that have sealed it; all, while it is written."""
-        self._portions: dict[str, list[Sequence[str]]] = {}
-        """Of one that is sealed, the servers that have copies of each portion."""
-        self._gone: set[tuple[str, str]] = set()
-        """Datasets and servers that had copies of portions, and were warned of."""
-        self._unsealed: set[str] = set()
         self._report_frames: dict[str, DataFrame] = {}
         self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
@@ -108,11 +97,7 @@ class Shuffles:
 
     def place(self, dataset: str) -> RemoteServer:
         """The server that holds, or is to hold, a dataset that one server holds."""
-        if not self.servers.several:
-            return self.server
-        if dataset not in self._holders:
-            self._holders[dataset] = (self.servers.owner(dataset),)
-        return self.servers.at(self._holders[dataset][0])
+        return self._held.place(dataset)
 
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]:
         """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for puts
@@ -128,7 +113,7 @@ class Shuffles:
         )
         answer = self.place(dataset).action("create", request.encode())
         generation = str(answer["generation"])
-        self._keeper.add(dataset, generation)
+        self._held.created(dataset, generation)
         return generation, tuple(answer.get("put_locations", ()))
 
     def seal(
@@ -141,28 +126,24 @@ class Shuffles:
         answer = server.action("seal", SealRequest(dataset, generation, attempts).encode())
         return DatasetRef.sealed(server, dataset, generation, answer), answer
 
-    def begin_spread(self, dataset: str, generation: str) -> None:
+    def begin_spread(self, dataset: str, generation: str, offload: str | None = None) -> None:
         """A dataset over several servers is written under this generation from now on, which the puts create; the one
-        of an earlier run is dropped.
+        of an earlier run is dropped. ``offload``: the prefix below which the seal keeps it, too.
 
         Raises:
             InvalidRequest: the client is closed.
         """
         self._check_open()
         self.discard(dataset)
-        self._holders[dataset] = self.servers.locations
-        self._unsealed.add(dataset)
-        self._keeper.add(dataset, generation)
+        self._held.begin_spread(dataset, generation, offload)
 
     def written_on(self, dataset: str, locations: Sequence[str]) -> None:
         """At most these servers hold the dataset."""
-        self._holders[dataset] = tuple(locations)
+        self._held.written_on(dataset, locations)
 
     def sealed_on(self, dataset: str, portions: Sequence[Sequence[str]]) -> None:
         """The dataset is sealed: for each portion, on these servers."""
-        self.written_on(dataset, [*dict.fromkeys(location for copies in portions for location in copies)])
-        self._portions[dataset] = [*portions]
-        self._unsealed.discard(dataset)
+        self._held.sealed_on(dataset, portions)
 
     def start_servers(self, spark: SparkSession) -> None:
         """Start and learn a server in each executor that Spark gives one of as many tasks as it has cores."""
@@ -219,37 +200,18 @@ class Shuffles:
         return reports
 
     def drop(self, dataset: str) -> None:
-        """Drop a dataset of this driver; on one of several servers that cannot be reached it ends with its lease. Twice
-        is fine.
-        """
-        generation = self._keeper.datasets().get(dataset)
-        if generation is not None:
-            self._keeper.remove(dataset)
-            self._unsealed.discard(dataset)
-            self._report_frames.pop(dataset, None)
-            self._portions.pop(dataset, None)
-            self._gone = {each for each in self._gone if each[0] != dataset}
-            locations = self._holders.pop(dataset, (self.server.location,))
-            if len(locations) == 1:
-                _drop(self.servers.at(locations[0]), dataset, generation)
-            else:
-                self.servers.each(
-                    lambda server: self.drop_at(server.location, dataset, generation), locations
-                )
+        """See :meth:`HeldDatasets.drop`."""
+        self._report_frames.pop(dataset, None)
+        self._held.drop(dataset)
 
     def drop_at(self, location: str, dataset: str, generation: str) -> None:
-        """Drop a generation that one server holds; one that cannot be reached ends it with its lease."""
-        try:
-            _drop(self.servers.at(location), dataset, generation)
-        except FlightShuffleError as error:
-            _log.info("%s stays until its lease ends: %s", dataset, error.message)
+        """See :meth:`HeldDatasets.drop_at`."""
+        self._held.drop_at(location, dataset, generation)
 
     def discard(self, dataset: str) -> None:
         """As :meth:`drop`; a dataset of a server that cannot be reached ends with its lease."""
-        try:
-            self.drop(dataset)
-        except FlightShuffleError as error:
-            _log.info("%s stays until its lease ends: %s", dataset, error.message)
+        self._report_frames.pop(dataset, None)
+        self._held.discard(dataset)
 
     def application(self) -> str:
         """The driver's name in its host's files. The first call marks it as alive there, until the close."""
@@ -283,31 +245,8 @@ class Shuffles:
             call()
         self.after_collection.close()
         self._end_application()
-        self._drop_all()
-        self._keeper.close()
-
-    def _drop_all(self) -> None:
-        """As :meth:`discard` for each dataset, all servers at once; of one that does not answer nothing more is asked:
-        it would be waited for as often as there are datasets.
-        """
-        datasets = self._keeper.datasets()
-        held = {dataset: self._holders.get(dataset, (self.server.location,)) for dataset in datasets}
-        for dataset in datasets:
-            self._keeper.remove(dataset)
-            self._holders.pop(dataset, None)
-
-        def drop(server: RemoteServer) -> None:
-            for dataset, generation in datasets.items():
-                if server.location not in held[dataset]:
-                    continue
-                try:
-                    _drop(server, dataset, generation)
-                except FlightShuffleError as error:
-                    _log.info("%s stays until its lease ends: %s", dataset, error.message)
-                    if isinstance(error, (*AWAY, TimedOut)):
-                        return
-
-        self.servers.each(drop, dict.fromkeys(place for places in held.values() for place in places))
+        self._report_frames.clear()
+        self._held.close()
 
     def _is_there(self, sealed: SealedDataset) -> bool:
         whole = self.is_whole(sealed)
@@ -320,60 +259,12 @@ class Shuffles:
         self.discard(dataset)
 
     def is_whole(self, sealed: SealedDataset) -> bool:
-        """Whether a server still has each of its portions. Raises FlightShuffleError: the only server is away."""
-        dataset = sealed.source.dataset
-        try:
-            held = self._renewed(dataset, sealed.source.generation)
-        except NotFound:
-            return False
-        portions = self._portions.get(dataset) or [[each] for each in held]
-        return all(any(held.get(each) for each in copies) for copies in portions)
+        """See :meth:`HeldDatasets.is_whole`."""
+        return self._held.is_whole(sealed)
 
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")
-
-    def _renew(self, dataset: str, generation: str) -> None:
-        """Raises NotFound if no server has it, but for one that no task has written to yet."""
-        held = self._renewed(dataset, generation)
-        if dataset in self._unsealed:
-            return
-        if {*held.values()} <= {False}:
-            raise NotFound(f"no server has dataset {dataset!r} any more", dataset=dataset)
-        for location in {
-            each for copies in self._portions.get(dataset, ()) if len(copies) > 1 for each in copies
-        }:
-            if not held.get(location) and (dataset, location) not in self._gone:
-                self._gone.add((dataset, location))
-                _log.warning(
-                    "%s does not answer for its copies of %s; the others are read", location, dataset
-                )
-
-    def _renewed(self, dataset: str, generation: str) -> dict[str, bool | None]:
-        """Renew the lease at each server that holds the dataset; whether it does, and None of one of several that
-        cannot be reached.
-        """
-        body, seconds = DatasetRequest(dataset, generation).encode(), self.lease_seconds / 6
-        if self.servers.several:
-            # One server that does not answer must not let the leases of the others end.
-            seconds = max(1.0, seconds / max(1, len(self._keeper.datasets())))
-
-        def renew(server: RemoteServer) -> bool | None:
-            try:
-                server.action("renew", body, timeout_seconds=seconds, once=True)
-            except (NotFound, *AWAY, TimedOut) as error:
-                if not self.servers.several:
-                    raise  # with the server's own words
-                return False if isinstance(error, NotFound) else None
-            return True
-
-        locations = self._holders.get(dataset, (self.server.location,))
-        return dict(zip(locations, self.servers.each(renew, locations), strict=True))
-
-
-def _drop(server: RemoteServer, dataset: str, generation: str) -> None:
-    with contextlib.suppress(NotFound):
-        server.action("drop", DatasetRequest(dataset, generation).encode(), once=True)
 
 
 @contextlib.contextmanager

@@ -20,11 +20,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
-
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from dataclasses import replace
+from typing import Any
 
 from flight_server.protocol import (
     FlightShuffleError,
@@ -35,8 +32,8 @@ from flight_server.protocol import (
     Unavailable,
     copy_name,
 )
-from spark_client.connection import AWAY, RemoteServer, TimedOut
-from spark_client.executors import ExecutorServers, reason_of
+from spark_client.connection import AWAY, TimedOut
+from spark_client.executors import reason_of
 from spark_client.merge import DatasetRef, Portion
 from spark_client.servers import (
     Create,
@@ -46,7 +43,6 @@ from spark_client.servers import (
     Report,
     RunJob,
     Seal,
-    ServerList,
     ServerStart,
     SpreadWrite,
     backups,
@@ -54,54 +50,14 @@ from spark_client.servers import (
 )
 
 from .sealed import SealedDataset
+from .targets import DatasetKeeper, Target
 from .task_reports import accepted, servers_of, work_of
-from .tasks import Sides, WriteTask
+from .tasks import Sides
 
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
 _LOST = re.compile("has lost the server[^\\n]*")
 """In the error of a task that could not read (``lanes.PortionStream``)."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """A dataset that a job writes: ``writes`` are DataFrames, each with the task over each of its partitions, in which
-    the generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
-    server holds it, which its name chooses.
-    """
-
-    writes: Sequence[tuple[DataFrame, WriteTask]]
-    label: str
-    name: str | None = None
-    alone: bool = False
-
-    @property
-    def task(self) -> WriteTask:
-        """The first one; dataset, partitions and schema are the same in all."""
-        return self.writes[0][1]
-
-
-class DatasetKeeper(Protocol):
-    """The driver's datasets (``shuffles.Shuffles``), which begin, are sealed and end."""
-
-    server: RemoteServer
-    servers: ServerList
-    executors: ExecutorServers | None
-    lease_seconds: float
-
-    def place(self, dataset: str) -> RemoteServer: ...
-
-    def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]: ...
-
-    def begin_spread(self, dataset: str, generation: str) -> None: ...
-
-    def written_on(self, dataset: str, locations: Sequence[str]) -> None: ...
-
-    def sealed_on(self, dataset: str, portions: Sequence[Sequence[str]]) -> None: ...
-
-    def start_servers(self, spark: SparkSession) -> None: ...
-
-    def drop_at(self, location: str, dataset: str, generation: str) -> None: ...
 
 
 class WriteJob:
@@ -119,7 +75,8 @@ class WriteJob:
         self._collect = collect
         # The partitions of one dataset on one server are numbered and ordered as if there were no other server.
         alone = len(targets) == 1 and targets[0].alone and targets[0].task.copies == 1
-        self._spread = shuffles.servers.several and not alone
+        self._offloads = {target.task.dataset: target.offload for target in targets}
+        self._spread = (shuffles.servers.several and not alone) or any(self._offloads.values())
         self._executors = shuffles.executors if self._spread else None
         # To learn which server has a name may start it.
         self._server = shuffles.server if self._spread else shuffles.place(targets[0].task.dataset)
@@ -216,7 +173,7 @@ class WriteJob:
             if len(servers.locations) < copies > 1:
                 self._start_servers()
         for dataset, generation in call.generations.items():
-            self._shuffles.begin_spread(dataset, generation)
+            self._shuffles.begin_spread(dataset, generation, self._offloads[dataset])
         locations = servers.locations if self._executors is not None else servers.reachable()
         self._starts = servers.starts
         return locations
@@ -232,7 +189,8 @@ class WriteJob:
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
-        lost = self._shuffles.servers.lost(self._starts) if self._spread else []
+        servers = self._shuffles.servers
+        lost = servers.lost(self._starts) if self._spread and servers.several else []
         if self._spread and self._lost_source() is not None:
             raise error
         if self._executors is not None and (said := _LOST.search(str(error))):
@@ -281,7 +239,7 @@ class WriteJob:
         return (owner, *backups(owner, locations))
 
     def _sources(self) -> list[tuple[str, Portion]]:
-        """The portions of the datasets over several servers that the job reads."""
+        """The portions that the job reads and servers alone have, of datasets over several."""
         sources: list[Any] = [task.source for target in self._targets for _, task in target.writes]
         refs = [
             ref
@@ -289,7 +247,12 @@ class WriteJob:
             for ref in ([source.left, source.right] if isinstance(source, Sides) else [source])
             if isinstance(ref, DatasetRef)
         ]
-        return [(ref.dataset, portion) for ref in refs for portion in ref.portions if portion.starts]
+        return [
+            (ref.dataset, portion)
+            for ref in refs
+            for portion in ref.portions
+            if portion.starts and portion.stored is None
+        ]
 
     def _lost_source(self) -> ServerLost | None:
         """The error of a portion that the job reads and whose servers did not answer when they were asked last."""
@@ -329,12 +292,16 @@ class WriteJob:
     def _seal(
         self, seal: Seal, servers: tuple[ServerPortion, ...] | None
     ) -> dict[str, Any] | FlightShuffleError:
-        name = seal.dataset if seal.server == seal.portion else copy_name(seal.dataset, seal.portion.start)
-        request = SealRequest(name, seal.generation, dict(seal.attempts))
+        server, is_copy = self._shuffles.servers.at(seal.server.location), seal.server != seal.portion
+        name = copy_name(seal.dataset, seal.portion.start) if is_copy else seal.dataset
+        offload = None if is_copy else self._offloads[seal.dataset]
+        request = SealRequest(name, seal.generation, dict(seal.attempts), offload=offload)
         if servers is not None:
             request = replace(request, start=seal.server.start, servers=servers)
+        # The answer comes when the object is written; the server has a deadline for each part of it.
+        seconds = None if offload is None else server.timeouts.stream_seconds
         try:
-            return self._shuffles.servers.at(seal.server.location).action("seal", request.encode())
+            return server.action("seal", request.encode(), seconds)
         except FlightShuffleError as error:
             return error
 

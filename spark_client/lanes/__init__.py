@@ -2,7 +2,9 @@
 
 from .gone_locations import found_gone, is_gone
 from .lane import Batch, BatchBurst, BrokenStream, Closed
+from .object_get import store_of
 from .partition_stream import PartitionStream, partition_streams
 from .portion_stream import PortionStream
 from .put_stream import PutStream, as_reader, put_async
+from .stored_portion import StoredPortionStream
 from .version_stream import CutRead, Step, VersionStream

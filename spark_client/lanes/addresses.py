@@ -16,7 +16,7 @@ from .lane import LaneChoice
 class Address:
     """A location and the lane that it speaks."""
 
-    lane: Literal["grpc", "bulk"]
+    lane: Literal["grpc", "bulk", "object"]
     location: str
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from typing import Protocol
 
 import pyarrow as pa
 
 from flight_server.protocol import BadFrame, ipc_framing
 from flight_server.protocol.checksums import message_crc32c
-
-from .http import Body
 
 PREFIX_BYTES = 8
 _PREFIX = struct.Struct("<4si")
@@ -28,12 +27,22 @@ class DamagedArrival(ConnectionResetError):
         super().__init__(f"a message was damaged on its way from the server: {how}")
 
 
+class MessageBytes(Protocol):
+    """What of an ``http.Body`` is used here."""
+
+    announced: deque[tuple[int, int]]
+
+    def next_chunk_bytes(self) -> int: ...
+
+    def read_buffer(self, size: int) -> pa.Buffer: ...
+
+
 class CheckedMessages:
     """The file that Arrow's decoder reads instead of the body."""
 
     closed = False
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: MessageBytes) -> None:
         self._body = body
         self._pieces: deque[pa.Buffer] = deque()
         self._promised: bool | None = None  # not known before the first message, which is the schema

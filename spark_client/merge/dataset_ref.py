@@ -21,9 +21,17 @@ from typing import Any, Self
 from pyarrow import flight
 
 from flight_server.memory import MemoryPool
-from flight_server.protocol import PLAN, REUSE_CONNECTION, PlanRequest, Ticket, bulk_path, parse_json
+from flight_server.protocol import (
+    PLAN,
+    REUSE_CONNECTION,
+    PlanRequest,
+    Ticket,
+    bulk_path,
+    is_object,
+    parse_json,
+)
 from spark_client.connection import RemoteServer, about
-from spark_client.lanes import PartitionStream, PortionStream
+from spark_client.lanes import PartitionStream, PortionStream, StoredPortionStream
 from spark_client.spill import TaskMemory, reading_budget
 
 from .merged import merge
@@ -54,6 +62,11 @@ class Portion:
             filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))
             filled[partition >> 3] |= 1 << (partition & 7)
         return cls(tuple(answer["read_locations"]), bytes(filled), answer.get("start"))
+
+    @property
+    def stored(self) -> str | None:
+        """The address of the object that has its rows, too."""
+        return self.locations[-1] if is_object(self.locations[-1]) else None
 
     def has_rows(self, partition: int) -> bool:
         """False if it is known to have none of the partition."""
@@ -134,7 +147,8 @@ class DatasetRef:
             where = dict.fromkeys(each for copy in copies for each in copy.locations)
             starts = tuple(copy.start or "" for copy in copies)
             where.pop(REUSE_CONNECTION, None)
-            portions.append(Portion(tuple(where), copies[0].filled, start, starts))
+            locations = tuple(sorted(where, key=is_object))  # objects last
+            portions.append(Portion(locations, copies[0].filled, start, starts))
         return cls(server, dataset, generation, tuple(portions))
 
     @property
@@ -212,7 +226,8 @@ class DatasetRef:
         for portion in self.portions:
             parts = {each: place for place, each in enumerate(partitions) if portion.has_rows(each)}
             if parts:
-                stream = PortionStream(
+                kind = PortionStream if portion.stored is None else StoredPortionStream
+                stream = kind(
                     self.server,
                     self.dataset,
                     parts,

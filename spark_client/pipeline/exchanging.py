@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import pyarrow as pa
 
 from flight_server.keys import SortKey
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, check_prefix
 from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, check_key
 from spark_client.placement import partition_ids
 from spark_client.steps import SortStage
@@ -31,6 +31,7 @@ def add_exchange(
     split: bool | None = None,
     name: str | None = None,
     copies: SupportsIndex = 1,
+    offload: Any = None,
 ) -> AnySteps:
     """See :meth:`.Pipeline.exchange`."""
     ranges = _given_ranges(steps, partitions, keys, boundaries, by)
@@ -67,6 +68,7 @@ def add_exchange(
         split=None if split is None else bool(split),
         name=name,
         copies=_copies(steps, copies, where),
+        offload=None if offload is None else check_prefix(str(offload), f"{where}: offload"),
     )
     return _send(steps, exchange, order)
 

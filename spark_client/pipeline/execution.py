@@ -222,7 +222,8 @@ class Execution:
             for given in self._inputs(write.leg)
         ]
         # The rows of one partition have one order, that of the tasks.
-        return Target(writes, label=str(exchange), name=exchange.name, alone=exchange.partitions == 1)
+        alone = exchange.partitions == 1
+        return Target(writes, str(exchange), exchange.name, alone=alone, offload=exchange.offload)
 
     def _inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         return [(self._input(part, alone=alone), part.stages) for part in leg.parts]

@@ -256,6 +256,7 @@ class Pipeline(Steps):
         split: bool | None = None,
         name: str | None = None,
         copies: SupportsIndex = 1,
+        offload: Any = None,
     ) -> Self:
         """Send rows to ``partitions`` partitions by the hash of ``keys``, round robin without keys, or by range.
 
@@ -288,10 +289,13 @@ class Pipeline(Steps):
                 and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
             copies: 2: each task writes to two of several servers, so that the loss of one costs nothing that is there
                 already; it takes twice the writing, memory and network (``jobs.write_job``).
+            offload: ``"s3://bucket/path"``, or the absolute path of a directory that all hosts share: the servers keep
+                the sealed rows there, too, so that they are read when a server is gone. They must be allowed to
+                (``--offload-to``).
 
         Raises:
             InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks``, ``name`` or ``copies`` out of range; two copies
-                where the client has one server; a key that is no
+                where the client has one server; an ``offload`` that is no address; a key that is no
                 column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or a
                 variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
         """
@@ -307,6 +311,7 @@ class Pipeline(Steps):
             split=split,
             name=name,
             copies=copies,
+            offload=offload,
         )
 
     def sample_boundaries(

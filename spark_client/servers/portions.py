@@ -35,12 +35,14 @@ class WrittenPortion:
     Args:
         copies: the living servers that have all of the ``attempts``, which are by producer.
         sealed: one of them has sealed it.
+        stored: an object in shared storage has it, too: it needs no copy.
     """
 
     name: ServerStart
     attempts: dict[int, str] = field(default_factory=dict)
     copies: list[ServerStart] = field(default_factory=list)
     sealed: bool = False
+    stored: bool = False
 
 
 @dataclass(slots=True)

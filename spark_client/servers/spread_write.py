@@ -11,7 +11,8 @@ each generation that is not needed any more. What no report names ends with its 
 
 Portions
     A portion is named by the server that its tasks chose; ``copies`` are the servers that have all of its accepted
-    attempts. One of them must live. A server that has some of them only is no copy.
+    attempts. One of them must live, unless an object in shared storage has the portion, too. A server that has some of
+    them only is no copy.
 
 Losing
     A server is lost if it cannot be reached, or answers under another start. Its calls are not made any more. A server
@@ -35,7 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from flight_server.protocol import Conflict, FlightShuffleError, NotFound, ServerLost, transitions
+from flight_server.protocol import Conflict, FlightShuffleError, NotFound, ServerLost, is_object, transitions
 from spark_client.connection import AWAY, TimedOut
 
 from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Report, RunJob, Seal, ServerStart
@@ -238,6 +239,7 @@ class SpreadWrite:
         if not portion.sealed:
             portion.sealed = True
             self._totals[call.dataset].add(answer)
+        portion.stored |= any(map(is_object, answer.get("read_locations", ())))
         return self._sealed_if_all()
 
     def _sealed_if_all(self) -> list[DriverCall]:
@@ -293,7 +295,7 @@ class SpreadWrite:
                 if server in portion.copies:
                     portion.copies.remove(server)
                     self._waiting.pop((dataset, portion.name, server), None)
-                    if not portion.copies:
+                    if not portion.copies and not portion.stored:
                         return self._run_again(server, dataset)
         return self._sealed_if_all()
 

@@ -44,8 +44,8 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
     it is ``embedded`` where Spark's master is local, and ``executors`` elsewhere.
 
     Raises:
-        InvalidRequest: an unknown setting, or a wrong value; a token that Spark Connect hides; or the location
-            ``embedded`` where Spark's master is not local.
+        InvalidRequest: an unknown setting, or a wrong value; a token that Spark Connect hides; the location
+            ``embedded`` where Spark's master is not local; or ``offloadTo`` with servers that run already.
     """
     arguments = {name: value for name, value in given.items() if value is not None}
     if "location" in arguments:
@@ -64,6 +64,11 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
             f"{PREFIX}location is {EMBEDDED!r}, a server on this host's loopback, but the tasks of "
             f"{spark.conf.get('spark.master', 'this master')} run elsewhere: start a flight-server that all of them "
             "reach, and set its grpc://host:port, or leave it out for servers in the executors"
+        )
+    if "offload_to" in arguments and arguments["location"] not in (EMBEDDED, EXECUTORS):
+        raise InvalidRequest(
+            f"{PREFIX}offloadTo is for servers that a client starts: start those at {arguments['location']} with "
+            "--offload-to"
         )
     return arguments
 
@@ -104,7 +109,9 @@ def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
     if "token_file" in values:
         values["token"] = values["token_file"]
     arguments = {
-        name: values[name] for name in ("location", "lease_seconds", *_CREDENTIALS) if name in values
+        name: values[name]
+        for name in ("location", "lease_seconds", "offload_to", *_CREDENTIALS)
+        if name in values
     }
     for name, kind in _PARTS.items():
         if given := fields_of(kind, values, "copies." if kind is Copies else ""):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, KeepRule
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, KeepRule, check_prefix
 from spark_client.connection import check_locations
 
 EMBEDDED = "embedded"
@@ -122,6 +122,16 @@ def directories(text: str) -> tuple[str, ...]:
     if not all(found):
         raise ValueError("directories with commas between them")
     return found
+
+
+def prefixes(text: str) -> tuple[str, ...]:
+    """Prefixes of objects with commas between them."""
+    try:
+        return tuple(check_prefix(part.strip(), "it") for part in text.split(","))
+    except InvalidRequest as wrong:
+        raise ValueError(
+            "absolute paths, or addresses such as s3://bucket/path, with commas between them"
+        ) from wrong
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -53,9 +53,16 @@ def put(location: str, command: dict[str, Any], parts: Sequence[tuple[int, list[
 
 
 def spread(
-    name: str, servers: Sequence[ServerProcess], generation: str | None = None, *, copied: bool = False
+    name: str,
+    servers: Sequence[ServerProcess],
+    generation: str | None = None,
+    *,
+    copied: bool = False,
+    **more: Any,
 ) -> list[dict[str, Any]]:
-    """Write and seal it, ``copied`` on the next server each, too; the list of servers that each of them was given."""
+    """Write and seal it, ``copied`` on the next server each, too; the list of servers that each of them was given.
+    ``more``: of the seals of portions.
+    """
     generation = generation or secrets.token_hex(8)
     listed, seals = [], []
     for number, server in enumerate(servers):
@@ -71,7 +78,12 @@ def spread(
             seals.append((backup, copy, number, answer["start"]))
     for server, dataset, number, start in seals:
         with flight.connect(server.location) as client:
-            seal = {"dataset": dataset, "generation": generation, "attempts": {str(number): "1"}}
+            seal: dict[str, Any] = {
+                "dataset": dataset,
+                "generation": generation,
+                "attempts": {str(number): "1"},
+            }
+            seal |= more if dataset == name else {}
             action(client, "seal", **seal, start=start, servers=listed)
     return listed
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.concurrency import dumped, in_steps
-from flight_server.datasets import held, meant, own_start
+from flight_server.datasets import Dataset, held, meant, own_start
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -38,7 +38,7 @@ from flight_server.protocol import (
     wire,
 )
 from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
-from flight_server.transfer import plan
+from flight_server.transfer import Offloads, plan
 
 
 class Actions:
@@ -48,6 +48,7 @@ class Actions:
         self,
         observed: reports.Observed,
         locations: Locations,
+        offloads: Offloads,
         *,
         drain_requested: asyncio.Event,
         drain_grace_seconds: float,
@@ -56,6 +57,7 @@ class Actions:
         self._kinds = observed.kinds
         self._observed = observed
         self._lanes = locations
+        self._offloads = offloads
         self._drain_requested = drain_requested
         self._drain_grace_seconds = drain_grace_seconds
 
@@ -96,15 +98,20 @@ class Actions:
 
     async def _seal(self, body: bytes) -> bytes:
         request = await in_steps(SealRequest.parsing(body))
+        stored: list[str] = []
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
         if sealed is None:
             dataset = self._catalogue.find(request.dataset, request.generation)
+            if request.offload is not None:
+                self._offloads.check(dataset, request.offload)  # before anything is sealed
             sealed = await self._kinds[dataset.kind].seal(dataset, request)
+            if request.offload is not None:
+                stored.append(await self._offloads.write(dataset, request.offload))
         return await dumped(
             {
                 "dataset": request.dataset,
                 **sealed.to_json(),
-                "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http])],
+                "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http]), *stored],
                 **({} if request.servers is None else {"start": own_start()}),
             }
         )
@@ -112,19 +119,22 @@ class Actions:
     async def _drop(self, body: bytes) -> bytes:
         request = DatasetRequest.parse(body, "drop", needed=True)
         assert request.dataset is not None
-        generation = request.generation
         if request.staged:
-            generation = (await self._catalogue.remove(request.dataset, generation, staged=True)).generation
+            dataset = await self._catalogue.remove(request.dataset, request.generation, staged=True)
         else:
-            generation = await self._remove(request.dataset, generation)
-        return dump_json({"dropped": request.dataset, "generation": generation})
+            dataset = await self._remove(request.dataset, request.generation)
+        return dump_json({"dropped": request.dataset, "generation": dataset.generation})
 
-    async def _remove(self, name: str, generation: str | None) -> str:
-        """Drop all that this server has of the dataset; the generation. Raises as :meth:`Catalogue.remove`."""
+    async def _remove(self, name: str, generation: str | None) -> Dataset:
+        """Drop all that this server has of the dataset. Raises as :meth:`Catalogue.remove`."""
+        if generation is not None:
+            self._catalogue.dropped_runs.add(name, generation)
         first, *copies = held(self._catalogue, name, generation)
         for copy in copies:
             self._catalogue.drop(copy.name, copy.generation)
-        return (await self._catalogue.remove(first.name, generation)).generation
+        dataset = await self._catalogue.remove(first.name, generation)
+        await self._offloads.forget(dataset)
+        return dataset
 
     async def _renew(self, body: bytes) -> bytes:
         request = DatasetRequest.parse(body, "renew", needed=True)

@@ -159,3 +159,11 @@ def test_what_is_attached_is_made_once_and_closed_with_the_server() -> None:
     server.close()
     assert thing.closes == 1
     assert server.attached("key", Thing) is not thing
+
+
+def test_a_peer_can_be_attached_where_peers_are_kept() -> None:
+    server = RemoteServer("grpc://127.0.0.1:1")
+    server.keep_peers()
+    peer = server.attached("peer", lambda: server.at("grpc://127.0.0.1:2"))
+    assert peer is server.at("grpc://127.0.0.1:2")
+    server.close()

@@ -67,6 +67,15 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("copies.limit_bytes", "S", None, "1g", 1 << 30, "0", SIZE(1)),
     ("copies.idle_seconds", "S", None, "0", 0.0, "-1", SECONDS(0)),
     ("lease_seconds", "S", None, "2min", 120.0, "0.5", SECONDS(1)),
+    (
+        "offload_to",
+        "S",
+        None,
+        "s3://b/x, /shared/",
+        ("s3://b/x", "file:///shared"),
+        "shared",
+        "absolute paths, or addresses such as s3://bucket/path, with commas between them",
+    ),
     ("lease_seconds", "wW", None, "500ms", 0.5, "0.05", SECONDS(0.1)),
     ("path", "rwRW", None, "countries", "countries", None, ""),
     ("checkpoint_location", "W", None, "/tmp/c", "/tmp/c", None, ""),
@@ -119,7 +128,8 @@ def camel(name: str) -> str:
 
 def of_session(name: str, text: str) -> Any:
     """The client's argument, or the field of one, that the session's setting becomes."""
-    settings = {f"{SESSION}.location": "grpc://h:1", f"{SESSION}.{camel(name)}": text}
+    where = {} if name == "offload_to" else {f"{SESSION}.location": "grpc://h:1"}
+    settings = where | {f"{SESSION}.{camel(name)}": text}
     conf = SimpleNamespace(getAll=settings, get=lambda _, default=None: default or "local[1]")
     spark: Any = SimpleNamespace(conf=conf)
     arguments = client_arguments(spark, {})

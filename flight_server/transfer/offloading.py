@@ -1,0 +1,170 @@
+"""Offloading: what this server holds of a sealed dataset is written to shared storage, from where readers take it when
+the server is gone (``protocol.stored_objects``).
+
+Guarantee: after :meth:`Offloads.write` the object is there whole, with the totals of each partition; after an error
+nothing of it is, but for what a storage that does not answer has kept. It is written only below the prefixes of the
+configuration. It is deleted when its dataset is dropped or its lease ends, and stays when the server ends.
+
+Who holds what
+    The object is written as a reader reads: frames from RAM or disk, in bursts of about ``PIECE_BYTES`` or one larger
+    message, counted in ``sends``. Beside them the library of an object store holds up to 32 MiB and a part of each
+    object that is being written.
+
+Cancelling
+    A cancelled write ends after the call to the storage that is under way, and removes what it has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import TypeVar
+
+import pyarrow as pa
+import structlog
+
+from flight_server.datasets import Dataset, own_start
+from flight_server.protocol import Conflict, Forbidden, Unavailable, is_below, shown
+from flight_server.storage import Disk, StoredObject, to_its_end
+from flight_server.tiering import Reader
+
+from .frame_ranges import FrameRange
+from .reading import Reads
+
+BURST_BYTES = 2 << 20
+OBJECTS_AT_ONCE = 4
+
+T = TypeVar("T")
+_log = structlog.get_logger("flight_server.transfer.offloading")
+
+
+class Offloads:
+    """The objects of one server.
+
+    Args:
+        prefixes: where it may write, as ``check_prefix`` gives them.
+        reads: that are not counted as those of clients.
+        deadline_seconds: of each call to the storage.
+    """
+
+    def __init__(self, prefixes: Sequence[str], reads: Reads, disk: Disk, *, deadline_seconds: float) -> None:
+        self._prefixes = tuple(prefixes)
+        self._reads = reads
+        self._disk = disk
+        self._deadline_seconds = deadline_seconds
+        self._threads = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="flight-server-offload")
+
+    def check(self, dataset: Dataset, prefix: str) -> str:
+        """The allowed prefix that a dataset may be offloaded below.
+
+        Raises:
+            Forbidden: there is none.
+            Conflict: it is durable, or was offloaded elsewhere.
+        """
+        if dataset.durable:
+            raise Conflict(
+                f"dataset {dataset.name!r} is durable: it is on this server's disk, and is not offloaded"
+            )
+        if dataset.stored is not None and dataset.stored.prefix != prefix:
+            raise Conflict(
+                f"dataset {dataset.name!r} was offloaded to {shown(dataset.stored.folder)} already"
+            )
+        for allowed in self._prefixes:
+            if is_below(prefix, allowed):
+                return allowed
+        may = ", ".join(map(shown, self._prefixes)) or "nothing: it was started without --offload-to"
+        raise Forbidden(
+            f"dataset {dataset.name!r} is not offloaded to {shown(prefix)!r}: this server may write below {may}",
+            dataset=dataset.name,
+        )
+
+    async def write(self, dataset: Dataset, prefix: str) -> str:
+        """Write the object of a sealed dataset; its address. Twice is fine.
+
+        Raises:
+            Forbidden, Conflict: see :meth:`check`.
+            Unavailable: the storage refuses, or does not answer; the message has its reason.
+            FlightShuffleError: as :meth:`Reads.read`; the dataset was dropped, for one.
+        """
+        stored = StoredObject(
+            prefix, self.check(dataset, prefix), dataset.name, dataset.generation, own_start()
+        )
+        with dataset.held_back():
+            async with self._disk.turn(stored.address):
+                if dataset.stored is None:
+                    await self._write(dataset, stored)
+        return stored.address
+
+    async def _write(self, dataset: Dataset, stored: StoredObject) -> None:
+        began = time.monotonic()
+        try:
+            await self._frames(dataset, stored)
+            await self._call(stored.finish)
+            if dataset.dropped:
+                dataset.partition(0).check()  # raises why
+        except TimeoutError:
+            raise self._refusal(dataset, stored, f"no answer for {self._deadline_seconds:g} s") from None
+        except (OSError, pa.ArrowException) as error:
+            await self._remove(stored)
+            raise self._refusal(dataset, stored, shown(str(error))) from error
+        except BaseException:
+            await self._remove(stored)
+            raise
+        dataset.stored = stored
+        _log.info(
+            "dataset_offloaded",
+            dataset=dataset.name,
+            address=shown(stored.address),
+            bytes=stored.size_bytes,
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+    async def _frames(self, dataset: Dataset, stored: StoredObject) -> None:
+        if dataset.schema is None:  # no producer has come
+            raise Conflict(f"dataset {dataset.name!r} has no schema yet, and so no rows to offload")
+        await self._call(stored.begin, dataset.schema.header)
+        for partition in sorted(dataset.partitions(), key=lambda each: each.index):
+            if not partition.totals.frames:
+                continue
+            reader = Reader(dataset.name, partition.index, "offload")
+            async with aclosing(
+                self._reads.read(dataset, reader, FrameRange(), burst_bytes=BURST_BYTES)
+            ) as bursts:
+                async for burst in bursts:
+                    await self._call(stored.write, [outgoing.data for outgoing in burst])
+            totals = partition.totals
+            stored.end_partition(partition.index, totals.rows, totals.frames, totals.crc32c)
+
+    async def forget(self, dataset: Dataset) -> None:
+        """Delete the object of a dataset that has ended, if it has one; what the storage refuses is logged."""
+        stored, dataset.stored = dataset.stored, None
+        if stored is not None:
+            await self._remove(stored)
+
+    def close(self) -> None:
+        """End the threads. Blocks. Twice is fine."""
+        self._threads.shutdown()
+
+    async def _remove(self, stored: StoredObject) -> None:
+        try:
+            await self._call(stored.remove)
+        except (OSError, pa.ArrowException) as error:
+            _log.warning("object_not_deleted", address=shown(stored.address), trouble=shown(str(error)))
+
+    async def _call(self, work: Callable[..., T], *arguments: object) -> T:
+        """The result of work in a thread. A cancellation comes after it. Raises TimeoutError: it goes on."""
+        call = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        waiting = asyncio.wait([call], timeout=self._deadline_seconds)
+        done, _ = await to_its_end(asyncio.ensure_future(waiting))
+        if not done:
+            raise TimeoutError
+        return call.result()
+
+    def _refusal(self, dataset: Dataset, stored: StoredObject, why: str) -> Unavailable:
+        return Unavailable(
+            f"dataset {dataset.name!r} could not be offloaded to {shown(stored.folder)}: {why}",
+            dataset=dataset.name,
+        )

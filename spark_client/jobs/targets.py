@@ -1,0 +1,59 @@
+"""What a job writes, and the keeper of the datasets that it writes to (``write_job``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_client.connection import RemoteServer
+from spark_client.executors import ExecutorServers
+from spark_client.servers import ServerList
+
+from .tasks import WriteTask
+
+
+@dataclass(frozen=True)
+class Target:
+    """A dataset that a job writes: ``writes`` are DataFrames, each with the task over each of its partitions, in which
+    the generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
+    server holds it, which its name chooses. ``offload``: the prefix below which the servers keep it, too, as for a
+    dataset over several servers, which one alone can hold.
+    """
+
+    writes: Sequence[tuple[DataFrame, WriteTask]]
+    label: str
+    name: str | None = None
+    alone: bool = False
+    offload: str | None = None
+
+    @property
+    def task(self) -> WriteTask:
+        """The first one; dataset, partitions and schema are the same in all."""
+        return self.writes[0][1]
+
+
+class DatasetKeeper(Protocol):
+    """The driver's datasets (``shuffles.Shuffles``), which begin, are sealed and end."""
+
+    server: RemoteServer
+    servers: ServerList
+    executors: ExecutorServers | None
+    lease_seconds: float
+
+    def place(self, dataset: str) -> RemoteServer: ...
+
+    def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]: ...
+
+    def begin_spread(self, dataset: str, generation: str, offload: str | None = None) -> None: ...
+
+    def written_on(self, dataset: str, locations: Sequence[str]) -> None: ...
+
+    def sealed_on(self, dataset: str, portions: Sequence[Sequence[str]]) -> None: ...
+
+    def start_servers(self, spark: SparkSession) -> None: ...
+
+    def drop_at(self, location: str, dataset: str, generation: str) -> None: ...

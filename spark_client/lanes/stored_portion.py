@@ -1,0 +1,72 @@
+"""A portion that is kept as an object in shared storage, too: read from its server, or, when that is gone, there.
+
+Guarantee: as ``portion_stream``. The stream goes to the object when every try to reach the server has failed, whatever
+the reason was, and goes on there at the partition and frame where it was. Later streams of the process then begin
+there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from flight_server.protocol import ServerLost, Ticket, Unavailable, is_object, shown
+from spark_client.connection import RemoteServer
+
+from .addresses import Address
+from .lane import LaneChoice, LaneReader
+from .object_get import ObjectReader
+from .portion_stream import PortionStream
+
+_log = logging.getLogger(__name__)
+_lost: set[str | None] = set()
+"""The starts of servers that streams of this process have found lost: none comes back."""
+
+
+class StoredPortionStream(PortionStream):
+    """As :class:`PortionStream`; the last of the ``locations`` is the object's address."""
+
+    def __init__(
+        self,
+        server: RemoteServer,
+        dataset: str,
+        parts: Mapping[int, int],
+        *,
+        generation: str | None,
+        start: str | None,
+        locations: Sequence[str],
+        lane: LaneChoice = "auto",
+    ) -> None:
+        servers = [each for each in locations if not is_object(each)]
+        super().__init__(
+            server, dataset, parts, generation=generation, start=start, locations=servers, lane=lane
+        )
+        self._object = Address("object", locations[-1])
+
+    @property
+    def _is_there(self) -> bool:
+        return self.address == self._object
+
+    def overdue(self, now_seconds: float) -> bool:
+        wait = self._wait
+        # A reading thread ends its wait for the server a little later, and goes on at the object.
+        return super().overdue(now_seconds - (0 if wait is None or self._is_there else wait[1] / 2))
+
+    def _connect(self, failure: Unavailable | None) -> None:
+        if not self._is_there and self.start not in _lost:
+            try:
+                super()._connect(failure)
+            except (ServerLost, Unavailable) as gone:
+                if isinstance(gone, ServerLost):
+                    _lost.add(self.start)
+                _log.warning("%s is read from %s: %s", self.name, shown(self._object.location), gone.message)
+            else:
+                return
+        if not self._is_there:
+            self._addresses, self._turn, self._failures, failure = [self._object], 0, 0, None
+        super()._connect(failure)
+
+    def _reading_at(self, address: Address, ticket: Ticket) -> LaneReader:
+        if address == self._object:
+            return ObjectReader(address.location, ticket)
+        return super()._reading_at(address, ticket)
