@@ -17,10 +17,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test versions torture fuzz lint bench rooms lock clean
+.PHONY: help demo test versions torture fuzz fuzz-schedules lint bench rooms lock clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
 
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
@@ -64,6 +64,12 @@ fuzz: SERVERS = 1
 fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERVERS=1 ON=local, connect or cluster
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -m spark \
 		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-on $(ON) --fuzz-servers $(SERVERS) --capture=no -k random tests/fuzz/test_fuzz.py
+
+fuzz-schedules: SECONDS = 60
+fuzz-schedules: SEED = $(shell date +%s)
+fuzz-schedules: $(PROJECT) ## Run the driver's logic in simulated clusters, each schedule twice: SECONDS=60 SEED=1
+	@$(BIN)/pytest --schedules-seconds $(SECONDS) --schedules-seed $(SEED) --capture=no -k random_schedules \
+		tests/spark_client/servers/test_simulated.py
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .

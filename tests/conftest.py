@@ -90,6 +90,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many schedules of each simulated cluster",
     )
     parser.addoption(
+        "--schedules-seconds",
+        type=float,
+        default=None,
+        help="how long schedules of simulated clusters that are drawn at random are run; a few without",
+    )
+    parser.addoption("--schedules-seed", type=int, default=1, help="where the numbers of these begin")
+    parser.addoption(
         "--collect-in-executors",
         action="store_true",
         help="run the collector while work is handed to executors, here and in servers: finds finalizers that wait",

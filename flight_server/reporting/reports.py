@@ -7,7 +7,8 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
 
     statistics                    the server's numbers, a summary of each dataset, by name, and the ``servers``: this
                                   one, then the other workers of its supervisor (``fellows``)
-    statistics of one dataset     the same of one, with its partitions by index, and its attempts as they came
+    statistics of one dataset     the same of one, with its partitions by index, its attempts as they came, and what
+                                  each server has of one that is spread (``portions``)
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
 
@@ -15,7 +16,8 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
 were read (``ended``), and by writes that no name leads to yet (``staged``), each with the ``generation`` by which it is
 dropped.
 
-A partition that no producer or reader has asked for yet is in no page.
+A partition that no producer or reader has asked for yet is in no page. Of a dataset that is spread over several servers
+all numbers are those of this server, but for ``server_count`` and ``portions``.
 """
 
 from __future__ import annotations
@@ -259,6 +261,7 @@ async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
         "bytes": totals.size_bytes,
         "resident_bytes": totals.resident_bytes,
         "partition_count": dataset.partition_count,
+        "server_count": max(1, len(dataset.servers)),
         "partition_states": dict(totals.states),
         "readers": readers,
         "lease_left_seconds": None if left is None else round(left, 3),
@@ -298,6 +301,7 @@ async def _details(server: Observed, dataset: Dataset, page: Page) -> dict[str, 
             for attempt in list(dataset.attempts)[page.part]
         ],
         "partitions": partitions,
+        "portions": [each.to_json() for each in dataset.servers],
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_FIRST = frozenset({"first", "limit", "partition_count"})
+_FIRST = frozenset({"first", "limit", "partition_count", "server_count", "portions"})
 _ALL = frozenset({"sealed", "durable"})
 
 

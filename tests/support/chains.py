@@ -30,7 +30,7 @@ class Schedule:
         self._random = random
         self._ready: list[tuple[float, int, Chain]] = []
         self._changes = {random.randrange(steps): 1.0 + number for number in range(changes)}
-        self._faults: dict[int, Chain] = {}
+        self._faults: dict[int, list[Chain]] = {}
         self._steps = steps
         self._begun = 0
 
@@ -39,15 +39,14 @@ class Schedule:
         self._begun += 1
         heapq.heappush(self._ready, (-self._random.random(), self._begun, chain))
 
-    def interrupt(self, chain: Chain) -> None:
-        """From some step on the chain takes part, unless everything has ended before."""
-        self._faults[self._random.randrange(self._steps)] = chain
+    def interrupt(self, chain: Chain, at: int | None = None) -> None:
+        """From some step on the chain takes part, or from step ``at``, unless everything has ended before."""
+        self._faults.setdefault(self._random.randrange(self._steps) if at is None else at, []).append(chain)
 
     def run(self) -> None:
         """Until every chain has ended."""
         while self._ready:
-            fault = self._faults.pop(len(self.log), None)
-            if fault is not None:
+            for fault in self._faults.pop(len(self.log), ()):
                 self.begin(fault)
             lowered = self._changes.pop(len(self.log), None)
             if lowered is not None:

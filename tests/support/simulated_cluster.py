@@ -1,21 +1,23 @@
-"""A cluster without I/O: Spark's tasks, servers that are killed, readers, and the driver's state machine between them.
+"""A cluster without I/O: Spark's tasks, servers that are lost, readers, and the driver's state machine between them.
 
 Each task, call, read and fault is a chain of a :class:`~tests.support.chains.Schedule`, so one seed is one run.
 
-Limits: no time passes, leases end after everything else, and a message is lost only with its server.
+A server is killed, killed and started again, or cut off for some steps, after which it has all that it had. An answer
+may come late, or never, though the server has done what it was asked for.
+
+Limits: no time passes, and leases end after everything else.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from flight_server.protocol import FlightShuffleError, InvalidRequest, NotFound, StaleTicket
-from spark_client.connection import Unreachable
+from flight_server.protocol import FlightShuffleError, NotFound
+from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
     CancelJob,
     Create,
@@ -33,97 +35,22 @@ from spark_client.servers import (
 )
 
 from .chains import Chain, Schedule
+from .simulated_server import HeldDataset, SimulatedServer
 
 TASK_TRIES = 4
 
 
-@dataclass
-class HeldDataset:
-    """What a server has of one generation: by portion and producer the attempt, and what is sealed of it.
-
-    ``known``: the driver was told of something that is in it.
-    """
-
-    generation: str
-    committed: dict[ServerStart, dict[tuple[int, str], Mapping[int, int]]] = field(default_factory=dict)
-    sealed: dict[ServerStart, dict[int, Mapping[int, int]]] = field(default_factory=dict)
-    known: bool = False
-
-
-@dataclass
-class SimulatedServer:
-    """One start of a server. A task's rows are counts by partition."""
-
-    start: ServerStart
-    lives: bool = True
-    datasets: dict[str, HeldDataset] = field(default_factory=dict)
-    drawn: int = 0
-
-    def create(self, dataset: str) -> str:
-        self._check()
-        self.drawn += 1
-        generation = f"{self.start.start}/{self.drawn}"
-        self.datasets[dataset] = HeldDataset(generation)
-        return generation
-
-    def put(self, report: Report, rows: Mapping[int, int], *, creates: bool) -> None:
-        """Raises NotFound, StaleTicket, or Unreachable."""
-        self._check()
-        held = self.datasets.get(report.dataset)
-        if creates and (held is None or _run(held.generation) < _run(report.generation)):
-            held = self.datasets[report.dataset] = HeldDataset(report.generation)
-        held = self._find(report.dataset, report.generation)
-        if held.sealed:
-            raise StaleTicket("sealed")
-        held.committed.setdefault(report.servers[0], {})[report.producer, report.attempt] = rows
-
-    def seal(self, call: Seal) -> dict[str, Any]:
-        """Raises as :meth:`put`, and InvalidRequest."""
-        self._check()
-        held = self._find(call.dataset, call.generation)
-        committed = held.committed.get(call.portion, {})
-        if not call.attempts.items() <= committed.keys():
-            # It was dropped, and a put of a cancelled job has created it again.
-            raise InvalidRequest("an attempt is not there")
-        found = {each[0]: committed[each] for each in call.attempts.items()}
-        assert held.sealed.setdefault(call.portion, found) == found
-        sizes = sum(map(Counter, found.values()), Counter[int]())
-        rows = sum(sizes.values())
-        answer = {"rows": rows, "frames": len(found), "bytes": rows}
-        return {**answer, **summed({str(each): size for each, size in sizes.items()}, call.largest)}
-
-    def drop(self, dataset: str, generation: str) -> None:
-        self._check()
-        self._find(dataset, generation)
-        del self.datasets[dataset]
-
-    def renew(self, dataset: str, generation: str) -> None:
-        self._check()
-        self._find(dataset, generation)
-
-    def _check(self) -> None:
-        if not self.lives:
-            raise Unreachable(f"{self.start.location} is gone")
-
-    def _find(self, dataset: str, generation: str) -> HeldDataset:
-        held = self.datasets.get(dataset)
-        if held is None:
-            raise NotFound(f"no {dataset}")
-        if held.generation != generation:
-            raise StaleTicket(f"{dataset} has another generation")
-        return held
-
-
-def _run(generation: str) -> int:
-    return int(generation[-2:], 16)
-
-
-def summed(sizes: Mapping[str, int], largest: int | None) -> dict[str, Any]:
-    """The part of a server's answer to a seal that tells the sizes of partitions, as ``PartitionSizes`` wants it."""
-    if largest is None:
-        return {"partition_bytes": dict(sizes)}
-    named = dict(heapq.nlargest(largest, sizes.items(), key=lambda each: each[1]))
-    return {"partition_bytes": named, "rest_bytes": sum(sizes.values()) - sum(named.values())}
+def _done(server: SimulatedServer, call: Create | Seal | Drop | Renew) -> Any:
+    """The server's answer. Raises as it does."""
+    match call:
+        case Create():
+            return server.create(call.dataset)
+        case Seal():
+            return server.seal(call)
+        case Drop():
+            return server.drop(call.dataset, call.generation)
+        case Renew():
+            return server.renew(call.dataset, call.generation)
 
 
 @dataclass
@@ -140,6 +67,9 @@ class SimulatedCluster:
 
     Args:
         faults: how many servers are killed, or started again, at any time.
+        cuts: how many are cut off for a while.
+        mute: the share of the driver's calls that are done and never answered.
+        fault_at: the step of the first fault; None for any.
         given: the driver creates the datasets on the only server, as with one server today.
     """
 
@@ -153,6 +83,9 @@ class SimulatedCluster:
         datasets: tuple[str, ...] = ("left", "right"),
         copies: int = 1,
         faults: int = 1,
+        cuts: int = 0,
+        mute: float = 0.0,
+        fault_at: int | None = None,
         given: bool = False,
         hands_out: bool = False,
         changes: int = 5,
@@ -168,16 +101,26 @@ class SimulatedCluster:
         self.machine = SpreadWrite(dict.fromkeys(datasets, partitions), "g", on)
         self.calls: list[DriverCall] = []
         self.failed: Exception | None = None
-        self.read: dict[str, Counter[tuple[int, int]]] = {}
+        self.read: dict[str, Counter[tuple[int, str, int]]] = {}
+        """Of each dataset that was read whole: the rows by producer, attempt and partition."""
+        self.read_in: dict[str, int] = {}
+        """The run that had written them."""
+        self.accepted: dict[tuple[int, str], Mapping[int, str]] = {}
+        """By run and dataset, the attempt of each producer that Spark has accepted; of jobs that have ended well."""
+        self.away: set[ServerStart] = set()
+        """The servers that did not answer the driver, or a task or reader that has told it."""
+        self._running: RunningJob | None = None
         self._cancelled: set[int] = set()
         self._attempts = 0
         self._reads_begun = 0
-        self._faults = faults
+        self._faults, self.cuts, self.mute, self._fault_at = faults, cuts, mute, fault_at
 
     def run(self) -> None:
         """Everything, until nothing more happens."""
-        for _ in range(self._faults):
-            self.schedule.interrupt(self._fault())
+        for number in range(self._faults):
+            self.schedule.interrupt(self._fault(), None if number else self._fault_at)
+        for _ in range(self.cuts):
+            self.schedule.interrupt(self._cut())
         self.schedule.begin(self._renewals())
         self._do(self.machine.begin())
         self.schedule.run()
@@ -186,15 +129,9 @@ class SimulatedCluster:
         """What the task puts, by partition."""
         return dict.fromkeys(range(producer % 2, self.partitions, 2), 1 + producer)
 
-    def expected(self) -> Counter[tuple[int, int]]:
-        """The rows of a whole dataset, by producer and partition."""
-        return Counter(
-            {(task, part): rows for task in range(self.tasks) for part, rows in self.rows(task).items()}
-        )
-
-    def left(self) -> list[HeldDataset]:
+    def left(self) -> list[tuple[ServerStart, HeldDataset]]:
         """What living servers still have, until the leases end."""
-        return [held for server in self.servers for held in server.datasets.values()]
+        return [(server.start, held) for server in self.servers for held in server.datasets.values()]
 
     # The driver's loop: what ``Shuffles`` does with the calls.
 
@@ -207,6 +144,7 @@ class SimulatedCluster:
                 case CancelJob():
                     self._cancelled.add(call.run)
                 case Fail():
+                    self._check_cancelled()
                     self.failed = call.error
                 case _:
                     self.schedule.begin(self._call(call))
@@ -215,29 +153,25 @@ class SimulatedCluster:
             self.schedule.begin(self._reading())
 
     def _call(self, call: Create | Seal | Drop | Renew) -> Chain:
-        server = self._at(call.server)
         yield f"{type(call).__name__} {call.dataset} at {call.server.location}"
+        server = self.servers[self._numbers[call.server.location]]  # whichever start answers there now
         answer: Any = None
         error: FlightShuffleError | None = None
         try:
-            if server is None:
-                raise Unreachable("another start answers")
-            match call:
-                case Create():
-                    answer = server.create(call.dataset)
-                    server.datasets[call.dataset].known = True
-                case Seal():
-                    answer = server.seal(call)
-                case Drop():
-                    server.drop(call.dataset, call.generation)
-                case Renew():
-                    server.renew(call.dataset, call.generation)
+            answer = _done(server, call)
+            if self.random.random() < self.mute:
+                raise TimedOut("no answer")
         except FlightShuffleError as refused:
             error = refused
+            if isinstance(error, Unreachable | TimedOut):
+                self.away.add(call.server)
         yield f"answer {error or 'good'}"
         if error is not None:
             self._do(self.machine.refused(call, error))
         elif isinstance(call, Create):
+            held = server.datasets.get(call.dataset)
+            if held is not None and held.generation == answer:
+                held.known = True
             self._do(self.machine.created(call, answer))
         elif isinstance(call, Seal):
             self._do(self.machine.sealed(call, answer))
@@ -250,11 +184,16 @@ class SimulatedCluster:
     # Spark.
 
     def _job(self, job: RunJob) -> None:
-        running = RunningJob(job, {dataset: {} for dataset in job.generations})
+        self._check_cancelled()
+        self._running = running = RunningJob(job, {dataset: {} for dataset in job.generations})
         for dataset in job.generations:
             for producer in range(self.tasks):
                 for _ in range(1 + (self.random.random() < 0.2)):  # speculation
                     self.schedule.begin(self._task(running, dataset, producer))
+
+    def _check_cancelled(self) -> None:
+        """A job that is given up is cancelled first: two must not run at once."""
+        assert self._running is None or self._running.over or self._running.job.run in self._cancelled
 
     def _job_ends(self, running: RunningJob, error: Exception | None, server: ServerStart | None) -> Chain:
         running.over = True
@@ -262,9 +201,12 @@ class SimulatedCluster:
         if running.job.run in self._cancelled:
             return
         if error is None:
+            for dataset, attempts in running.accepted.items():
+                self.accepted[running.job.run, dataset] = dict(attempts)
             self._do(self.machine.job_ended(running.job, running.accepted))
         else:
             if server is not None:
+                self.away.add(server)
                 self._do(self.machine.lost(server, next(iter(running.job.generations.values()))))
             self._do(self.machine.job_failed(running.job, error))
 
@@ -295,7 +237,7 @@ class SimulatedCluster:
                 for target, start in zip(targets, starts, strict=True):
                     failed = start
                     yield f"{what} puts at {target.start.location}"
-                    target.put(report, self.rows(producer), creates=not self.given)
+                    self._put(target, report)
             except (NotFound, Unreachable) as refused:
                 error = refused
                 continue
@@ -314,6 +256,11 @@ class SimulatedCluster:
         if not running.over and producer not in running.accepted[dataset]:
             self.schedule.begin(self._job_ends(running, error, failed))
 
+    def _put(self, target: SimulatedServer, report: Report) -> None:
+        target.put(report, self.rows(report.producer), creates=not self.given)
+        if self.random.random() < self.mute:
+            raise Unreachable("no answer to the commit")
+
     # Readers.
 
     def _reading(self) -> Chain:
@@ -325,36 +272,37 @@ class SimulatedCluster:
             for dataset in self.machine.datasets
             for portion in self.machine.portions(dataset)
         ]
-        found = {dataset: Counter[tuple[int, int]]() for dataset in self.machine.datasets}
+        found = {dataset: Counter[tuple[int, str, int]]() for dataset in self.machine.datasets}
         for dataset, generation, name, copies in plan:
             yield f"read {dataset} of {name.location}"
             rows = next(filter(None, (self._rows(copy, dataset, generation, name) for copy in copies)), None)
             if rows is None:
                 yield "they are not there"
                 for copy in copies:
+                    self.away.add(copy)
                     self._do(self.machine.lost(copy, generation))
                 return
-            for producer, sizes in rows.items():
-                found[dataset].update({(producer, partition): count for partition, count in sizes.items()})
+            for attempt, sizes in rows.items():
+                found[dataset].update({(*attempt, partition): count for partition, count in sizes.items()})
         for dataset, all_rows in found.items():
             yield f"release {dataset}"
             # Else a loss came between, and the job runs again.
             if self.machine.run == run and self.machine.state in (WriteState.SEALED, WriteState.HANDED_OUT):
-                self.read[dataset] = all_rows
+                self.read[dataset], self.read_in[dataset] = all_rows, run
                 self._check_totals(dataset, all_rows)
                 self._do(self.machine.release(dataset))
 
-    def _check_totals(self, dataset: str, rows: Counter[tuple[int, int]]) -> None:
+    def _check_totals(self, dataset: str, rows: Counter[tuple[int, str, int]]) -> None:
         totals, sizes = self.machine.totals(dataset), [0] * self.partitions
-        for (_, partition), count in rows.items():
+        for (_, _, partition), count in rows.items():
             sizes[partition] += count
         assert (totals.rows, totals.sizes.sizes().tolist()) == (rows.total(), sizes)
 
     def _rows(
         self, copy: ServerStart, dataset: str, generation: str, portion: ServerStart
-    ) -> dict[int, Mapping[int, int]] | None:
+    ) -> dict[tuple[int, str], Mapping[int, int]] | None:
         server = self._at(copy)
-        held = server.datasets.get(dataset) if server is not None else None
+        held = server.datasets.get(dataset) if server is not None and not server.cut else None
         return held.sealed[portion] if held is not None and held.generation == generation else None
 
     # Faults.
@@ -371,6 +319,14 @@ class SimulatedCluster:
         if self.random.random() < 0.5:
             self.servers[number] = SimulatedServer(again)
             yield f"{location} is started again"
+
+    def _cut(self) -> Chain:
+        server = self.servers[self.random.randrange(len(self.servers))]
+        server.cut = True
+        for _ in range(self.random.randrange(1, 40)):
+            yield f"{server.start.location} is cut off"
+        server.cut = False
+        yield f"{server.start.location} is back"
 
     def _at(self, server: ServerStart) -> SimulatedServer | None:
         """The process there; None if it has another start."""

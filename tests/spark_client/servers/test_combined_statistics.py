@@ -77,6 +77,10 @@ def test_of_one_dataset_the_servers_are_those_that_hold_it(
     partitions = found["datasets"]["s"]["partitions"]
     assert sum(each["rows"] for each in partitions.values()) == len(everything(2))
     assert {each["state"] for each in partitions.values()} == {"sealed"}
+    portions = found["datasets"]["s"]["portions"]
+    assert found["datasets"]["s"]["server_count"] == len(portions) == 2
+    assert sum(each["rows"] for each in portions) == len(everything(2))
+    assert [each["locations"][0] for each in portions] == [each.location for each in servers[:2]]
     with pytest.raises(NotFound):
         client.statistics("none")
 

@@ -20,6 +20,7 @@ from tests.support.bulk import RawGet, get
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
+from tests.support.spread import spread
 
 Start = Callable[..., ServerProcess]
 
@@ -206,8 +207,13 @@ def test_the_page_of_a_worker_shows_the_others_and_which_of_them_is_gone(
     assert page.complaints == []
 
 
-def test_the_page_of_one_server_shows_no_others(page: Browser, server: ServerProcess) -> None:
+def test_the_page_of_one_server_shows_no_others_but_that_a_dataset_is_spread(
+    page: Browser, server: ServerProcess
+) -> None:
+    with ServerProcess.start() as other:
+        spread("spread", [server, other])
     show(page, server)
+    eventually(lambda: dataset(page, "spread")[-2:], ["0", "2"])
     eventually(lambda: page.evaluate(STATE).startswith("serving · "), True)
     assert page.evaluate("document.getElementById('fellows').hidden") is True
 
