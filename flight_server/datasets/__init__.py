@@ -6,7 +6,7 @@ from .attempts import Attempt
 from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
-from .generations import check_start, is_earlier_run, own_start
+from .generations import is_earlier_run, own_start
 from .listed_partitions import lacks_frames, listed
 from .partition import Partition, PartitionState, Totals
 from .repeated_creation import check_same

@@ -55,7 +55,7 @@ from aiohttp import web
 
 from flight_server.access import Doorkeeper, authorize
 from flight_server.concurrency import Running, Turns
-from flight_server.datasets import check_start, one_meaning
+from flight_server.datasets import one_meaning
 from flight_server.protocol import (
     HOLD,
     PUT_PATH,
@@ -266,8 +266,7 @@ class HttpServer:
             index = parse_partition(found["partition"])
             whole = f"{name}/partitions/{found['partition']}"
             name, index = one_meaning(catalogue, whole, name, index, generation)
-        check_start(name, query.get("start"))
-        dataset = catalogue.find(name, generation)
+        dataset = catalogue.find(name, generation, query.get("start"))
         listed = listed_partitions(query, dataset, index)
         if index is not None:
             dataset.partition(index)
