@@ -7,6 +7,7 @@ next task starts another.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,7 @@ class ServerList:
         if self.several and home is None:
             first.keep_peers()
         self._starts: dict[str, str] = {}
+        self._lock = threading.Lock()  # of changes of ``locations``
 
     @property
     def several(self) -> bool:
@@ -68,7 +70,8 @@ class ServerList:
     def learn(self, found: Sequence[ServerStart]) -> None:
         """Tasks have written to these."""
         self._starts.update((each.location, each.start) for each in found)
-        self.locations = tuple(dict.fromkeys([*self.locations, *(each.location for each in found)]))
+        with self._lock:
+            self.locations = tuple(dict.fromkeys([*self.locations, *(each.location for each in found)]))
 
     def knows(self, start: str) -> bool:
         """Whether the start is one that a server had when it was last asked, or that was learnt."""
@@ -112,7 +115,8 @@ class ServerList:
         lost = [ServerStart(each, before[each]) for each in before if self._starts.get(each) != before[each]]
         if self.home is not None:
             gone = {each.location for each in lost}
-            self.locations = tuple(each for each in self.locations if each not in gone)
+            with self._lock:
+                self.locations = tuple(each for each in self.locations if each not in gone)
         return lost
 
     def end(self) -> None:
