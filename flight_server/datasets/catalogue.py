@@ -42,7 +42,7 @@ from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 from .ambiguous_names import meant
 from .dataset import Dataset
 from .dropped_runs import DroppedRuns
-from .generations import missing, new_generation, stale
+from .generations import check_start, missing, new_generation, stale
 from .host_copies import HostCopies
 from .listed_partitions import first_of
 from .portion_copies import PortionCopies, portion_of
@@ -101,19 +101,21 @@ class Catalogue:
         """The staged dataset of that generation, else the current one of that name."""
         return self.staged.find(name, generation) or self._datasets.get(name)
 
-    def find(self, name: str, generation: str | None = None) -> Dataset:
+    def find(self, name: str, generation: str | None = None, start: str | None = None) -> Dataset:
         """The current dataset of that name, or the staged one of that generation.
 
         Raises:
+            ServerLost: it is wanted of another ``start`` of a server.
             NotFound, DataQuarantined: there is none, or one in the quarantine.
             StaleTicket: it has another generation.
         """
+        check_start(name, start)
         found = self.get(name, generation)
         if found is None:
             self.disk.disposal.check_quarantine(name)
-            raise missing(name, generation, self.started)
+            raise missing(name, generation, self.started, here=start is not None)
         if generation is not None and generation != found.generation:
-            raise stale(name, generation, self.started)
+            raise stale(name, generation, self.started, here=start is not None)
         return found
 
     def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
@@ -121,9 +123,9 @@ class Catalogue:
         see ``ambiguous_names``.
 
         Raises:
-            ServerLost: see :func:`portion_of`.
             InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things.
-            NotFound, DataQuarantined, StaleTicket, OutOfBudget: see :meth:`find` and :meth:`Dataset.partition`.
+            ServerLost, NotFound, DataQuarantined, StaleTicket, OutOfBudget: see :meth:`find` and
+                :meth:`Dataset.partition`.
         """
         name, index = meant(self, ticket)
         dataset = portion_of(self, name, ticket.generation, ticket.start)

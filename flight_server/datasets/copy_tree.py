@@ -27,6 +27,7 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 FAN_OUT = 2
 MAX_LOSSES = 2
@@ -36,7 +37,7 @@ _MAX_PASSED = 1000
 _SPARE = 64
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Host:
     """``until``: when it is last given to others. ``parent``: from which it may still read; None for the server and
     for a host that has all frames. ``has_place``: it counts among the parent's ``children``.
@@ -61,6 +62,8 @@ class CopyTree:
         self._server = _Host(None, math.inf)
         self._hosts: dict[str, _Host] = {}
         self._at: dict[str | None, _Host] = {None: self._server}
+        # Others may still read from them, and must not be given to them when they come back.
+        self._left: WeakValueDictionary[str, _Host] = WeakValueDictionary()
         self._queue: list[tuple[int, int, _Host]] = []
         self._queued = 0
         self._offer(self._server)
@@ -102,6 +105,8 @@ class CopyTree:
         if (known := self._hosts.pop(host, None)) is not None:
             self._lose(known)
             self._free_location(known)
+            if known.location is not None:
+                self._left[known.location] = known
 
     def _known(self, host: str, location: str | None) -> _Host:
         known = self._hosts.get(host)
@@ -110,7 +115,7 @@ class CopyTree:
             self.leave(host)
             known = there
         elif known is None:
-            known = _Host(location, 0.0)
+            known = self._left.pop(location or "", None) or _Host(location, 0.0)
         self._free_location(known)
         known.location = location
         if location is not None:

@@ -68,30 +68,35 @@ def from_this_process(generation: str) -> bool:
     return generation.startswith(_process.prefix)
 
 
-def missing(name: str, generation: str | None, started: str) -> NotFound:
-    """The error for a name that leads to no dataset."""
-    if generation is None or from_this_process(generation):
+def missing(name: str, generation: str | None, started: str, *, here: bool) -> NotFound:
+    """The error for a name that leads to no dataset. ``here``: the request says that this start had it: the generation
+    of a write over several servers is none of theirs.
+    """
+    here = here or generation is None or from_this_process(generation)
+    if here:
         return NotFound(
             f"there is no dataset {name!r}: it was never written, was dropped, its lease ended, or it was lost "
             f"when the server was started, at {started}; list_flights shows what there is",
-            **_facts(name, generation, started),
+            **_facts(name, generation, started, here=here),
         )
+    assert generation is not None
     if not _GENERATION.fullmatch(generation):
         return NotFound(
             f"there is no dataset {name!r}, and {_shown(generation)} is no generation that a server gives; "
             "list_flights shows what there is",
-            **_facts(name, generation, started),
+            **_facts(name, generation, started, here=here),
         )
     return NotFound(
         f"dataset {name!r} is not here: its generation {generation} is not of this start of the server, at {started}. "
         "The server was restarted, and only durable datasets outlive that, or it is another server's; write it again",
-        **_facts(name, generation, started),
+        **_facts(name, generation, started, here=here),
     )
 
 
-def stale(name: str, generation: str, started: str) -> StaleTicket:
-    """The error for a name that leads to another generation."""
-    if from_this_process(generation):
+def stale(name: str, generation: str, started: str, *, here: bool) -> StaleTicket:
+    """The error for a name that leads to another generation. ``here`` as for :func:`missing`."""
+    here = here or from_this_process(generation)
+    if here:
         why = f"the ticket is for an earlier generation of dataset {name!r}, which was replaced"
     elif not _GENERATION.fullmatch(generation):
         why = f"the ticket is for generation {_shown(generation)} of dataset {name!r}, which no server gives"
@@ -100,15 +105,11 @@ def stale(name: str, generation: str, started: str) -> StaleTicket:
             f"the ticket is for generation {generation} of dataset {name!r}, which is not of this start of the server, "
             f"at {started}: it was lost when the server was restarted, or is another server's"
         )
-    return StaleTicket(f"{why}; ask get_flight_info again", **_facts(name, generation, started))
+    return StaleTicket(f"{why}; ask get_flight_info again", **_facts(name, generation, started, here=here))
 
 
-def _facts(name: str, generation: str | None, started: str) -> dict[str, str | bool | None]:
-    earlier = (
-        generation is not None
-        and _GENERATION.fullmatch(generation) is not None
-        and not from_this_process(generation)
-    )
+def _facts(name: str, generation: str | None, started: str, *, here: bool) -> dict[str, str | bool | None]:
+    earlier = not here and generation is not None and _GENERATION.fullmatch(generation) is not None
     return {"dataset": name, "generation": generation, "server_started": started, "restarted": earlier}
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from flight_server.protocol import copy_name, original
 
 from .dataset import Dataset
-from .generations import check_start, own_start
+from .generations import own_start
 
 
 class PortionCopies:
@@ -45,22 +45,20 @@ class Holder(Protocol):
 
     def get(self, name: str, generation: str | None = None) -> Dataset | None: ...
 
-    def find(self, name: str, generation: str | None = None) -> Dataset: ...
+    def find(self, name: str, generation: str | None = None, start: str | None = None) -> Dataset: ...
 
 
 def portion_of(catalogue: Holder, name: str, generation: str | None, start: str | None) -> Dataset:
     """The dataset of the name that this server has, or its copy of the portion of another start.
 
     Raises:
-        ServerLost: it has no copy of that.
-        NotFound, DataQuarantined, StaleTicket: see :meth:`Catalogue.find`.
+        ServerLost, NotFound, DataQuarantined, StaleTicket: see :meth:`Catalogue.find`.
     """
     if start not in (None, own_start()):
         copy = catalogue.get(copy_name(name, start or ""))
         if copy is not None and generation in (None, copy.generation):
             return copy
-        check_start(name, start)
-    return catalogue.find(name, generation)
+    return catalogue.find(name, generation, start)
 
 
 def held(catalogue: Holder, name: str, generation: str | None = None) -> list[Dataset]:

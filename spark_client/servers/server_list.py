@@ -8,6 +8,7 @@ next task starts another.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -60,6 +61,7 @@ class ServerList:
             first.keep_peers()
         self._starts: dict[str, str] = {}
         self._left_out: set[str] = set()  # as was said
+        self._lock = threading.Lock()  # of changes of ``locations``
 
     @property
     def several(self) -> bool:
@@ -78,7 +80,8 @@ class ServerList:
     def learn(self, found: Sequence[ServerStart]) -> None:
         """Tasks have written to these."""
         self._starts.update((each.location, each.start) for each in found)
-        self.locations = tuple(dict.fromkeys([*self.locations, *(each.location for each in found)]))
+        with self._lock:
+            self.locations = tuple(dict.fromkeys([*self.locations, *(each.location for each in found)]))
 
     def knows(self, start: str) -> bool:
         """Whether the start is one that a server had when it was last asked, or that was learnt."""
@@ -144,7 +147,8 @@ class ServerList:
         self._ask(self.locations)
         if self.home is not None:
             gone = {each for each, start in before.items() if self._starts.get(each) != start}
-            self.locations = tuple(each for each in self.locations if each not in gone)
+            with self._lock:
+                self.locations = tuple(each for each in self.locations if each not in gone)
         compared = before if known is None else known
         return [ServerStart(*each) for each in compared.items() if self._starts.get(each[0]) != each[1]]
 

@@ -27,8 +27,8 @@ def server() -> Iterator[ServerProcess]:
         yield running
 
 
-def create(client: flight.FlightClient, name: str, kind: pa.DataType) -> None:
-    request = {"dataset": name, "kind": "shuffle", "partitions": PARTITIONS, "producers": 1}
+def create(client: flight.FlightClient, name: str, kind: pa.DataType, **more: Any) -> None:
+    request = {"dataset": name, "kind": "shuffle", "partitions": PARTITIONS, "producers": 1, **more}
     list(client.do_action(flight.Action("create", json.dumps(request).encode())))
     command = json.dumps({"dataset": name, "producer": 0, "attempt": "1"})
     writer, _ = client.do_put(flight.FlightDescriptor.for_command(command), pa.schema([("n", kind)]))
@@ -139,6 +139,18 @@ def test_the_bulk_lane_ends_each_listed_partition_the_same_way(server: ServerPro
     totals = {"x-flight-shuffle-rows": "10", "x-flight-shuffle-frames": "5"}
     assert totals.items() <= answer.trailers.items()
     assert get(f"{server.http}/v1/datasets/d?partitions=3,2&from=3").table().num_rows == 4
+
+
+@pytest.mark.parametrize("lane", ["grpc", "http"])
+def test_frames_that_a_list_leaves_out_are_not_released_to_its_reader(
+    server: ServerProcess, client: flight.FlightClient, lane: str
+) -> None:
+    create(client, lane, pa.int64(), retention={"readers": 1})
+    if lane == "grpc":
+        assert client.do_get(ticket(dataset=lane, partitions=[3, 2], **{"from": 2})).read_all().num_rows == 6
+    else:
+        assert get(f"{server.http}/v1/datasets/{lane}?partitions=3,2&from=2").table().num_rows == 6
+    assert client.do_get(ticket(dataset=lane, partition=3, until=2)).read_all().num_rows == 4
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,23 @@ def test_a_late_put_begins_no_run_that_was_dropped(servers: Sequence[ServerProce
             action(client, "drop", dataset=name, generation=later)
 
 
+def test_of_what_was_dropped_its_readers_are_not_told_that_the_server_was_restarted(
+    servers: Sequence[ServerProcess],
+) -> None:
+    """The generation is none that this server draws, but the start in the ticket is its own."""
+    spread("dropped", servers[:1])
+    (endpoint,) = info_of(servers[0], "dropped").endpoints
+    with flight.connect(servers[0].location) as client:
+        action(client, "drop", dataset="dropped")
+        with pytest.raises(KeyError, match="was dropped, its lease ended"):
+            client.do_get(endpoint.ticket).read_all()
+        refused = json.loads(get(endpoint.locations[-1].uri.decode()).body)
+        assert (refused["error"], refused["restarted"]) == ("not_found", False)
+        spread("dropped", servers[:1])
+        with pytest.raises(KeyError, match="an earlier generation of dataset 'dropped', which was replaced"):
+            client.do_get(endpoint.ticket).read_all()
+
+
 def test_what_one_server_of_a_list_of_one_holds_is_relayed(servers: Sequence[ServerProcess]) -> None:
     """Its endpoint is for several partitions, and so has totals without a checksum."""
     spread("relayed", servers[:1])

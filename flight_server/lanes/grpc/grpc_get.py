@@ -84,13 +84,13 @@ class GrpcGet:
         assert ticket.partitions is not None
         assert dataset.schema is not None
         ends = None if ticket.partitions == ALL else PartitionEnds(dataset, dataset.schema)
-        indices = listed(dataset, ticket.partitions)
+        indices, first = listed(dataset, ticket.partitions), ticket.from_
         rows = frames = 0
         present = Slice()  # of all partitions: many may have a few small frames
         for index in indices:
             each = replace(reader, partition=index)
             if not lacks_frames(dataset, index):
-                wanted = FrameRange(ticket.from_ if index == indices[0] else 0)
+                wanted = FrameRange(first if index == indices[0] else 0)
                 async with aclosing(self._reads.read(dataset, each, wanted)) as bursts:
                     async for burst in bursts:
                         await self._send(burst, each, context, envelopes)
@@ -103,7 +103,8 @@ class GrpcGet:
         context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
         async for index in in_slices(indices):
             if not lacks_frames(dataset, index):
-                FrameRange().ended(dataset, replace(reader, partition=index))
+                wanted = FrameRange(first if index == indices[0] else 0)
+                wanted.ended(dataset, replace(reader, partition=index))
 
     async def _send_made(
         self,

@@ -46,6 +46,16 @@ def test_asked_again_the_answer_is_the_same() -> None:
     assert rig.fetch_all("def") == ["B", "A", "B"], "it has one place"
 
 
+def test_a_host_that_left_and_comes_back_is_not_given_one_that_reads_from_it() -> None:
+    rig = Rig()
+    rig.tree.fetch("x")
+    rig.tree.fetch("y")  # both cannot be read, and have the server's places
+    assert rig.fetch_all("abc") == [None, "A", "A"]
+    rig.tree.leave("a")
+    assert rig.fetch("a") is None
+    assert rig.fetch_all("de") == ["B", "C"], "it has two readers as before"
+
+
 def test_a_lost_parent_is_given_to_no_other_host_until_it_asks_or_has_all() -> None:
     rig = Rig()
     rig.fetch_all("abc")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -55,6 +57,19 @@ def test_servers_are_learnt_once_each(found: ServerList) -> None:
     assert found.locations == (A, B)
     assert found.each(lambda server: server.location) == [A, B]
     assert found.lost() == []
+
+
+def test_jobs_that_end_at_once_lose_no_server_to_each_other(
+    found: ServerList,
+) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda n: found.learn([ServerStart(f"grpc://h:{n}", f"{n}")]), range(2000)))
+    finally:
+        sys.setswitchinterval(before)
+    assert len(found.locations) == 2000
 
 
 def test_a_server_that_is_gone_is_lost_once_and_forgotten(found: ServerList, servers: Servers) -> None:
