@@ -20,6 +20,9 @@ class Servers:
         self.starts = starts
         self.location = location
 
+    def keep_peers(self) -> None:
+        """It opens nothing that would have to be closed."""
+
     def at(self, location: str) -> Servers:
         return Servers(self.starts, location)
 
@@ -85,3 +88,14 @@ def test_the_end_drains_what_was_learnt_and_allows_no_later_start(
     assert servers.starts == {B: "b1"}
     with pytest.raises(InvalidRequest, match="closed"):
         found.of("a name")
+
+
+def test_a_dataset_that_one_server_holds_goes_to_one_that_answers_now(servers: Servers) -> None:
+    first: Any = servers
+    given = ServerList(first, [A, B])
+    owners = {name: given.owner(name) for name in "abcdefgh"}
+    assert {*owners.values()} == {A, B}
+    del servers.starts[A]
+    assert {given.owner(name) for name in owners} == {B}
+    del servers.starts[B]
+    assert {name: given.owner(name) for name in owners} == owners, "its own error says why"
