@@ -50,6 +50,7 @@ from spark_client.servers import (
     ServerStart,
     SpreadWrite,
     backups,
+    owner_of,
     server_lost,
 )
 
@@ -127,6 +128,7 @@ class WriteJob:
         partitions = {target.task.dataset: target.task.partitions for target in targets}
         self._write = SpreadWrite(partitions, secrets.token_hex(7), only)
         self._places: tuple[str, ...] = ()
+        self._there: list[ServerStart] = []  # when the tasks began
         self._all_away = False  # the servers that were to seal last
         self._reports: list[list[Any]] = []
         self._answers: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -216,7 +218,9 @@ class WriteJob:
                 self._start_servers()
         for dataset, generation in call.generations.items():
             self._shuffles.begin_spread(dataset, generation)
-        return servers.locations if self._executors is not None else servers.reachable()
+        locations = servers.locations if self._executors is not None else servers.reachable()
+        self._there = servers.starts
+        return locations
 
     def _start_servers(self) -> None:
         try:
@@ -229,7 +233,10 @@ class WriteJob:
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
-        lost = self._shuffles.servers.lost() if self._spread else []
+        servers = self._shuffles.servers
+        lost = servers.lost() if self._spread else []
+        # Another job of this client may have found it lost before.
+        lost += [each for each in self._there if each not in lost and not servers.knows(each.start)]
         if self._spread and self._lost_source() is not None:
             raise error
         if self._executors is not None and (said := _LOST.search(str(error))):
@@ -274,7 +281,8 @@ class WriteJob:
 
     def _one(self, dataset: str, locations: tuple[str, ...]) -> tuple[str, ...]:
         """The server that holds the dataset alone, and those that may have copies."""
-        owner = self._shuffles.servers.owner(dataset)
+        servers = self._shuffles.servers
+        owner = owner_of(dataset, locations) if self._executors is None else servers.owner(dataset)
         return (owner, *backups(owner, locations))
 
     def _sources(self) -> list[tuple[str, Portion]]:
@@ -370,13 +378,8 @@ class WriteJob:
             self._shuffles.sealed_on(dataset, portions)
             lacking = sum(len(each) < task.copies for each in portions)
             if lacking:
-                _log.warning(
-                    "%s has %d copies of each row where its servers live: %d of %d portions have fewer",
-                    target.label,
-                    task.copies,
-                    lacking,
-                    len(portions),
-                )
+                text = "%s: %d of %d portions have fewer than %d copies"
+                _log.warning(text, target.label, lacking, len(portions), task.copies)
         else:
             source = DatasetRef.sealed(server, dataset, generation, answers[""][0])
         return SealedDataset(

@@ -70,6 +70,11 @@ class ServerList:
         self._starts.update((each.location, each.start) for each in found)
         self.locations = tuple(dict.fromkeys([*self.locations, *(each.location for each in found)]))
 
+    @property
+    def starts(self) -> list[ServerStart]:
+        """Those that :meth:`knows` knows."""
+        return [ServerStart(*each) for each in self._starts.items()]
+
     def knows(self, start: str) -> bool:
         """Whether the start is one that a server had when it was last asked, or that was learnt."""
         return start in [*self._starts.values()]
