@@ -46,6 +46,7 @@ from spark_client.servers import (
     ServerStart,
     SpreadWrite,
     backups,
+    owner_of,
     server_lost,
 )
 
@@ -235,7 +236,8 @@ class WriteJob:
 
     def _one(self, dataset: str, locations: tuple[str, ...]) -> tuple[str, ...]:
         """The server that holds the dataset alone, and those that may have copies."""
-        owner = self._shuffles.servers.owner(dataset)
+        servers = self._shuffles.servers
+        owner = owner_of(dataset, locations) if self._executors is None else servers.owner(dataset)
         return (owner, *backups(owner, locations))
 
     def _sources(self) -> list[tuple[str, Portion]]:
@@ -343,13 +345,8 @@ class WriteJob:
                 held.update(dict.fromkeys(copies, portion.bytes))
             lacking = sum(len(each) < task.copies for each in portions)
             if lacking:
-                _log.warning(
-                    "%s has %d copies of each row where its servers live: %d of %d portions have fewer",
-                    target.label,
-                    task.copies,
-                    lacking,
-                    len(portions),
-                )
+                text = "%s: %d of %d portions have fewer than %d copies"
+                _log.warning(text, target.label, lacking, len(portions), task.copies)
         else:
             source = DatasetRef.sealed(server, dataset, generation, answers[""][0])
             held[server.location] = totals.size_bytes

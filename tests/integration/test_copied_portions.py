@@ -166,32 +166,56 @@ def test_one_of_two_servers_is_enough(two: Sequence[ServerProcess], lane: str) -
         rows(ref.read_each(range(PARTITIONS)))
 
 
-@pytest.mark.parametrize("lane", ["grpc", "bulk"])
-def test_a_stream_that_is_cut_goes_on_at_the_copy_in_the_middle_of_a_partition(
-    two: Sequence[ServerProcess], lane: str
-) -> None:
+def two_copies(
+    two: Sequence[ServerProcess], name: str, frames: int, frame_rows: int, lane: str
+) -> tuple[str, Any]:
+    """A partition, whose copy has other bytes: where the lane reaches the first server, and the locations of both
+    without that one.
+    """
     generation = secrets.token_hex(8)
-    parts = [(0, [*range(number * 1000, number * 1000 + 1000)]) for number in range(20)]
-    answer = put(two[0].location, command_of("long", generation, 0), parts)
-    copy = copy_name("long", answer["start"])
-    backup = put(two[1].location, command_of(copy, generation, 0), parts)
+    parts = [(0, range(number * frame_rows, (number + 1) * frame_rows)) for number in range(frames)]
+    answer = put(two[0].location, command_of(name, generation, 0), parts)
+    copy = copy_name(name, answer["start"])
+    backup = put(two[1].location, command_of(copy, generation, 0), parts, "zstd")
     listed = [{key: answer[key] for key in ("start", "locations", "rows", "bytes")}]
-    for server, dataset, start in ((two[0], "long", answer["start"]), (two[1], copy, backup["start"])):
+    for server, dataset, start in ((two[0], name, answer["start"]), (two[1], copy, backup["start"])):
         with flight.connect(server.location) as client:
             seal = {"dataset": dataset, "generation": generation, "attempts": {"0": "1"}, "start": start}
             action(client, "seal", **seal, servers=listed)
     kind = "http" if lane == "bulk" else "grpc"
     (location,) = (each for each in answer["locations"] if each.startswith(kind))
+    return location, [*backup["locations"], *(each for each in answer["locations"] if each != location)]
+
+
+def through(proxy: Proxy, ref: DatasetRef, others: Sequence[str]) -> DatasetRef:
+    """Both have a gRPC location, by which a stream sees that there are two."""
+    there = proxy.http if ref.server.reading.lane == "bulk" else proxy.location
+    return replace(ref, portions=(replace(ref.portions[0], locations=(there, *others)),))
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+def test_a_stream_that_is_cut_goes_on_at_the_copy_in_the_middle_of_a_partition(
+    two: Sequence[ServerProcess], lane: str
+) -> None:
+    location, others = two_copies(two, "long", 20, 1000, lane)
     for cut_bytes in (20_000, 60_000, 120_000):
         with Proxy.to(location) as proxy:
             proxy.cut_after(cut_bytes)
-            there = proxy.http if lane == "bulk" else proxy.location
-            ref = ref_of(two[1], "long", lane)
-            # Each has a gRPC location, by which a stream sees that there are two.
-            where = (there, *backup["locations"], *(each for each in answer["locations"] if each != location))
-            ref = replace(ref, portions=(replace(ref.portions[0], locations=where),))
-            assert rows(ref.read(0)) == [*range(20_000)]
+            assert rows(through(proxy, ref_of(two[1], "long", lane), others).read(0)) == [*range(20_000)]
             assert proxy.cuts == 1
+
+
+def test_a_stream_whose_server_falls_silent_goes_on_at_the_copy(two: Sequence[ServerProcess]) -> None:
+    location, others = two_copies(two, "large", 64, 1 << 16, "bulk")
+    with Proxy.to(location) as proxy:
+        ref = through(proxy, ref_of(two[1], "large", "bulk", IMPATIENT), others)
+        found = ref.read(0)
+        count = next(found).num_rows
+        proxy.hold()
+        count += sum(batch.num_rows for batch in found)
+        assert count == 64 << 16
+        assert gone_locations.is_gone(proxy.http)
+        proxy.release()
 
 
 @pytest.mark.parametrize("lane", ["grpc", "bulk"])

@@ -36,11 +36,17 @@ def command_of(name: str, generation: str, producer: int, **more: Any) -> dict[s
     }
 
 
-def put(location: str, command: dict[str, Any], parts: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
-    """Write frames of partitions; the commit's answer."""
+def put(
+    location: str,
+    command: dict[str, Any],
+    parts: Sequence[tuple[int, Sequence[int]]],
+    codec: str | None = None,
+) -> dict[str, Any]:
+    """Write frames of partitions, compressed by the codec; the commit's answer."""
     with flight.connect(location) as client:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
-        writer, answers = client.do_put(descriptor, pa.schema([("n", pa.int64())]))
+        options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression=codec))
+        writer, answers = client.do_put(descriptor, pa.schema([("n", pa.int64())]), options)
         with writer:
             for partition, values in parts:
                 batch = pa.record_batch({"n": pa.array(values, pa.int64())})

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import InvalidRequest, Unavailable
+from flight_server.protocol import InvalidRequest, ServerLost, Unavailable
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer, Unreachable
 from spark_client.executors import ExecutorServers
 from spark_client.jobs import InTurn, WriteTask
 from spark_client.jobs.write_job import Target, WriteJob
+from spark_client.servers import ServerStart
 
 A = "grpc://a:1"
 ROW = {
@@ -60,9 +61,18 @@ class Away:
     begin_spread = written_on = drop_at = learn = ignore
 
 
-def run(collect: Callable[[Any], list[Any]]) -> None:
+class LostBefore(Away):
+    """One server, which is there when a job begins and which another job finds lost before this one does."""
+
+    starts: ClassVar[dict[str, str]] = {A: "a"}
+
+    def lost(self, known: Any = None) -> list[Any]:
+        return [ServerStart(*each) for each in (known or {}).items()]
+
+
+def run(collect: Callable[[Any], list[Any]], shuffles: Any = None) -> None:
     task = WriteTask(Away.server, "d", "", 1, Declared("d", pa.schema([("n", pa.int64())])), InTurn(1))
-    shuffles: Any = Away()
+    shuffles = shuffles or Away()
     frame: Any = None
     WriteJob(shuffles, [Target([(frame, task)], "d")], collect).run()
 
@@ -96,3 +106,15 @@ def test_what_keeps_a_server_from_starting_is_the_error() -> None:
 def test_another_error_of_the_job_stays_as_it_is() -> None:
     with pytest.raises(RuntimeError, match="of the user"):
         run(failing("of the user"))
+
+
+def test_a_server_that_another_job_has_found_lost_makes_this_one_run_again() -> None:
+    runs: list[str] = []
+
+    def collect(_: Any) -> list[Any]:
+        runs.append("")
+        raise RuntimeError("put failed")
+
+    with pytest.raises(ServerLost, match="this was run 3"):
+        run(collect, LostBefore())
+    assert len(runs) == 3

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from spark_client.servers import place
+from spark_client.servers import backups, place
 
 SERVERS = [f"grpc://host{number}:8815" for number in range(5)]
 
@@ -42,3 +42,17 @@ def test_copies_are_on_the_next_servers(servers: int, copies: int, found: int) -
 
 def test_a_place_is_the_same_in_every_process() -> None:
     assert [SERVERS.index(place("d", producer, SERVERS)[0]) for producer in range(6)] == [1, 2, 3, 4, 0, 1]
+
+
+def test_a_copy_is_on_another_host_if_there_is_one() -> None:
+    servers = ["grpc://a:1", "grpc://a:2", "grpc://b:1", "grpc://b:2"]
+    assert [backups(each, servers)[0] for each in servers] == [servers[2], servers[3], servers[0], servers[1]]
+    assert backups("grpc://a:1", servers[:2]) == ("grpc://a:2",)
+    assert backups("grpc://a:1", servers[:1]) == ()
+
+
+def test_the_copies_of_a_server_that_is_not_in_the_list_are_always_on_the_same_one() -> None:
+    found = {backups(f"grpc://new{number}:1", SERVERS)[0] for number in range(50)}
+    assert found == {*SERVERS}
+    assert backups("grpc://new:1", SERVERS) == backups("grpc://new:1", SERVERS)
+    assert {*backups("grpc://new:1", SERVERS)} == {*SERVERS}

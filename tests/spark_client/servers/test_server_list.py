@@ -23,11 +23,11 @@ class Servers:
         self.starts = starts
         self.location = location
 
+    def keep_peers(self) -> None:
+        """It opens nothing that would have to be closed."""
+
     def at(self, location: str) -> Servers:
         return Servers(self.starts, location)
-
-    def keep_peers(self) -> None:
-        """It opens no connection."""
 
     def action(self, name: str, **_: Any) -> dict[str, Any]:
         if self.location not in self.starts:
