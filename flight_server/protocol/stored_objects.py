@@ -22,11 +22,11 @@ The index
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, unquote
 
-from .errors import InvalidRequest
+from .errors import Forbidden, InvalidRequest
 from .shown_addresses import shown
 from .strict_json import dump_json, parse_json
 
@@ -72,6 +72,16 @@ def is_below(prefix: str, allowed: str) -> bool:
     """Whether a prefix is ``allowed``, or lies below it and has the same options; both as :func:`check_prefix` says."""
     (place, options), (root, wanted) = _split(prefix), _split(allowed)
     return options == wanted and f"{place}/".startswith(f"{root}/")
+
+
+def check_allowed(prefix: str, allowed: Iterable[str]) -> str:
+    """The first of the allowed prefixes that this one is below. Raises Forbidden: it is below none."""
+    allowed = list(allowed)
+    for each in allowed:
+        if is_below(prefix, each):
+            return each
+    may = ", ".join(map(shown, allowed)) or "nothing: it was started without --offload-to"
+    raise Forbidden(f"nothing is offloaded to {shown(prefix)!r}: the server may write below {may}")
 
 
 def is_local(address: str) -> bool:

@@ -27,7 +27,7 @@ import pyarrow as pa
 import structlog
 
 from flight_server.datasets import Dataset, own_start
-from flight_server.protocol import Conflict, Forbidden, Unavailable, is_below, shown
+from flight_server.protocol import Conflict, Unavailable, check_allowed, shown
 from flight_server.storage import Disk, StoredObject, to_its_end
 from flight_server.tiering import Reader
 
@@ -51,7 +51,7 @@ class Offloads:
     """
 
     def __init__(self, prefixes: Sequence[str], reads: Reads, disk: Disk, *, deadline_seconds: float) -> None:
-        self._prefixes = tuple(prefixes)
+        self.prefixes = tuple(prefixes)
         self._reads = reads
         self._disk = disk
         self._deadline_seconds = deadline_seconds
@@ -61,7 +61,7 @@ class Offloads:
         """The allowed prefix that a dataset may be offloaded below.
 
         Raises:
-            Forbidden: there is none.
+            Forbidden: see ``check_allowed``.
             Conflict: it is durable, or was offloaded elsewhere.
         """
         if dataset.durable:
@@ -72,14 +72,7 @@ class Offloads:
             raise Conflict(
                 f"dataset {dataset.name!r} was offloaded to {shown(dataset.stored.folder)} already"
             )
-        for allowed in self._prefixes:
-            if is_below(prefix, allowed):
-                return allowed
-        may = ", ".join(map(shown, self._prefixes)) or "nothing: it was started without --offload-to"
-        raise Forbidden(
-            f"dataset {dataset.name!r} is not offloaded to {shown(prefix)!r}: this server may write below {may}",
-            dataset=dataset.name,
-        )
+        return check_allowed(prefix, self.prefixes)
 
     async def write(self, dataset: Dataset, prefix: str) -> str:
         """Write the object of a sealed dataset; its address. Twice is fine.

@@ -30,6 +30,8 @@ from flight_server.protocol import (
     ServerLost,
     ServerPortion,
     Unavailable,
+    check_allowed,
+    check_prefix,
     copy_name,
 )
 from spark_client.connection import AWAY, TimedOut
@@ -98,6 +100,7 @@ class WriteJob:
             FlightShuffleError: a server refused; or one was lost, and the job has run three times, or has read from it.
             pyspark.errors.PySparkException: the job has failed.
         """
+        self._check_offloads()
         calls = deque(self._write.begin())
         while calls:
             seals: list[Seal] = []
@@ -107,6 +110,19 @@ class WriteJob:
         return [
             self._found(target, reports) for target, reports in zip(self._targets, self._reports, strict=True)
         ]
+
+    def _check_offloads(self) -> None:
+        """Raise Forbidden if a server may not write to one of the prefixes: its seal would, after the job."""
+        wanted = [each for each in self._offloads.values() if each is not None]
+        if wanted and self._executors is not None:
+            given = self._executors.options.get("offload_to") or ()
+            given = given if isinstance(given, list | tuple) else (given,)
+            allowed = [check_prefix(str(each), "offload_to") for each in given]
+        elif wanted:
+            servers = self._shuffles.servers
+            allowed = servers.at(servers.reachable()[0]).action("locations").get("offload_to", [])
+        for each in wanted:
+            check_allowed(each, allowed)
 
     def _done(self, call: DriverCall) -> Iterable[DriverCall]:
         match call:

@@ -8,13 +8,13 @@ there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from flight_server.protocol import ServerLost, Ticket, Unavailable, is_object, shown
-from spark_client.connection import RemoteServer
 
 from .addresses import Address
-from .lane import LaneChoice, LaneReader
+from .lane import LaneReader
 from .object_get import ObjectReader
 from .portion_stream import PortionStream
 
@@ -26,21 +26,8 @@ _lost: set[str | None] = set()
 class StoredPortionStream(PortionStream):
     """As :class:`PortionStream`; the last of the ``locations`` is the object's address."""
 
-    def __init__(
-        self,
-        server: RemoteServer,
-        dataset: str,
-        parts: Mapping[int, int],
-        *,
-        generation: str | None,
-        start: str | None,
-        locations: Sequence[str],
-        lane: LaneChoice = "auto",
-    ) -> None:
-        servers = [each for each in locations if not is_object(each)]
-        super().__init__(
-            server, dataset, parts, generation=generation, start=start, locations=servers, lane=lane
-        )
+    def __init__(self, *of: Any, locations: Sequence[str], **how: Any) -> None:
+        super().__init__(*of, locations=[each for each in locations if not is_object(each)], **how)
         self._object = Address("object", locations[-1])
 
     @property

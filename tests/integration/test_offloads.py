@@ -122,7 +122,7 @@ def test_the_end_of_the_server_does_not_delete_the_object(tmp_path: Path) -> Non
         ("/", "absolute path"),
         ("{root}/../other", "absolute path"),
         ("relative", "absolute path"),
-        ("s3://bucket/path", "'s3://bucket/path': this server may write below file://{root}"),
+        ("s3://bucket/path", "'s3://bucket/path': the server may write below file://{root}"),
         ("s3://key:secret@bucket/path", "has a user or a password in it"),
     ],
 )

@@ -193,7 +193,7 @@ class Actions:
         lanes = self._lanes
         servers = lanes.servers or list(filter(None, [lanes.grpc]))
         known = {"locations": lanes.known, "put_locations": lanes.puts, "servers": servers}
-        return dump_json({**known, "start": own_start()})
+        return dump_json({**known, "start": own_start(), "offload_to": self._offloads.prefixes})
 
     async def _drain(self, body: bytes) -> bytes:
         _no_arguments(body, "drain")

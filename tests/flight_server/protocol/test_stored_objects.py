@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from flight_server.protocol import (
+    Forbidden,
     InvalidRequest,
     ObjectIndex,
     Piece,
     StoredPartition,
+    check_allowed,
     check_prefix,
     index_of,
-    is_below,
     is_object,
     object_of,
 )
@@ -47,12 +48,27 @@ def test_a_password_in_a_prefix_is_refused_and_not_shown() -> None:
     assert "secret" not in refused.value.message
 
 
-def test_a_prefix_is_below_another_by_whole_elements_and_with_the_same_options() -> None:
-    assert is_below("s3://b/x", "s3://b/x")
-    assert is_below("s3://b/x/y?region=eu", "s3://b/x?region=eu")
-    assert not is_below("s3://b/xy", "s3://b/x")
-    assert not is_below("s3://b/x/y", "s3://b/x?region=eu")
-    assert not is_below("s3://b/x?endpoint_override=evil", "s3://b/x")
+@pytest.mark.parametrize(
+    ("prefix", "allowed"),
+    [("s3://b/x", "s3://b/x"), ("s3://b/x/y?region=eu", "s3://b/x?region=eu"), ("file:///a/b", "file:///a")],
+)
+def test_a_prefix_is_allowed_below_another_with_the_same_options(prefix: str, allowed: str) -> None:
+    assert check_allowed(prefix, ["s3://other", allowed]) == allowed
+
+
+@pytest.mark.parametrize(
+    ("prefix", "allowed"),
+    [
+        ("s3://b/xy", "s3://b/x"),
+        ("s3://b/x/y", "s3://b/x?region=eu"),
+        ("s3://b/x?endpoint_override=evil", "s3://b/x"),
+        ("file:///x", "s3://b/x"),
+    ],
+)
+def test_another_prefix_is_refused_by_name(prefix: str, allowed: str) -> None:
+    with pytest.raises(Forbidden, match="may write below") as refused:
+        check_allowed(prefix, [allowed])
+    assert "evil" not in refused.value.message
 
 
 def test_an_object_is_named_by_dataset_generation_and_start() -> None:

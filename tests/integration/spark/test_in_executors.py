@@ -181,6 +181,26 @@ def test_an_executor_that_is_killed_between_two_exchanges_costs_a_rerun_of_what_
         assert not [loss for loss in pipeline.statistics.losses if loss.startswith("exchange(8, 'id'")]
 
 
+def test_what_servers_of_executors_keep_elsewhere_outlives_them(spark: SparkSession, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"memory_limit": "64MiB", "drain_grace_seconds": 0, "offload_to": tmp_path}
+    with ShuffleClient.in_executors(
+        spark, timeouts=Timeouts(tries=1, connect_seconds=2), **options
+    ) as client:
+        df = rows(spark)
+        spread = client.pipeline(df).mapInArrow(slowly, df.schema).exchange(8, "k", offload=tmp_path).toDF()
+        single = client.pipeline(df).exchange(1, offload=tmp_path).toDF()
+        pids = servers_of(client)
+        assert len(pids) == 2
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert client._servers.home is not None
+        assert client._servers.home._process is not None
+        os.kill(client._servers.home._process.pid, signal.SIGKILL)
+        assert sorted(row["id"] for row in spread.collect()) == list(range(ROWS))
+        assert [row["id"] for row in single.collect()] == list(range(ROWS))
+    assert not [*tmp_path.iterdir()]
+
+
 def test_what_an_executor_lacks_is_said_once_with_what_to_do(spark: SparkSession) -> None:
     with (
         ShuffleClient.in_executors(spark, memory_limit="1KiB") as client,

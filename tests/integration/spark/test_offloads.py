@@ -147,9 +147,17 @@ def test_a_server_that_is_lost_between_two_exchanges_is_read_from_its_object(
 def test_a_prefix_that_servers_may_not_write_to_is_refused(
     spark: SparkSession, several: ShuffleClient, tmp_path: Path
 ) -> None:
-    pipeline = several.pipeline(rows(spark))
+    ran = tmp_path / "ran"
+
+    def note(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ran.touch()
+        yield from batches
+
+    df = rows(spark)
+    pipeline = several.pipeline(df).mapInArrow(note, df.schema)
     with pytest.raises(Forbidden, match=r"may write below file://.*shared"):
         pipeline.exchange(4, "k", offload=tmp_path / "other").toDF()
+    assert not ran.exists(), "no task has begun"
     with pytest.raises(InvalidRequest, match=r"exchange\(4, 'k'\): offload is a directory's absolute path"):
         pipeline.exchange(4, "k", offload="relative")
     assert not several.datasets()

@@ -251,6 +251,25 @@ def test_one_copy_is_enough() -> None:
     assert isinstance(machine.lost(B)[-1], RunJob)
 
 
+@pytest.mark.parametrize("when", ["sealing", "sealed"])
+def test_a_portion_that_an_object_has_outlives_its_server(when: str) -> None:
+    machine, (first, second) = written((A,), (B,))
+    assert isinstance(first, Seal)
+    assert isinstance(second, Seal)
+    stored = ANSWER | {"read_locations": ["grpc://a:1", "s3://bucket/d-g01/a.arrows"]}
+    assert not machine.sealed(first, stored)
+    if when == "sealed":
+        assert not machine.sealed(second, ANSWER)
+    assert not machine.lost(A)
+    if when == "sealing":
+        assert not machine.sealed(second, ANSWER)
+    assert state(machine) is WriteState.SEALED
+    assert machine.run == 1
+    assert machine.totals("d").rows == 2
+    assert machine.lost(B), "what no object has is lost"
+    assert machine.run == 2
+
+
 def test_a_lost_server_is_not_sealed() -> None:
     machine, job = begun()
     report(machine, A, B)
