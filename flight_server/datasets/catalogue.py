@@ -41,7 +41,7 @@ from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 
 from .ambiguous_names import meant
 from .dataset import Dataset
-from .generations import DroppedGenerations, check_start, missing, new_generation, stale
+from .generations import check_start, missing, new_generation, stale
 from .host_copies import HostCopies
 from .listed_partitions import first_of
 from .repeated_creation import check_same
@@ -75,7 +75,6 @@ class Catalogue:
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
         self.staged = StagedWrites()
-        self.dropped = DroppedGenerations()
         self.copies = HostCopies(budget.metadata, self.leads_to, clock)
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()

@@ -14,7 +14,6 @@ import secrets
 
 from flight_server.protocol import NotFound, ServerLost, StaleTicket
 
-DROPPED = 4096
 _WRITE_DIGITS = 14
 _GENERATION = re.compile(r"[0-9a-f]{16}")
 
@@ -62,32 +61,6 @@ def is_earlier_run(known: str, asked: str) -> bool:
     ``known`` is of an earlier run.
     """
     return known[:_WRITE_DIGITS] == asked[:_WRITE_DIGITS] and known < asked
-
-
-class DroppedGenerations:
-    """The generations that were dropped last, the first ``DROPPED`` of which are forgotten first.
-
-    A put that makes its dataset must not bring one back: a task may go on for some time after its driver has dropped
-    everything.
-    """
-
-    def __init__(self) -> None:
-        self._dropped: dict[tuple[str, str], None] = {}
-
-    def add(self, name: str, generation: str) -> None:
-        """Also of a dataset that is not here, to which a task may still write. Twice is fine."""
-        if not _GENERATION.fullmatch(generation):
-            return
-        self._dropped[name, generation] = None
-        if len(self._dropped) > DROPPED:
-            del self._dropped[next(iter(self._dropped))]
-
-    def check(self, name: str, generation: str) -> None:
-        """Raise NotFound if it was dropped."""
-        if (name, generation) in self._dropped:
-            raise NotFound(
-                f"generation {generation} of dataset {name!r} was dropped: stop this task", dataset=name
-            )
 
 
 def from_this_process(generation: str) -> bool:

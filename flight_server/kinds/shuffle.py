@@ -57,8 +57,6 @@ class ShuffleKind(DatasetKind):
 
     def _created(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
         held = self.catalogue.get(request.dataset)
-        if request.generation is not None:
-            self.catalogue.dropped.check(request.dataset, request.generation)
         if request.generation is not None and held is not None:
             if is_earlier_run(held.generation, request.generation):
                 self.catalogue.drop(held.name, held.generation)

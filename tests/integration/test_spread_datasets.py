@@ -124,24 +124,6 @@ def test_a_dataset_is_dropped_with_its_last_attempt_that_fails(servers: Sequence
         assert sealed["rows"] == 1
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_late_put_does_not_bring_back_what_was_dropped(
-    servers: Sequence[ServerProcess], is_there: bool
-) -> None:
-    name, generation, location = f"late/{is_there}", secrets.token_hex(8), servers[0].location
-    with flight.connect(location) as client:
-        if is_there:
-            put(location, command_of(name, generation, 0), [(0, [1])])
-            action(client, "drop", dataset=name, generation=generation)
-        else:
-            with pytest.raises(KeyError, match=r"no dataset|not here"):
-                action(client, "drop", dataset=name, generation=generation)
-        with pytest.raises(KeyError, match="was dropped: stop this task"):
-            put(location, command_of(name, generation, 1), [(0, [1])])
-        assert name.encode() not in [info.descriptor.path[0] for info in client.list_flights()]
-    put(location, command_of(name, secrets.token_hex(8), 1), [(0, [1])])
-
-
 def test_a_dataset_that_only_attempts_wrote_which_were_not_accepted_ends_with_its_lease(
     servers: Sequence[ServerProcess],
 ) -> None:

@@ -112,8 +112,6 @@ class Actions:
     async def _drop(self, body: bytes) -> bytes:
         request = DatasetRequest.parse(body, "drop", needed=True)
         assert request.dataset is not None
-        if request.generation is not None:
-            self._catalogue.dropped.add(request.dataset, request.generation)
         dataset = await self._catalogue.remove(request.dataset, request.generation, staged=request.staged)
         return dump_json({"dropped": dataset.name, "generation": dataset.generation})
 
