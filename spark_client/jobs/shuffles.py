@@ -213,14 +213,22 @@ class Shuffles:
             self._unsealed.discard(dataset)
             self._report_frames.pop(dataset, None)
             locations = self._holders.pop(dataset, (self.server.location,))
-            self.servers.each(lambda server: _drop(server, dataset, generation), locations)
+            self.servers.each(lambda server: self._drop(server, dataset, generation), locations)
 
     def drop_at(self, location: str, dataset: str, generation: str) -> None:
         """Drop a generation that one server holds; one that cannot be reached ends it with its lease."""
         try:
-            _drop(self.servers.at(location), dataset, generation)
+            self._drop(self.servers.at(location), dataset, generation)
         except FlightShuffleError as error:
             _log.info("%s stays until its lease ends: %s", dataset, error.message)
+
+    def _drop(self, server: RemoteServer, dataset: str, generation: str) -> None:
+        body, seconds = (
+            DatasetRequest(dataset, generation).encode(),
+            self.servers.patience_seconds(server.location),
+        )
+        with contextlib.suppress(NotFound):
+            server.action("drop", body, seconds, once=True)
 
     def discard(self, dataset: str) -> None:
         """As :meth:`drop`; a dataset of a server that cannot be reached ends with its lease."""
@@ -316,11 +324,6 @@ class Shuffles:
             return True
 
         return self.servers.each(renew, self._holders.get(dataset, (self.server.location,)))
-
-
-def _drop(server: RemoteServer, dataset: str, generation: str) -> None:
-    with contextlib.suppress(NotFound):
-        server.action("drop", DatasetRequest(dataset, generation).encode(), once=True)
 
 
 @contextlib.contextmanager

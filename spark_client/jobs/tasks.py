@@ -25,7 +25,7 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate
 from spark_client.arrow import Coalescer, Declared, counts
-from spark_client.connection import Reading, RemoteServer
+from spark_client.connection import Reading, RemoteServer, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef
@@ -214,7 +214,7 @@ class WriteTask:
             location = self.executors.here().location
             lease_seconds = max(lease_seconds or 0, UNSEEN_LEASE_SECONDS)
         elif self.servers:
-            (location,) = place(self.dataset, producer, self.servers, host=gethostname(), tries=tries)
+            location = self._choose(producer, tries)
         if location is not None:
             server, chosen = server.at(location), {"location": location}
             command = replace(command, create=PutCreate(self.partitions, lease_seconds))
@@ -233,3 +233,11 @@ class WriteTask:
             for partition, frame in coalescer.finish():
                 stream.write(frame, partition)
             return {**stream.commit(), **chosen, "frames": stream.frames, "counts": counted}
+
+    def _choose(self, producer: int, tries: int) -> str:
+        """The server of this try; the next one in the place of one whose process is gone."""
+        for more in range(len(self.servers)):
+            (location,) = place(self.dataset, producer, self.servers, host=gethostname(), tries=tries + more)
+            if not refuses([location]):
+                break
+        return location

@@ -29,7 +29,7 @@ from flight_server.protocol import (
     ServerPortion,
     Unavailable,
 )
-from spark_client.connection import AWAY, RemoteServer, TimedOut
+from spark_client.connection import AWAY, RemoteServer, TimedOut, refuses
 from spark_client.executors import ExecutorServers, reason_of
 from spark_client.merge import DatasetRef
 from spark_client.servers import (
@@ -299,8 +299,11 @@ class WriteJob:
         request = SealRequest(seal.dataset, seal.generation, dict(seal.attempts))
         if self._spread:
             request = replace(request, start=seal.server.start, servers=self._servers_of(seal.dataset))
+        location = seal.server.location
+        # A start that refuses connections does not come back.
+        once = self._spread and refuses([location])
         try:
-            return self._shuffles.servers.at(seal.server.location).action("seal", request.encode())
+            return self._shuffles.servers.at(location).action("seal", request.encode(), once=once)
         except FlightShuffleError as error:
             return error
 

@@ -7,7 +7,10 @@ at the partition and frame where it was, at the next location.
 
 Losing the server
     What cannot be reached any more, or was started again, or has the dataset no longer, is a lost server:
-    :class:`ServerLost` names it by its locations and its start, and the dataset.
+    :class:`ServerLost` names it by its locations and its start, and the dataset. A start does not come back: so a
+    server whose ports refuse connections is lost at once (``connection.refusals``). One that is silent costs a stream
+    its deadlines; later streams of the process ask it first, for ``why_seconds``, and raise ServerLost if it is silent
+    still.
 """
 
 from __future__ import annotations
@@ -26,16 +29,19 @@ from flight_server.protocol import (
     Ticket,
     Unavailable,
 )
-from spark_client.connection import RemoteServer, Unreachable
+from spark_client.connection import RemoteServer, Unreachable, refuses
 
 from .http import NoBulkLane
 from .lane import BatchBurst, BrokenStream, LaneChoice, LaneReader, ReadTotals
-from .partition_stream import PartitionStream
+from .partition_stream import PartitionStream, StreamStalled
 from .received_frames import ReceivedFrames
 
 _SHOWN = 5
 _AT_ONCE = 1000
 """Partitions in one request: a URL of the bulk lane may have 8 KB."""
+
+_silent: set[str] = set()
+"""The starts at which a stream of this process has met its deadlines, and which have not answered since."""
 
 
 class PortionStream(PartitionStream):
@@ -159,19 +165,61 @@ class PortionStream(PartitionStream):
 
     def _connect(self, failure: Unavailable | None) -> None:
         try:
+            self._look_again()
             super()._connect(failure)
-        except StaleTicket:
-            raise
         except NotFound as gone:
+            said = isinstance(gone, ServerLost) and "server" in gone.detail  # by this stream
+            if said or isinstance(gone, StaleTicket):
+                raise
             raise self._lost(gone) from gone
+
+    def _pause_after(self, failure: Unavailable) -> None:
+        if self.start is not None and not self.server.embedded and refuses(self._locations):
+            raise self._lost(failure)
+        super()._pause_after(failure)
+
+    def _look_again(self) -> None:
+        """Raise ServerLost if the server was silent and still is."""
+        if self.start is None or self.start not in _silent:
+            return
+        failure: Unavailable | None = None
+        for address in self._addresses:
+            if address.lane == "grpc":
+                server, seconds = self._server(address), self.server.timeouts.why_seconds
+                try:
+                    server.action("locations", timeout_seconds=seconds, once=True)
+                except Unavailable as error:
+                    failure = error
+                else:
+                    _silent.discard(self.start)
+                    return
+        if failure is not None:
+            raise self._lost(failure)
+
+    def stalled(self) -> StreamStalled:
+        self._was_silent()
+        return super().stalled()
+
+    def _late(self) -> StreamStalled:
+        self._was_silent()
+        return super()._late()
+
+    def _was_silent(self) -> None:
+        if self.start is not None:
+            _silent.add(self.start)
 
     def _give_up(self, last: Unavailable) -> FlightShuffleError:
         if isinstance(last, Unreachable | NoBulkLane) and not self.server.embedded:
+            self._was_silent()
             return self._lost(last)
         return super()._give_up(last)
 
+    @property
+    def _locations(self) -> list[str]:
+        return [*dict.fromkeys(address.location for address in self._addresses)]
+
     def _lost(self, last: FlightShuffleError) -> ServerLost:
-        where = ", ".join(dict.fromkeys(address.location for address in self._addresses))
+        where = ", ".join(self._locations)
         start = "" if self.start is None else f" with the start {self.start}"
         error = ServerLost(
             f"dataset {self.dataset!r} has lost the server{start} at {where}, at {self._position}: {last.message}",

@@ -21,6 +21,8 @@ from .driver_server import DriverServer
 
 CALLS_AT_ONCE = 32
 _SECONDS = 10.0
+_AWAY_SECONDS = 2.0
+"""The deadline of calls to a server that did not answer the last one."""
 T = TypeVar("T")
 
 
@@ -50,6 +52,7 @@ class ServerList:
         if self.several and home is None:
             first.keep_peers()
         self._starts: dict[str, str] = {}
+        self._away: set[str] = set()  # those that did not answer when they were last asked
 
     @property
     def several(self) -> bool:
@@ -83,6 +86,10 @@ class ServerList:
     def owner(self, name: str) -> str:
         """The location of the server that is to hold a new dataset which one server holds: one that can be reached."""
         return self.main.location if self.home is not None else owner_of(name, self.reachable())
+
+    def patience_seconds(self, location: str) -> float | None:
+        """The deadline of a call that need not reach the server; None for that of all calls."""
+        return _AWAY_SECONDS if location in self._away else None
 
     def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
         """The results of a call at each server, made at once. Without ``locations`` those that were learnt and are lost
@@ -133,13 +140,16 @@ class ServerList:
         locations = list(locations)
 
         def start(server: RemoteServer) -> str | None:
+            seconds = self.patience_seconds(server.location) or _SECONDS
             try:
-                return str(server.action("locations", timeout_seconds=_SECONDS, once=True)["start"])
+                return str(server.action("locations", timeout_seconds=seconds, once=True)["start"])
             except FlightShuffleError:
                 return None
 
         for location, found in zip(locations, self.each(start, locations), strict=True):
             if found is None:
+                self._away.add(location)
                 self._starts.pop(location, None)
             else:
+                self._away.discard(location)
                 self._starts[location] = found
