@@ -14,7 +14,8 @@ When the server takes nothing for too long, the task fails with an error that sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from socket import gethostname
 from time import perf_counter
@@ -28,7 +29,7 @@ from spark_client.arrow import Coalescer, Declared, counts
 from spark_client.connection import Reading, RemoteServer, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream
-from spark_client.merge import DatasetRef
+from spark_client.merge import DatasetRef, ShareRead
 from spark_client.servers import place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
@@ -115,17 +116,31 @@ class ReadTask:
         source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for piece in self.shares[number]:
-                    _say_partition(piece.partition)
-                    how = Pass(self.kept, piece.partition, self.limits, memory, clock)
-                    if work is not None:
-                        work.pieces += 1
-                    given = (
-                        source.read_both(piece, how)
-                        if isinstance(source, Sides)
-                        else _read(source, piece, memory)
-                    )
-                    yield from run(self.stages, given, how)
+                with ExitStack() as opened:
+                    pieces = self.shares[number]
+                    share = _share_of(source, pieces, memory, opened)
+                    for piece in pieces:
+                        _say_partition(piece.partition)
+                        how = Pass(self.kept, piece.partition, self.limits, memory, clock)
+                        if work is not None:
+                            work.pieces += 1
+                        given = (
+                            share.read_both(piece, how)
+                            if isinstance(share, Sides)
+                            else _read(share, piece, memory)
+                        )
+                        yield from run(self.stages, given, how)
+
+
+def _share_of(source: Any, pieces: Sequence[PartitionSlice], memory: TaskMemory, opened: ExitStack) -> Any:
+    """The source, which reads all whole partitions of the share over the same streams, until ``opened`` is closed."""
+    if isinstance(source, Sides):
+        left, right = (_share_of(each, pieces, memory, opened) for each in (source.left, source.right))
+        return replace(source, left=left, right=right)
+    whole = [piece.partition for piece in pieces if piece.until is None]
+    if not (isinstance(source, DatasetRef) and source.is_spread and len(whole) > 1):
+        return source
+    return opened.enter_context(ShareRead(source, whole, memory))
 
 
 def _sparing(source: Any) -> Any:

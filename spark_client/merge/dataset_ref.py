@@ -26,7 +26,7 @@ from spark_client.connection import RemoteServer, about
 from spark_client.lanes import PartitionStream, PortionStream
 from spark_client.spill import TaskMemory, reading_budget
 
-from .merged import merge
+from .merged import MergedStream, merge
 
 
 @dataclass(frozen=True)
@@ -228,21 +228,25 @@ class DatasetRef:
     def _merged(
         self, streams: Sequence[PartitionStream], memory: TaskMemory | None, parts: int | None = None
     ) -> Generator[Any, None, None]:
+        with self.merge(streams, parts) as merged:
+            try:
+                yield from merged
+            finally:
+                if memory is not None:
+                    memory.spilled_bytes += merged.statistics().spilled_bytes
+
+    def merge(self, streams: Sequence[PartitionStream], parts: int | None = None) -> MergedStream:
+        """The streams as one, within the memory of a reader of this dataset; one after the other, or by ``parts``."""
         reading = self.server.reading
         budget_bytes = reading.budget_bytes
         if self.most_bytes is not None:
             budget_bytes = min(budget_bytes, self.most_bytes)
         pool = MemoryPool(reading_budget(budget_bytes), "merge")
-        with merge(
+        return merge(
             streams,
             pool=pool,
             scratch_dir=reading.scratch_dir,
             order="stream",
             timeouts=self.server.timeouts,
             parts=parts,
-        ) as merged:
-            try:
-                yield from merged
-            finally:
-                if memory is not None:
-                    memory.spilled_bytes += merged.statistics().spilled_bytes
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -51,13 +51,16 @@ def put(location: str, command: dict[str, Any], parts: Sequence[tuple[int, list[
 
 
 def spread(
-    name: str, servers: Sequence[ServerProcess], generation: str | None = None
+    name: str,
+    servers: Sequence[ServerProcess],
+    generation: str | None = None,
+    rows: Callable[[int, int], list[int]] = rows_of,
 ) -> list[dict[str, Any]]:
     """Write and seal it; the list of servers that each of them was given."""
     generation = generation or secrets.token_hex(8)
     listed = []
     for number, server in enumerate(servers):
-        parts = [(partition, rows_of(number, partition)) for partition in range(PARTITIONS)]
+        parts = [(partition, rows(number, partition)) for partition in range(PARTITIONS)]
         command = command_of(name, generation, number)
         answer = put(server.location, command, [part for part in parts if part[1]])
         listed.append({key: answer[key] for key in ("start", "locations", "rows", "bytes")})
