@@ -25,8 +25,8 @@ _PARTITION_BYTES = 64 << 10
 
 
 class PartitionSlice(NamedTuple):
-    """The frames from ``first`` to before ``until`` of a partition; ``until`` None: the whole partition. ``side`` is
-    the side of a pair that has these frames; the other one is read whole.
+    """The frames from ``first`` to before ``until`` of a partition, as the source's ``plan`` numbers them; ``until``
+    None: the whole partition. ``side`` is the side of a pair that has these frames; the other one is read whole.
     """
 
     partition: int

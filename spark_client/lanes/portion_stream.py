@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flight_server.protocol import (
@@ -51,6 +52,7 @@ class PortionStream(PartitionStream):
         parts: the partitions, in the order in which they are read, and the ``part`` of each one's bursts.
         start: that of the server that holds them; None if any will do.
         locations: where it is, without the paths of partitions.
+        frames: of the only partition, those from the first to before the second number, None for its end; None for all.
     """
 
     def __init__(
@@ -63,9 +65,15 @@ class PortionStream(PartitionStream):
         start: str | None,
         locations: Sequence[str],
         lane: LaneChoice = "auto",
+        frames: tuple[int, int | None] | None = None,
     ) -> None:
-        super().__init__(server, Ticket(dataset, generation=generation), locations=locations, lane=lane)
+        ticket = Ticket(dataset, generation=generation)
+        if frames is not None:
+            (partition,) = parts
+            ticket = replace(ticket, partition=partition, from_=frames[0], until=frames[1])
+        super().__init__(server, ticket, locations=locations, lane=lane)
         self.start = start
+        self._is_slice = frames is not None
         self._partitions = tuple(parts)
         self._parts = tuple(parts.values())
         self._at = 0
@@ -92,6 +100,10 @@ class PortionStream(PartitionStream):
         return self._bursts.popleft()
 
     def _took(self, burst: BatchBurst) -> None:
+        if self._is_slice:
+            super()._took(burst)
+            self._bursts.append(burst)
+            return
         first = 0
         for number, batch in enumerate(burst.batches):
             end = None if batch.num_rows else _end_of(burst.metadata[number] if burst.metadata else None)
@@ -142,11 +154,15 @@ class PortionStream(PartitionStream):
         self._received = ReceivedFrames(0, None)
 
     def _check(self, reading: LaneReader) -> None:
-        del reading  # the totals of each partition were compared
-        if not (self._ended and self._at == self._until - 1):
+        if self._is_slice:
+            super()._check(reading)
+        # Else the totals of each partition were compared.
+        elif not (self._ended and self._at == self._until - 1):
             raise BrokenStream(f"{self.name} ended inside partition {self._partitions[self._at]}")
 
     def _ticket(self) -> Ticket:
+        if self._is_slice:
+            return replace(super()._ticket(), start=self.start)
         self._ended = False  # if its end has come, it comes again
         self._until = min(self._at + _AT_ONCE, len(self._partitions))
         return Ticket(

@@ -55,14 +55,20 @@ def spread(
     servers: Sequence[ServerProcess],
     generation: str | None = None,
     rows: Callable[[int, int], list[int]] = rows_of,
+    frame_rows: int = 1 << 30,
 ) -> list[dict[str, Any]]:
     """Write and seal it; the list of servers that each of them was given."""
     generation = generation or secrets.token_hex(8)
     listed = []
     for number, server in enumerate(servers):
-        parts = [(partition, rows(number, partition)) for partition in range(PARTITIONS)]
+        parts = [
+            (partition, found[first : first + frame_rows])
+            for partition in range(PARTITIONS)
+            for found in [rows(number, partition)]
+            for first in range(0, len(found), frame_rows)
+        ]
         command = command_of(name, generation, number)
-        answer = put(server.location, command, [part for part in parts if part[1]])
+        answer = put(server.location, command, parts)
         listed.append({key: answer[key] for key in ("start", "locations", "rows", "bytes")})
     for number, server in enumerate(servers):
         with flight.connect(server.location) as client:
