@@ -1,8 +1,8 @@
 """A result that the driver reads: the batches of a dataset, which is dropped with its reader.
 
-Guarantee: :func:`collected` gives every row of the sealed dataset once, in the order of its partitions, of the
-producers and of the rows in each, or raises. The driver holds at most the reader's memory budget (``merge.merged``)
-of a result of any size.
+Guarantee: :func:`collected` gives every row of the sealed dataset once, in the order of its partitions and, where one
+server holds it, of the producers and of the rows in each, or raises. The driver holds at most the reader's memory
+budget (``merge.merged``) of a result of any size.
 
 Dropping
     If a DataFrame reads it, too, ``results`` decides. Otherwise the dataset is dropped by the last batch, an error

@@ -1,8 +1,9 @@
 """Which partitions each reading task reads, one after the other.
 
 Guarantee: every frame of every partition is in exactly one share, and shares are in the partitions' order, so a
-result's rows come in the order in which Spark would give them. A task calls its stages once for each partition of its
-share, as Spark's task for that partition would, or once for each piece of a cut one (``skew``).
+result's rows come in the order in which Spark would give them, where one server holds the partitions. A task calls its
+stages once for each partition of its share, as Spark's task for that partition would, or once for each piece of a cut
+one (``skew``).
 
 How many
     A Spark task with a Python stage costs 10 to 35 ms before it has read a row. So there are as many tasks as cores,
