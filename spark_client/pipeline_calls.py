@@ -95,7 +95,8 @@ class PipelineCalls:
         return Pipeline.of_scan(owned, session, scan)
 
     def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
-        """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are.
+        """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are. Where a
+        pipeline ends with an exchange over several servers, the rows of a partition come in no certain order.
 
         One Spark job writes them to the server, or none where they are there: a pipeline that ends with an exchange, or
         the DataFrame that ``toDF`` returned for one. The driver reads them within the budget of ``Reading``, not bound

@@ -268,12 +268,14 @@ class PlanRequest(Request, what=PLAN):
     Args:
         target_bytes: about how many stored bytes a slice is to have.
         partitions: those to cut; None for all.
+        start: that of the server whose portion is to be cut; None for what the server has.
     """
 
     dataset: Name
     target_bytes: Annotated[int, integer(1, MAX_COUNT)]
     generation: Text = None
     partitions: Annotated[tuple[int, ...] | None, InJson(list_as_tuple)] = None
+    start: Text = None
 
     def faults(self, what: str) -> Faults:
         yield self.lacks("target_bytes"), f"{what}: 'target_bytes' is missing"

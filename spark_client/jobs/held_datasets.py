@@ -146,8 +146,9 @@ class HeldDatasets:
         self._keeper.close()
 
     def _drop(self, server: RemoteServer, dataset: str, generation: str) -> None:
+        seconds = self._servers.patience_seconds(server.location)
         with contextlib.suppress(NotFound):
-            server.action("drop", DatasetRequest(dataset, generation).encode(), once=True)
+            server.action("drop", DatasetRequest(dataset, generation).encode(), seconds, once=True)
 
     # Renewing.
 

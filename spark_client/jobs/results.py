@@ -115,6 +115,11 @@ class Results:
                 return None
             return found
 
+    def has(self, dataset: str) -> bool:
+        """Whether it was added, and neither released nor forgotten."""
+        with self._lock:
+            return dataset in self._datasets
+
     def forget(self, dataset: str) -> None:
         """Remove a dataset that its owner drops. Twice is fine."""
         with self._lock:

@@ -1,8 +1,9 @@
 """Which partitions each reading task reads, one after the other.
 
 Guarantee: every frame of every partition is in exactly one share, and shares are in the partitions' order, so a
-result's rows come in the order in which Spark would give them. A task calls its stages once for each partition of its
-share, as Spark's task for that partition would, or once for each piece of a cut one (``skew``).
+result's rows come in the order in which Spark would give them, where one server holds the partitions. A task calls its
+stages once for each partition of its share, as Spark's task for that partition would, or once for each piece of a cut
+one (``skew``).
 
 How many
     A Spark task with a Python stage costs 10 to 35 ms before it has read a row. So there are as many tasks as cores,
@@ -25,8 +26,8 @@ _PARTITION_BYTES = 64 << 10
 
 
 class PartitionSlice(NamedTuple):
-    """The frames from ``first`` to before ``until`` of a partition; ``until`` None: the whole partition. ``side`` is
-    the side of a pair that has these frames; the other one is read whole.
+    """The frames from ``first`` to before ``until`` of a partition, as the source's ``plan`` numbers them; ``until``
+    None: the whole partition. ``side`` is the side of a pair that has these frames; the other one is read whole.
     """
 
     partition: int

@@ -22,7 +22,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -257,6 +257,10 @@ class Shuffles:
     def _forget(self, dataset: str) -> None:
         self.results.forget(dataset)
         self.discard(dataset)
+
+    def has_lost(self, datasets: Iterable[SealedDataset]) -> bool:
+        """Whether there are several servers, and one has lost a part of any of these datasets."""
+        return self.servers.several and not all(map(self.is_whole, datasets))
 
     def is_whole(self, sealed: SealedDataset) -> bool:
         """See :meth:`HeldDatasets.is_whole`."""

@@ -34,7 +34,7 @@ def skewed(partition_bytes: Sequence[int]) -> list[int]:
 
 
 def cuts_of(sealed: SealedDataset) -> list[Cut]:
-    """The cuts of one dataset's partitions. Asks the server if there are any; raises as ``Server.action``."""
+    """The cuts of one dataset's partitions. Asks the servers if there are any; raises as ``Server.action``."""
     found = skewed(sealed.partition_bytes)
     return list(_cuts(sealed, dict.fromkeys(found, 0))) if found else []
 
@@ -79,7 +79,9 @@ def _cuts(sealed: SealedDataset, most: dict[int, int]) -> Iterator[Cut]:
     """The cuts of these partitions, each in at most so many pieces; 0 for as many as there are."""
     planned = sealed.source.plan(sorted(most), TASK_BYTES)
     for partition, pieces in sorted(planned.items()):
-        joined = joined_pieces(pieces, most[partition] or len(pieces))
+        # Over several servers each portion may be far below a task's share.
+        wanted = -(-sum(size_bytes for _, _, size_bytes in pieces) // TASK_BYTES)
+        joined = joined_pieces(pieces, most[partition] or max(1, wanted))
         # A single frame cannot be cut.
         if len(joined) > 1:
             borders = (joined[0][0], *(end for _, end, _ in joined))

@@ -17,7 +17,7 @@ When the server takes nothing for too long, the task fails with an error that sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from socket import gethostname
@@ -29,10 +29,10 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate, copy_name
 from spark_client.arrow import Coalescer, Declared, counts
-from spark_client.connection import AWAY, Reading, RemoteServer, TimedOut
+from spark_client.connection import AWAY, Reading, RemoteServer, TimedOut, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream, found_gone, is_gone
-from spark_client.merge import DatasetRef
+from spark_client.merge import DatasetRef, ShareRead
 from spark_client.servers import backups, place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
@@ -121,17 +121,31 @@ class ReadTask:
         source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for piece in self.shares[number]:
-                    _say_partition(piece.partition)
-                    how = Pass(self.kept, piece.partition, self.limits, memory, clock)
-                    if work is not None:
-                        work.pieces += 1
-                    given = (
-                        source.read_both(piece, how)
-                        if isinstance(source, Sides)
-                        else _read(source, piece, memory)
-                    )
-                    yield from run(self.stages, given, how)
+                with ExitStack() as opened:
+                    pieces = self.shares[number]
+                    share = _share_of(source, pieces, memory, opened)
+                    for piece in pieces:
+                        _say_partition(piece.partition)
+                        how = Pass(self.kept, piece.partition, self.limits, memory, clock)
+                        if work is not None:
+                            work.pieces += 1
+                        given = (
+                            share.read_both(piece, how)
+                            if isinstance(share, Sides)
+                            else _read(share, piece, memory)
+                        )
+                        yield from run(self.stages, given, how)
+
+
+def _share_of(source: Any, pieces: Sequence[PartitionSlice], memory: TaskMemory, opened: ExitStack) -> Any:
+    """The source, which reads all whole partitions of the share over the same streams, until ``opened`` is closed."""
+    if isinstance(source, Sides):
+        left, right = (_share_of(each, pieces, memory, opened) for each in (source.left, source.right))
+        return replace(source, left=left, right=right)
+    whole = [piece.partition for piece in pieces if piece.until is None]
+    if not (isinstance(source, DatasetRef) and source.is_spread and len(whole) > 1):
+        return source
+    return opened.enter_context(ShareRead(source, whole, memory))
 
 
 def _sparing(source: Any) -> Any:
@@ -247,7 +261,9 @@ class WriteTask:
             return {**answers[0], "servers": servers, "frames": streams[0].frames, "counts": counted}
 
     def _chosen(self, producer: int, tries: int) -> tuple[str, ...]:
-        """The servers of the copies, of which the first names the portion; none where there is one server."""
+        """The servers of the copies, of which the first names the portion; none where there is one server. In the place of
+        one whose process is gone comes the next one.
+        """
         if self.alone:
             return self.servers[: self.copies]
         if self.executors is not None and not (tries and self.copies > 1 and self.servers):
@@ -256,7 +272,13 @@ class WriteTask:
         if not self.servers:
             return ()
         host = gethostname()
-        return place(self.dataset, producer, self.servers, host=host, tries=tries, copies=self.copies)
+        for more in range(len(self.servers)):
+            chosen = place(
+                self.dataset, producer, self.servers, host=host, tries=tries + more, copies=self.copies
+            )
+            if self.copies > 1 or not refuses(chosen):
+                break
+        return chosen
 
     def _opened(
         self, command: PutCommand, producer: int, tries: int, ending: ExitStack

@@ -34,7 +34,7 @@ from flight_server.protocol import (
     check_prefix,
     copy_name,
 )
-from spark_client.connection import AWAY, TimedOut
+from spark_client.connection import AWAY, TimedOut, refuses
 from spark_client.executors import reason_of
 from spark_client.merge import DatasetRef, Portion
 from spark_client.servers import (
@@ -318,8 +318,10 @@ class WriteJob:
             request = replace(request, start=seal.server.start, servers=servers)
         # The answer comes when the object is written; the server has a deadline for each part of it.
         seconds = None if offload is None else server.timeouts.stream_seconds
+        # A start that refuses connections does not come back.
+        once = self._spread and refuses([seal.server.location])
         try:
-            return server.action("seal", request.encode(), seconds)
+            return server.action("seal", request.encode(), seconds, once=once)
         except FlightShuffleError as error:
             return error
 

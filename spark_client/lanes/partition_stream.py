@@ -308,8 +308,9 @@ class PartitionStream:
     def _server(self, address: Address) -> RemoteServer:
         if address.location == self.server.location:
             return self.server
+        found = self.server.at(address.location)  # not inside the call, which holds a lock that this takes
         # Attached, because an unreferenced server would close its connections.
-        return self.server.attached(("server", address.location), lambda: self.server.at(address.location))
+        return self.server.attached(("server", address.location), lambda: found)
 
     def _pool(self, address: Address) -> HttpPool:
         parts = urlsplit(address.location)

@@ -11,13 +11,17 @@ Copies
 
 Losing the server
     What cannot be reached any more, or was started again, or has the dataset no longer, is a lost server:
-    :class:`ServerLost` names it by its locations and its start, and the dataset.
+    :class:`ServerLost` names it by its locations and its start, and the dataset. A start does not come back: so a
+    server whose ports refuse connections is lost at once (``connection.refusals``). One that is silent costs a stream
+    its deadlines; later streams of the process ask it first, for ``why_seconds``, and raise ServerLost if it is silent
+    still.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +36,7 @@ from flight_server.protocol import (
     Ticket,
     Unavailable,
 )
-from spark_client.connection import RemoteServer, TimedOut, Unreachable
+from spark_client.connection import RemoteServer, TimedOut, Unreachable, refuses
 
 from .addresses import Address
 from .gone_locations import found_gone, is_gone
@@ -45,6 +49,9 @@ _SHOWN = 5
 _AT_ONCE = 1000
 """Partitions in one request: a URL of the bulk lane may have 8 KB."""
 
+_silent: set[str] = set()
+"""The starts at which a stream of this process has met its deadlines, and which have not answered since."""
+
 
 class PortionStream(PartitionStream):
     """A :class:`PartitionStream` of several partitions.
@@ -53,6 +60,7 @@ class PortionStream(PartitionStream):
         parts: the partitions, in the order in which they are read, and the ``part`` of each one's bursts.
         start: that of the server that holds them; None if any will do.
         locations: where it is, without the paths of partitions.
+        frames: of the only partition, those from the first to before the second number, None for its end; None for all.
     """
 
     def __init__(
@@ -65,9 +73,15 @@ class PortionStream(PartitionStream):
         start: str | None,
         locations: Sequence[str],
         lane: LaneChoice = "auto",
+        frames: tuple[int, int | None] | None = None,
     ) -> None:
-        super().__init__(server, Ticket(dataset, generation=generation), locations=locations, lane=lane)
+        ticket = Ticket(dataset, generation=generation)
+        if frames is not None:
+            (partition,) = parts
+            ticket = replace(ticket, partition=partition, from_=frames[0], until=frames[1])
+        super().__init__(server, ticket, locations=locations, lane=lane)
         self.start = start
+        self._is_slice = frames is not None
         self._partitions = tuple(parts)
         self._parts = tuple(parts.values())
         self._at = 0
@@ -97,6 +111,10 @@ class PortionStream(PartitionStream):
         return self._bursts.popleft()
 
     def _took(self, burst: BatchBurst) -> None:
+        if self._is_slice:
+            super()._took(burst)
+            self._bursts.append(burst)
+            return
         first = 0
         for number, batch in enumerate(burst.batches):
             end = None if batch.num_rows else _end_of(burst.metadata[number] if burst.metadata else None)
@@ -147,11 +165,15 @@ class PortionStream(PartitionStream):
         self._received = ReceivedFrames(0, None)
 
     def _check(self, reading: LaneReader) -> None:
-        del reading  # the totals of each partition were compared
-        if not (self._ended and self._at == self._until - 1):
+        if self._is_slice:
+            super()._check(reading)
+        # Else the totals of each partition were compared.
+        elif not (self._ended and self._at == self._until - 1):
             raise BrokenStream(f"{self.name} ended inside partition {self._partitions[self._at]}")
 
     def _ticket(self) -> Ticket:
+        if self._is_slice:
+            return replace(super()._ticket(), start=self.start)
         self._ended = False  # if its end has come, it comes again
         self._until = min(self._at + _AT_ONCE, len(self._partitions))
         return Ticket(
@@ -210,19 +232,61 @@ class PortionStream(PartitionStream):
             found_gone(self._read_at.location)
             self._silent.add(self._read_at)
         try:
+            self._look_again()
             super()._connect(failure)
-        except StaleTicket:
-            raise
         except NotFound as gone:
+            said = isinstance(gone, ServerLost) and "server" in gone.detail  # by this stream
+            if said or isinstance(gone, StaleTicket):
+                raise
             raise self._lost(gone) from gone
+
+    def _pause_after(self, failure: Unavailable) -> None:
+        if self.start is not None and not self.server.embedded and refuses(self._locations):
+            raise self._lost(failure)
+        super()._pause_after(failure)
+
+    def _look_again(self) -> None:
+        """Raise ServerLost if the server was silent and still is."""
+        if self._copied or self.start is None or self.start not in _silent:
+            return
+        failure: Unavailable | None = None
+        for address in self._addresses:
+            if address.lane == "grpc":
+                server, seconds = self._server(address), self.server.timeouts.why_seconds
+                try:
+                    server.action("locations", timeout_seconds=seconds, once=True)
+                except Unavailable as error:
+                    failure = error
+                else:
+                    _silent.discard(self.start)
+                    return
+        if failure is not None:
+            raise self._lost(failure)
+
+    def stalled(self) -> StreamStalled:
+        self._was_silent()
+        return super().stalled()
+
+    def _late(self) -> StreamStalled:
+        self._was_silent()
+        return super()._late()
+
+    def _was_silent(self) -> None:
+        if self.start is not None:
+            _silent.add(self.start)
 
     def _give_up(self, last: Unavailable) -> FlightShuffleError:
         if isinstance(last, Unreachable | NoBulkLane) and not self.server.embedded:
+            self._was_silent()
             return self._lost(last)
         return super()._give_up(last)
 
+    @property
+    def _locations(self) -> list[str]:
+        return [*dict.fromkeys(address.location for address in self._addresses)]
+
     def _lost(self, last: FlightShuffleError) -> ServerLost:
-        where = ", ".join(dict.fromkeys(address.location for address in self._addresses))
+        where = ", ".join(self._locations)
         start = "" if self.start is None else f" with the start {self.start}"
         error = ServerLost(
             f"dataset {self.dataset!r} has lost the server{start} at {where}, at {self._position}: {last.message}",

@@ -2,3 +2,4 @@
 
 from .dataset_ref import DatasetRef, Portion
 from .merged import AsyncMergedStream, merge, merge_async
+from .share_read import ShareRead

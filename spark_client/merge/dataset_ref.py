@@ -9,12 +9,16 @@ Several servers
     A dataset that is spread over servers has a portion for each, which has the server's start. A read of one or more
     partitions opens one stream to each server (``lanes.PortionStream``); of each partition the frames of all servers
     come in the order of their arrival. So the reader of a partition, or of two that are to be joined, need not know
-    which servers hold it. Frames of such a partition have no numbers of their own: it is not cut into slices.
+    which servers hold it.
+
+    Frames are numbered in each portion. In slices (:meth:`DatasetRef.plan`) those of the portion ``i`` have the numbers
+    from ``i * PORTION_FRAMES`` on: so a slice names its portion, and may go on in the next ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -34,7 +38,10 @@ from spark_client.connection import RemoteServer, about
 from spark_client.lanes import PartitionStream, PortionStream, StoredPortionStream
 from spark_client.spill import TaskMemory, reading_budget
 
-from .merged import merge
+from .merged import MergedStream, merge
+
+PORTION_FRAMES = 1 << 40
+_PLANS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,11 @@ class Portion:
             filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))
             filled[partition >> 3] |= 1 << (partition & 7)
         return cls(tuple(answer["read_locations"]), bytes(filled), answer.get("start"))
+
+    @property
+    def servers(self) -> list[str]:
+        """The locations of Flight servers that have it."""
+        return [each for each in self.locations if each.startswith("grpc")]
 
     @property
     def stored(self) -> str | None:
@@ -157,18 +169,39 @@ class DatasetRef:
         return any(portion.start is not None for portion in self.portions)
 
     def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
-        """The slices of these partitions, of about ``target_bytes``, each as first frame, end and stored bytes; none if
-        the dataset is spread.
+        """The slices of these partitions, of at most about ``target_bytes``, each as first frame, end and stored bytes;
+        together all frames, in the order of the portions. None where portions have copies or objects: a slice is read
+        at one place only.
 
         Raises:
-            FlightShuffleError: as ``RemoteServer.action``.
+            FlightShuffleError: as ``RemoteServer.action``, of any server that holds some of it.
         """
-        if self.is_spread:
+        if any(each.stored is not None or len(each.servers) > 1 for each in self.portions):
             return {}
-        request = PlanRequest(self.dataset, target_bytes, self.generation, tuple(partitions))
+
+        def planned(number: int) -> list[tuple[int, int, int, int]]:
+            portion = self.portions[number]
+            there = tuple(each for each in partitions if portion.has_rows(each))
+            if not there:
+                return []
+            request = PlanRequest(self.dataset, target_bytes, self.generation, there, portion.start)
+            places = portion.servers if self.is_spread else []
+            server = self.server.at(places[0]) if places else self.server
+            found: list[tuple[int, int, int, int]] = server.action(PLAN, request.encode())["pieces"]
+            return found
+
+        if not self.is_spread:
+            answers = [planned(0)]
+        else:
+            with ThreadPoolExecutor(min(_PLANS_AT_ONCE, len(self.portions)), "plan") as threads:
+                answers = [*threads.map(planned, range(len(self.portions)))]
         found: dict[int, list[tuple[int, int, int]]] = {}
-        for partition, first, end, size_bytes in self.server.action(PLAN, request.encode())["pieces"]:
-            found.setdefault(partition, []).append((first, end, size_bytes))
+        for number, pieces in enumerate(answers):
+            for partition, first, end, size_bytes in pieces:
+                place, slices = number * PORTION_FRAMES, found.setdefault(partition, [])
+                if slices:  # so that no slice begins at the end of a portion
+                    slices[-1] = (slices[-1][0], place + first, slices[-1][2])
+                slices.append((place + first, place + end, size_bytes))
         return found
 
     def locations(self, portion: Portion, partition: int = 0) -> list[str]:
@@ -192,8 +225,18 @@ class DatasetRef:
     def read_frames(
         self, partition: int, first: int, until: int, memory: TaskMemory | None = None
     ) -> Generator[Any, None, None]:
-        """The batches of the partition's frames from ``first`` to before ``until``, as :meth:`read`."""
-        return self._merged([self.stream(partition, first, until)], memory)
+        """The batches of the partition's frames from ``first`` to before ``until``, as :meth:`read`, but in the order
+        of the frames.
+        """
+        if not self.is_spread:
+            return self._merged([self.stream(partition, first, until)], memory)
+        streams = []
+        for number in range(first // PORTION_FRAMES, (until - 1) // PORTION_FRAMES + 1):
+            portion, place = self.portions[number], number * PORTION_FRAMES
+            end = until - place if until < place + PORTION_FRAMES else None
+            if portion.has_rows(partition):
+                streams.append(self._portion_stream(portion, {partition: 0}, (max(0, first - place), end)))
+        return self._merged(streams, memory)
 
     def read_each(
         self, partitions: Sequence[int], memory: TaskMemory | None = None
@@ -226,18 +269,23 @@ class DatasetRef:
         for portion in self.portions:
             parts = {each: place for place, each in enumerate(partitions) if portion.has_rows(each)}
             if parts:
-                kind = PortionStream if portion.stored is None else StoredPortionStream
-                stream = kind(
-                    self.server,
-                    self.dataset,
-                    parts,
-                    generation=self.generation or None,
-                    start=portion.start,
-                    locations=portion.locations,
-                    lane=self.server.reading.lane,
-                )
-                found.append(stream)
+                found.append(self._portion_stream(portion, parts))
         return found
+
+    def _portion_stream(
+        self, portion: Portion, parts: Mapping[int, int], frames: tuple[int, int | None] | None = None
+    ) -> PortionStream:
+        kind = PortionStream if portion.stored is None else StoredPortionStream
+        return kind(
+            self.server,
+            self.dataset,
+            parts,
+            generation=self.generation or None,
+            start=portion.start,
+            locations=portion.locations,
+            lane=self.server.reading.lane,
+            frames=frames,
+        )
 
     def _stream(
         self, portion: Portion, partition: int, first: int = 0, until: int | None = None
@@ -254,21 +302,25 @@ class DatasetRef:
     def _merged(
         self, streams: Sequence[PartitionStream], memory: TaskMemory | None, parts: int | None = None
     ) -> Generator[Any, None, None]:
+        with self.merge(streams, parts) as merged:
+            try:
+                yield from merged
+            finally:
+                if memory is not None:
+                    memory.spilled_bytes += merged.statistics().spilled_bytes
+
+    def merge(self, streams: Sequence[PartitionStream], parts: int | None = None) -> MergedStream:
+        """The streams as one, within the memory of a reader of this dataset; one after the other, or by ``parts``."""
         reading = self.server.reading
         budget_bytes = reading.budget_bytes
         if self.most_bytes is not None:
             budget_bytes = min(budget_bytes, self.most_bytes)
         pool = MemoryPool(reading_budget(budget_bytes), "merge")
-        with merge(
+        return merge(
             streams,
             pool=pool,
             scratch_dir=reading.scratch_dir,
             order="stream",
             timeouts=self.server.timeouts,
             parts=parts,
-        ) as merged:
-            try:
-                yield from merged
-            finally:
-                if memory is not None:
-                    memory.spilled_bytes += merged.statistics().spilled_bytes
+        )

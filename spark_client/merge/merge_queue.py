@@ -1,7 +1,7 @@
 """The state machine of a merge: the items of many streams, in the order in which the consumer takes them.
 
 Guarantee: every pushed item is taken exactly once and in order, by any consumer, or the taker gets the first error.
-No stream waits for the consumer.
+No stream that the consumer waits for waits for the consumer.
 
 This file starts no thread, waits for nothing and does no I/O: a method changes all state and returns the action to
 take (*keep*, *park*, *wake the consumer*, *wait*). Its owner calls it, and wakes all waiting consumers, under one
@@ -20,6 +20,9 @@ Memory
     2. the consumer waits for this item, and the pool is not over its limit already: RAM;
     3. it is larger than the whole limit and the pool is empty: RAM;
     4. otherwise: disk.
+
+    With ``holds_back`` an item of a later line than the consumer's waits where half of the pool is used
+    (:meth:`MergeQueue.has_room`), until its line is the consumer's. Those that the consumer waits for never do.
 
     So the pool holds at most ``limit + largest item`` for each merge that uses it, and the streams' shared
     dictionaries (:class:`Meter`). Not counted is the item that each open stream's thread holds before it is pushed:
@@ -89,13 +92,23 @@ class MergeQueue(Generic[T]):
     Args:
         streams: their number; methods take a stream's index, or with several feeders a line's.
         pool: counts the RAM; other merges may share it.
+        holds_back: see *Memory*.
     """
 
-    def __init__(self, streams: int, pool: MemoryPool, order: Order = "arrival", feeders: int = 1) -> None:
+    def __init__(
+        self,
+        streams: int,
+        pool: MemoryPool,
+        order: Order = "arrival",
+        feeders: int = 1,
+        *,
+        holds_back: bool = False,
+    ) -> None:
         if order not in ("arrival", "stream"):
             raise ValueError(f"order is 'arrival' or 'stream', not {order!r}")
         self._pool = pool
         self._by_stream = order == "stream"
+        self._holds_back = holds_back
         self._lines: list[deque[T]] = [deque() for _ in range(streams if self._by_stream else 1)]
         self._opened: set[int] = set()
         self._open = set(range(streams))
@@ -116,6 +129,13 @@ class MergeQueue(Generic[T]):
         """The stream has its schema. Always True: wake the threads that wait for it."""
         self._opened.add(stream)
         return True
+
+    def has_room(self, stream: int, size_bytes: int) -> bool:
+        """Whether the stream's next item may be admitted now; if not, ask again after :meth:`take`."""
+        limit_bytes = self._pool.limit_bytes
+        if not self._holds_back or stream <= self._current or limit_bytes is None:
+            return True
+        return self._pool.used_bytes + size_bytes <= limit_bytes // 2
 
     def admit(self, stream: int, size_bytes: int) -> Reservation | None:
         """The reservation for the stream's next item, to be pushed as :class:`Held`; None: park the item."""
@@ -174,13 +194,21 @@ class MergeQueue(Generic[T]):
 
     # The consumer's side.
 
-    def take(self) -> T | Nothing:
-        """The next item, ``END``, or ``WAIT``: then the call that brings an item, an end or an error wakes. Raises
-        BaseException: the first error, at each call; errors of our tree as a fresh instance.
+    @property
+    def line(self) -> int:
+        """The line whose items are taken now."""
+        return self._current
+
+    def take(self, line: int | None = None) -> T | Nothing:
+        """The next item, ``END``, or ``WAIT``: then the call that brings an item, an end or an error wakes. With a
+        ``line`` its end is the end. Raises BaseException: the first error, at each call; errors of our tree as a fresh
+        instance.
         """
         self.check()
         self._consumer_waits = False
         while True:
+            if line is not None and line < self._current:
+                return END
             if self._lines and self._lines[self._current]:
                 item = self._lines[self._current].popleft()
                 self._taken_total += 1
@@ -195,6 +223,17 @@ class MergeQueue(Generic[T]):
                 continue
             self._consumer_waits = True
             return WAIT
+
+    def skip_to(self, line: int) -> bool:
+        """Drop the items of the lines before. False: some are still to come, and nothing was dropped."""
+        passed = range(self._current, line)
+        if not self._open.isdisjoint(passed):
+            return False
+        for each in passed:
+            self._held -= sum(isinstance(item, Held) for item in self._lines[each])
+            self._lines[each].clear()
+        self._current = max(line, self._current)
+        return True
 
     def check(self) -> None:
         """Raise the error that the queue ended with, if any."""

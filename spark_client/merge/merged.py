@@ -5,6 +5,11 @@ drains it as fast as its batches arrive. No queue is bounded, so no stream waits
 deadlock of bounded queues over a shared HTTP/2 connection window cannot happen. Batches that do not fit the memory
 budget are parked in a local file (``scratch``).
 
+Parts
+    Streams of several parts, one for each server, may be long. So one that is ahead of the part that the consumer takes
+    stops while half of the budget is used. The streams that the consumer waits for never stop, and come from other
+    servers, over other connections. A server that cuts a stopped stream off is asked for the rest.
+
 Who holds the data
     A stream's thread holds a burst (``lanes.BatchBurst``) until it is in the scratch file or in the queue, where the
     pool counts its decoded bytes until the consumer has taken its last batch. ``merge_queue`` has the worst case. Also
@@ -95,6 +100,27 @@ class MergedStream(_Merged):
             raise StopIteration
         self._threads.hand_out(self._threads.load(item), item)
 
+    def part(self, number: int) -> Generator[Batch, None, None]:
+        """The batches of one of the ``parts``; parts are taken from the first one on. It may be left before its end."""
+        threads = self._threads
+        try:
+            while not isinstance(item := threads.take(number), Nothing):
+                threads.hand_out(threads.load(item), item)
+                del item
+                while threads.ready:
+                    yield threads.ready.popleft()[0]
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def skip_to(self, part: int) -> bool:
+        """Drop what is left of the parts before. False: some of it is still to come, and only what was received with
+        the last batch was dropped.
+        """
+        return self._threads.skip_to(part)
+
     def to_reader(self) -> pa.RecordBatchReader:
         """The same batches as an Arrow reader, which owns this stream from now on."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
@@ -167,7 +193,7 @@ class AsyncMergedStream(_Merged):
         taken: list[Item | Nothing] = []
 
         def take() -> bool:
-            item = self._threads.queue.take()
+            item = self._threads.take_nowait()
             if item is WAIT:
                 return False
             taken.append(item)

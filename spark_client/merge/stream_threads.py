@@ -1,7 +1,8 @@
 """The threads of one merge: each drains one stream into the merge's queue, or onto the disk.
 
 Guarantee: a thread waits for its own stream, for the disk, and for the queue's lock, which no thread holds while it
-waits; never for the consumer or for another stream's data. When the merge ends in any way, every thread ends.
+waits. It waits for the consumer only with data of a later part than the consumer's (``merge_queue``, *Memory*), never
+for another stream's data. When the merge ends in any way, every thread ends.
 
 Opening
     At most ``open_streams`` threads start at first. Each further stream starts when one has ended, and after
@@ -103,7 +104,7 @@ class StreamThreads:
         self.queue: MergeQueue[Item] = (
             MergeQueue(len(streams), self.pool, order)
             if parts is None
-            else MergeQueue(parts, self.pool, "stream", len(streams))
+            else MergeQueue(parts, self.pool, "stream", len(streams), holds_back=True)
         )
         self.schema: pa.Schema | None = None
         # Batches taken from the queue and not handed out, with their burst's reservations.
@@ -113,6 +114,7 @@ class StreamThreads:
         self._pid = os.getpid()
         self._abandoned = False
         self._running = 0
+        self._held_back = 0  # threads that wait for room
         self._threads: list[threading.Thread] = []
         _end_at_exit(self)
         try:
@@ -200,6 +202,10 @@ class StreamThreads:
         """Queue the burst, in RAM or on disk. False: the merge has ended."""
         own_bytes, shared = meter.weigh(burst)
         with self.changed:
+            self._held_back += 1
+            while not (self._over() or self.queue.has_room(index, own_bytes)):
+                self.changed.wait(SLICE_SECONDS)
+            self._held_back -= 1
             if self._over():
                 return False
             reservation = self.queue.admit(index, own_bytes)
@@ -240,16 +246,35 @@ class StreamThreads:
                     return self.schema
             self.fail_overdue()
 
-    def take(self) -> Item | Nothing:
-        """Block until there is an item or the end."""
+    def take(self, line: int | None = None) -> Item | Nothing:
+        """Block until there is an item or the end, or the end of the ``line``."""
         self.here()
         while True:
             with self.changed:
-                item = self.queue.take()
+                item = self.take_nowait(line)
                 if item is not WAIT:
                     return item
                 self.changed.wait(SLICE_SECONDS)
             self.fail_overdue()
+
+    def take_nowait(self, line: int | None = None) -> Item | Nothing:
+        """As :meth:`MergeQueue.take`, under the lock."""
+        before = self.queue.line
+        item = self.queue.take(line)
+        if self._held_back and (
+            self.queue.line > before or 4 * self.pool.used_bytes <= (self.pool.limit_bytes or 0)
+        ):
+            self.changed.notify_all()
+        return item
+
+    def skip_to(self, line: int) -> bool:
+        """As :meth:`MergeQueue.skip_to`; also drop what was not handed out."""
+        with self.changed:
+            self.ready.clear()
+            self.queue.check()
+            skipped = self.queue.skip_to(line)
+            self.changed.notify_all()
+            return skipped
 
     def load(self, item: Item) -> list[Batch]:
         return item.item.batches if isinstance(item, Held) else self.scratch.read(item)

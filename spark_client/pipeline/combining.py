@@ -16,7 +16,7 @@ from spark_client.steps import AlignStage, CountStage, LimitStage, SelectStage, 
 from .base import AnySteps, Steps, stage_name, with_stage
 from .exchanging import add_exchange
 from .execution import Execution
-from .finishing import result
+from .finishing import few_rows
 from .nodes import Exchange, Input, Leg
 from .wider_types import wider
 
@@ -103,14 +103,13 @@ def count_rows(steps: Steps) -> int:
             break
         if steps.shuffles.persisted.find(origin) is not None:
             execution = Execution(steps.shuffles, steps.spark)
-            rows = execution.sealed(origin).rows
+            count = execution.sealed(origin).rows
             execution.drop_all()
-            return rows
+            return count
         leg, part = origin.leg, origin.leg.single
     struct = StructType([StructField("count", LongType(), nullable=False)])
     declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))
-    with result(replace(steps, leg=leg.with_stage(CountStage(declared), struct))) as counts:
-        return sum(row[0] for row in counts.collect())
+    return sum(row[0] for row in few_rows(replace(steps, leg=leg.with_stage(CountStage(declared), struct))))
 
 
 def _align(leg: Leg, struct: StructType, declared: Declared) -> Leg:

@@ -57,9 +57,9 @@ _log = logging.getLogger(__name__)
 
 
 class Execution:
-    """One run of a plan."""
+    """One run of a plan. ``losses`` were those of earlier runs, which this one replaces."""
 
-    def __init__(self, shuffles: Shuffles, spark: SparkSession) -> None:
+    def __init__(self, shuffles: Shuffles, spark: SparkSession, losses: Iterable[str] = ()) -> None:
         self._shuffles = shuffles
         self._spark = spark
         self._token = uuid.uuid4().hex
@@ -73,7 +73,7 @@ class Execution:
         """The datasets that this run writes, without those that other runs may read."""
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
-        self._losses: list[str] = []
+        self._losses = [*losses]
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
@@ -130,6 +130,13 @@ class Execution:
         for dataset in self._alone:
             self._shuffles.results.forget(dataset)
             self._shuffles.discard(dataset)
+        self._written = {
+            node: sealed for node, sealed in self._written.items() if sealed.source.dataset not in self._alone
+        }
+
+    def has_lost(self) -> bool:
+        """Whether a server has lost a part of what this run wrote, or found, and has not dropped."""
+        return self._shuffles.has_lost(self._written.values())
 
     def _run(self, wanted: Iterable[Exchange]) -> None:
         self._wanted = list(dict.fromkeys(wanted))
@@ -156,7 +163,10 @@ class Execution:
             return False
         lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
         if not self._kept.isdisjoint(lost):
-            return False
+            return False  # a new run claims it (``finishing``)
+        # A job may have failed by the loss of the only server that it writes to.
+        gone = [] if lost else self._shuffles.servers.lost()
+        self._losses += [f"the server {server.location} is gone" for server in gone]
         for node in lost:
             self._losses.append(f"{node}, a server that held a part of it is gone")
             _log.warning("run again: %s", self._losses[-1])
@@ -164,7 +174,7 @@ class Execution:
         for node in outdated(self._wanted, self._written.keys(), self._kept) if lost else ():
             self._losses.append(f"{node}, what it was made of was written again")
             self._drop(node)
-        return bool(lost)
+        return bool(lost or gone)
 
     @property
     def _kept(self) -> set[Exchange]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from functools import reduce
+from collections.abc import Callable, Iterable
+from functools import partial, reduce
 from types import TracebackType
+from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from flight_server.protocol import InvalidRequest
-from spark_client.jobs import Counter, FrameSeconds, Shuffles, collected, reader
+from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader
+from spark_client.servers import RERUNS
 from spark_client.steps import Pass, SortStage, Stage
 
 from .base import AnySteps, Steps
@@ -22,6 +24,7 @@ from .run_statistics import LastRuns, RunStatistics
 
 _log = logging.getLogger("spark_client.pipeline")
 _runs = LastRuns()
+T = TypeVar("T")
 
 
 class Result:
@@ -69,13 +72,28 @@ class Result:
 
 def to_frame(steps: Steps) -> DataFrame:
     """See :meth:`.Pipeline.toDF`."""
-    return _run_to_frame(steps)[0]
+    return running(steps, lambda execution: _run_to_frame(steps, execution)[0])
 
 
 def result(steps: Steps) -> Result:
     """See :meth:`.Pipeline.result`."""
-    df, execution, frame = _run_to_frame(steps)
-    return Result(df, execution.statistics()[0], steps.shuffles, execution.datasets, frame)
+    return running(steps, partial(_result, steps))
+
+
+def few_rows(steps: Steps) -> list[Row]:
+    """The result of few rows, whose datasets are dropped. Raises as :meth:`.Pipeline.toDF`."""
+    found: Result | None = None
+
+    def read(execution: Execution) -> list[Row]:
+        nonlocal found
+        found = _result(steps, execution)
+        return found.df.collect()
+
+    try:
+        return running(steps, read)
+    finally:
+        if found is not None:
+            found.release()
 
 
 def collect(steps: Steps) -> pa.RecordBatchReader:
@@ -90,15 +108,38 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
                 return collected(steps.shuffles, known, owned=False)
         elif isinstance(origin, Exchange):
             last = origin
-    execution = Execution(steps.shuffles, steps.spark)
-    try:
+
+    def run(execution: Execution) -> tuple[SealedDataset, bool]:
         sealed = execution.sealed(last)
         _note(steps, execution, None if part is not None and last is part.origin else last)
-        owned = sealed.source.dataset in execution.owned
-        return collected(steps.shuffles, sealed, owned=owned, node=last)
-    except BaseException:
-        execution.drop_all()
-        raise
+        return sealed, sealed.source.dataset in execution.owned
+
+    def again(loss: str) -> tuple[SealedDataset, bool]:
+        return running(steps, run, loss)
+
+    def read(execution: Execution) -> pa.RecordBatchReader:
+        sealed, owned = run(execution)
+        return collected(steps.shuffles, sealed, owned=owned, again=again)
+
+    return running(steps, read)
+
+
+def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
+    """The result of ``use`` of a run, whose datasets are dropped if it raises; of another run, at most ``RERUNS``
+    times, if a server was lost with what it read. ``losses`` were those of earlier runs.
+    """
+    for left in range(RERUNS, -1, -1):
+        execution = Execution(steps.shuffles, steps.spark, losses)
+        try:
+            return use(execution)
+        except BaseException as error:
+            lost = left and isinstance(error, Exception) and execution.has_lost()
+            execution.drop_all()
+            if not lost:
+                raise
+            losses = (*losses, "a server that held a part of what was read is gone")
+            _log.warning("the plan runs again: %s", losses[-1])
+    raise AssertionError
 
 
 def persist(steps: AnySteps) -> AnySteps:
@@ -133,26 +174,26 @@ def explain(steps: Steps) -> None:
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
 
-def _run_to_frame(steps: Steps) -> tuple[DataFrame, Execution, object]:
-    execution = Execution(steps.shuffles, steps.spark)
+def _result(steps: Steps, execution: Execution) -> Result:
+    df, frame = _run_to_frame(steps, execution)
+    return Result(df, execution.statistics()[0], steps.shuffles, execution.datasets, frame)
+
+
+def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object]:
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
-    try:
-        inputs = execution.inputs(steps.leg, alone=alone)
-        seconds = FrameSeconds(steps.spark)
-        _note(steps, execution, seconds=seconds)
-        datasets = execution.datasets
-        parts = [_frame(steps, *given, datasets, seconds.counter) for given in inputs]
-        frame = reduce(DataFrame.unionAll, parts)
-        for dataset in execution.owned:
-            steps.shuffles.results.add(dataset)
-        made = steps.shuffles.results.made_of(datasets)
-        if part is not None and not part.stages and isinstance(part.origin, Exchange):
-            steps.shuffles.results.add_frame(frame, execution.written(part.origin))
-    except BaseException:
-        execution.drop_all()
-        raise
-    return frame, execution, made
+    inputs = execution.inputs(steps.leg, alone=alone)
+    seconds = FrameSeconds(steps.spark)
+    _note(steps, execution, seconds=seconds)
+    datasets = execution.datasets
+    parts = [_frame(steps, *given, datasets, seconds.counter) for given in inputs]
+    frame = reduce(DataFrame.unionAll, parts)
+    for dataset in execution.owned:
+        steps.shuffles.results.add(dataset)
+    made = steps.shuffles.results.made_of(datasets)
+    if part is not None and not part.stages and isinstance(part.origin, Exchange):
+        steps.shuffles.results.add_frame(frame, execution.written(part.origin))
+    return frame, made
 
 
 def _note(

@@ -131,10 +131,10 @@ class Pipeline(Steps):
         the right's, with ``"full"`` the left's or else the right's. ``"semi"`` and ``"anti"`` have the left's columns
         only.
 
-        ``how="asof"`` gives each left row once, with the right row of its keys whose time is the last that is not
-        after its own, or nulls, as ``pandas.merge_asof(by=on)`` does; of right rows of one time, the last one, by the
-        order of the right's exchange. The columns are the left join's; a time of one name on both sides is the
-        left's. A null or NaN as a time matches nothing.
+        ``how="asof"`` gives each left row once, with the right row of its keys whose time is the last that is not after
+        its own, or nulls, as ``pandas.merge_asof(by=on)`` does; of right rows of one time, the last one, by the order
+        of the right's exchange, or, over several servers, any of them. The columns are the left join's; a time of one
+        name on both sides is the left's. A null or NaN as a time matches nothing.
 
         Args:
             other: the right side: a pipeline, or a broadcast for inner, left, semi and anti.
@@ -267,7 +267,8 @@ class Pipeline(Steps):
                 (``spark.sql.caseSensitive``).
             sort: the order of each partition's rows, as one key or a list of keys: ``"time"``, ``["time desc"]``,
                 ``[("time", "desc"), "id"]`` (``arrow.sort_keys``), with Spark's order of values and nulls. A
-                partition beyond a task's memory is sorted in files. The groups of ``applyInArrow`` have their rows in
+                partition beyond a task's memory is sorted in files. Rows with equal keys stay in the order of the
+                tasks, where one server holds them. The groups of ``applyInArrow`` have their rows in
                 that order.
             boundaries: ascending values of ``by``; partition ``i`` gets the rows from ``boundaries[i - 1]`` on to
                 before ``boundaries[i]``, in Spark's order. There is one partition more than boundaries, and an empty
@@ -327,7 +328,7 @@ class Pipeline(Steps):
         Args:
             partitions: 1 to 100,000; None: as many as ``spark.sql.shuffle.partitions`` says now.
             by: the order of the ranges, as ``sort`` of :meth:`exchange`.
-            seed: the same seed gives the same boundaries for the same rows in the same tasks.
+            seed: the same seed gives the same boundaries for the same rows in the same tasks and order.
 
         Returns:
             At most ``partitions - 1`` distinct values in their order: fewer where there are fewer values, or where

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = 32
 _SECONDS = 10.0
+_AWAY_SECONDS = 2.0
+"""The deadline of calls to a server that did not answer the last one."""
 T = TypeVar("T")
 
 
@@ -62,6 +64,7 @@ class ServerList:
         self._starts: dict[str, str] = {}
         self._left_out: set[str] = set()  # as was said
         self._lock = threading.Lock()  # of changes of ``locations``
+        self._away: set[str] = set()  # those that did not answer when they were last asked
 
     @property
     def several(self) -> bool:
@@ -106,6 +109,10 @@ class ServerList:
             if found in self._starts or len(left) == 1:
                 return found
             left.remove(found)
+
+    def patience_seconds(self, location: str) -> float | None:
+        """The deadline of a call that need not reach the server; None for that of all calls."""
+        return _AWAY_SECONDS if location in self._away else None
 
     def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
         """The results of a call at each server, made at once. Without ``locations`` those that were learnt and are lost
@@ -202,17 +209,20 @@ class ServerList:
         locations = list(locations)
 
         def start(server: RemoteServer) -> str | FlightShuffleError:
+            seconds = self.patience_seconds(server.location) or _SECONDS
             try:
-                return str(server.action("locations", timeout_seconds=_SECONDS, once=True)["start"])
+                return str(server.action("locations", timeout_seconds=seconds, once=True)["start"])
             except FlightShuffleError as error:
                 return error
 
         for location, found in zip(locations, self.each(start, locations), strict=True):
             if isinstance(found, str):
                 self._starts[location] = found
+                self._away.discard(location)
                 self._left_out.discard(location)
                 continue
             self._starts.pop(location, None)
+            self._away.add(location)
             # Executors come and go.
             if self.home is None and location not in self._left_out:
                 self._left_out.add(location)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +17,7 @@ from spark_client.connection import Reading, RemoteServer, Timeouts
 from spark_client.jobs import Sides
 from spark_client.jobs.shares import PartitionSlice
 from spark_client.lanes import portion_stream
+from spark_client.lanes.partition_stream import StreamStalled
 from spark_client.merge import DatasetRef
 from spark_client.steps import Pass
 from tests.support.proxy import Proxy
@@ -99,6 +102,38 @@ def test_a_server_that_is_gone_or_was_started_again_is_named_with_its_start(lane
         ref.server.close()
 
 
+def test_a_server_whose_ports_refuse_is_lost_without_waiting_for_its_return() -> None:
+    with ServerProcess.start() as one, ServerProcess.start() as two:
+        spread("d", [one, two])
+        patient = RemoteServer(one.location, timeouts=replace(QUICK, tries=1_000_000))
+        ref = DatasetRef.find(patient, "d")
+        two.kill()
+        with pytest.raises(ServerLost):
+            values(ref.read_each(range(PARTITIONS)))
+        patient.close()
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+def test_a_silent_server_costs_a_process_one_deadline_until_it_answers_again(lane: Any) -> None:
+    timeouts = replace(QUICK, first_message_seconds=0.5, why_seconds=0.5)
+    with ServerProcess.start() as one, ServerProcess.start() as two:
+        spread("d", [one, two])
+        patient = RemoteServer(one.location, reading=Reading(lane=lane), timeouts=timeouts)
+        ref = DatasetRef.find(patient, "d")
+        os.kill(two.pid, signal.SIGSTOP)
+        with pytest.raises(StreamStalled):
+            values(ref.read_each(range(PARTITIONS)))
+        slow = replace(
+            ref, server=RemoteServer(one.location, timeouts=replace(timeouts, first_message_seconds=1000))
+        )
+        with pytest.raises(ServerLost, match="deadline"):
+            values(slow.read_each(range(PARTITIONS)))
+        os.kill(two.pid, signal.SIGCONT)
+        assert sorted(values(slow.read_each(range(PARTITIONS)))) == everything(2)
+        for server in (patient, slow.server):
+            server.close()
+
+
 @pytest.mark.parametrize("lane", ["grpc", "bulk"])
 def test_a_stream_that_is_cut_goes_on_at_the_partition_and_frame_where_it_was(
     servers: Sequence[ServerProcess], listed: list[dict[str, Any]], lane: str
@@ -154,7 +189,6 @@ def test_the_answers_to_the_seals_tell_which_server_has_rows_of_a_partition(
     ]
     assert len(ref.portion_streams([2])) == 2
     assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(3)
-    assert ref.plan([0], 1) == {}
     ref.server.close()
 
 

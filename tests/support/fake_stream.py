@@ -58,10 +58,10 @@ class FakeStream:
     def send_batch(self, batch: pa.RecordBatch) -> None:
         self._messages.put(batch)
 
-    def send_run(self, first: int, rows: int, batches: int) -> None:
-        """``batches`` batches of ``rows`` rows that come together."""
+    def send_run(self, first: int, rows: int, batches: int, part: int = 0) -> None:
+        """``batches`` batches of ``rows`` rows of one part that come together."""
         starts = range(first, first + rows * batches, rows)
-        self._messages.put(BatchBurst([self._batch(start, rows) for start in starts]))
+        self._messages.put(BatchBurst([self._batch(start, rows) for start in starts], part=part))
 
     def finish(self) -> None:
         self._messages.put(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +63,8 @@ def spread(
     servers: Sequence[ServerProcess],
     generation: str | None = None,
     *,
+    rows: Callable[[int, int], list[int]] = rows_of,
+    frame_rows: int = 1 << 30,
     copied: bool = False,
     **more: Any,
 ) -> list[dict[str, Any]]:
@@ -72,8 +74,12 @@ def spread(
     generation = generation or secrets.token_hex(8)
     listed, seals = [], []
     for number, server in enumerate(servers):
-        parts = [(partition, rows_of(number, partition)) for partition in range(PARTITIONS)]
-        parts = [part for part in parts if part[1]]
+        parts = [
+            (partition, found[first : first + frame_rows])
+            for partition in range(PARTITIONS)
+            for found in [rows(number, partition)]
+            for first in range(0, len(found), frame_rows)
+        ]
         answer = put(server.location, command_of(name, generation, number), parts)
         listed.append({key: answer[key] for key in ("start", "locations", "rows", "bytes")})
         seals.append((server, name, number, answer["start"]))

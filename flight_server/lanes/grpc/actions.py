@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.concurrency import dumped, in_steps
-from flight_server.datasets import Dataset, held, meant, own_start
+from flight_server.datasets import Dataset, held, meant, own_start, portion_of
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -153,7 +153,7 @@ class Actions:
 
     async def _plan(self, body: bytes) -> bytes:
         request = PlanRequest.parse(body)
-        dataset = self._catalogue.find(request.dataset, request.generation)
+        dataset = portion_of(self._catalogue, request.dataset, request.generation, request.start)
         slices = await plan(dataset, request)
         return await dumped({"dataset": dataset.name, "generation": dataset.generation, "pieces": slices})
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from flight_server.protocol import NotFound, ServerLost
 from spark_client import ShuffleClient, Timeouts
+from spark_client.jobs.sealed import READ_AHEAD
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spread import everything, spread
@@ -291,3 +293,61 @@ def test_what_todf_has_returned_is_an_error_that_names_the_lost_server(
     with pytest.raises(Exception, match="ServerLost") as failed:
         frame.count()
     assert servers[1].location in str(failed.value)
+
+
+def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_error(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
+) -> None:
+    df = spark.range(0, ROWS, numPartitions=6)
+    pipeline = several.pipeline(df).exchange(3 * READ_AHEAD, "id")
+    reader = pipeline.collect()
+    servers[1].kill()
+    assert sorted(reader.read_all()["id"].to_pylist()) == list(range(ROWS))
+    assert pipeline.statistics is not None
+    assert len(pipeline.statistics.losses) == 1
+    reader = pipeline.collect()
+    assert reader.read_next_batch().num_rows
+    servers[0].kill()
+    with pytest.raises(ServerLost, match="was in part on a server that is gone"):
+        reader.read_all()
+
+
+def test_a_collected_result_on_one_server_is_run_again_when_that_is_lost(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
+) -> None:
+    reader = several.collect(spark.range(0, ROWS, numPartitions=6))
+    (owner,) = (server for server, size_bytes in zip(servers, held(servers), strict=True) if size_bytes)
+    owner.kill()
+    assert reader.read_all()["id"].to_pylist() == list(range(ROWS))
+
+
+def test_what_was_released_is_not_run_again(spark: SparkSession, several: ShuffleClient) -> None:
+    with several.scope():
+        reader = several.pipeline(spark.range(100)).exchange(4, "id").collect()
+    with pytest.raises(NotFound):
+        reader.read_all()
+
+
+@pytest.mark.parametrize("persisted", [False, True])
+def test_a_count_goes_on_after_a_loss(
+    spark: SparkSession,
+    several: ShuffleClient,
+    servers: list[ServerProcess],
+    tmp_path: Path,
+    *,
+    persisted: bool,
+) -> None:
+    marker, victim = tmp_path / "killed", servers[1].pid
+
+    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if once(marker):
+                os.kill(victim, signal.SIGKILL)
+            yield batch
+
+    df = spark.range(0, ROWS, numPartitions=6)
+    exchange = several.pipeline(df).exchange(8, "id")
+    if persisted:
+        exchange.persist()
+    assert exchange.mapInArrow(kill, df.schema).count() == ROWS
+    assert marker.exists()

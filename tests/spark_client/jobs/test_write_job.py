@@ -52,7 +52,7 @@ class Away:
     def at(self, _: str) -> Away:
         return self
 
-    def action(self, *_: Any) -> None:
+    def action(self, *_: Any, **__: Any) -> None:
         raise Unreachable("no way")
 
     def ignore(self, *_: Any) -> None:

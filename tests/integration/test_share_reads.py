@@ -1,0 +1,129 @@
+"""A task's partitions of a dataset that is spread over real servers, over one stream for each server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_client.connection import Reading, RemoteServer
+from spark_client.jobs import Shares, Sides
+from spark_client.jobs.tasks import ReadTask
+from spark_client.lanes import PortionStream
+from spark_client.merge import DatasetRef, ShareRead
+from tests.support.server_process import ServerProcess
+from tests.support.spread import PARTITIONS, rows_of, spread
+
+MANY = 200_000
+"""Rows of each partition at each server, 1.6 MB."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[ServerProcess]]:
+    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as three:
+        started = [one, two, three]
+        spread("d", started)
+        spread("large", started, rows=lambda server, partition: [*range(server, MANY * 3, 3)])
+        yield started
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many streams were opened at each server, by its start."""
+    found = Counter[str]()
+    connect = PortionStream.open
+
+    def count(stream: PortionStream) -> pa.Schema:
+        assert stream.start is not None
+        found[stream.start] += stream._schema is None and stream._reading is None
+        return connect(stream)
+
+    monkeypatch.setattr(PortionStream, "open", count)
+    return found
+
+
+def ref_of(servers: Sequence[ServerProcess], name: str = "d", **options: Any) -> DatasetRef:
+    return DatasetRef.find(RemoteServer(servers[0].location, **options), name)
+
+
+def values(batches: Any) -> list[int]:
+    return [row for batch in batches for row in batch.column(0).to_pylist()]
+
+
+def expected(partition: int) -> list[int]:
+    return sorted(row for server in range(3) for row in rows_of(server, partition))
+
+
+def test_each_task_opens_one_stream_to_each_server(
+    servers: Sequence[ServerProcess], opened: Counter[str]
+) -> None:
+    task = ReadTask(ref_of(servers), Shares((0, 4, PARTITIONS)))
+    found: list[int] = []
+    for number in range(2):
+        found += values(task.run(iter([pa.record_batch({"id": [number]})])))
+    assert [row // 10_000 for row in found] == [part for part in range(PARTITIONS) for _ in expected(part)], (
+        "one partition after the other"
+    )
+    assert sorted(found) == [row for part in range(PARTITIONS) for row in expected(part)]
+    assert [*opened.values()] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+def test_two_sides_of_a_task_on_one_connection_do_not_wait_for_each_other(
+    servers: Sequence[ServerProcess], opened: Counter[str], lane: Any
+) -> None:
+    ref = ref_of(servers, "large", reading=Reading(lane=lane), max_connections=1)
+    ref = replace(ref, most_bytes=1 << 20)
+    with ShareRead(ref, range(PARTITIONS)) as left, ShareRead(ref, range(PARTITIONS)) as right:
+        for partition in range(PARTITIONS):
+            begun = left.read(partition)
+            first = next(begun)
+            assert sorted(values(right.read(partition))) == [*range(MANY * 3)]
+            assert sorted(values([first, *begun])) == [*range(MANY * 3)]
+    assert [*opened.values()] == [2, 2, 2]
+
+
+def test_partitions_that_are_passed_over_left_or_read_again(
+    servers: Sequence[ServerProcess], opened: Counter[str]
+) -> None:
+    with ShareRead(ref_of(servers), [5, 1, 4, 0]) as share:
+        assert sorted(values(share.read(5))) == expected(5)
+        left = share.read(1)
+        next(left)
+        assert sorted(values(share.read(0))) == expected(0)
+        assert sorted(values(share.read(0))) == expected(0), "again, over streams of its own"
+        assert sorted(values(share.read(2))) == expected(2), "one of another share"
+        assert sorted(values(share.read(4))) == expected(4), "one that was passed over"
+
+
+def test_a_large_partition_that_is_left_is_not_read_to_its_end(
+    servers: Sequence[ServerProcess], opened: Counter[str]
+) -> None:
+    ref = replace(ref_of(servers, "large"), most_bytes=1)
+    with ShareRead(ref, range(PARTITIONS)) as share:
+        next(share.read(0))
+        assert sorted(values(share.read(1))) == [*range(MANY * 3)]
+        assert sum(opened.values()) == 6
+
+
+def test_both_sides_of_a_join_are_shared(servers: Sequence[ServerProcess], opened: Counter[str]) -> None:
+    class Joined:
+        """A stage of two inputs: the rows of the left, then those of the right."""
+
+        divisible = False
+        declared: Any = replace
+
+        def run(self, both: Any, how: Any) -> Iterator[Any]:
+            yield from both.left
+            yield from both.right
+
+    Joined.declared = type("Declared", (), {"stage": "joined"})
+    stage: Any = Joined()
+    task = ReadTask(Sides(ref_of(servers), ref_of(servers)), Shares((0, PARTITIONS)), (stage,))
+    found = values(task.run(iter([pa.record_batch({"id": [0]})])))
+    assert sorted(found) == sorted(row for part in range(PARTITIONS) for row in expected(part) * 2)
+    assert [*opened.values()] == [2, 2, 2]
