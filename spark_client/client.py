@@ -248,6 +248,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
             server_options["memory_limit"] = memory_limit
         if copies is not None and copies.dirs is not None:
             driver = {"host_file_dirs": copies.dirs, **(driver or {})}
+            server_options.setdefault("host_file_dirs", copies.dirs)
         calls = {"timeouts": timeouts, "reading": reading, "writing": writing}
         servers, executors = cluster_servers.servers_in_executors(
             spark, calls, server_options, tuple(scratch_dirs), driver or {}

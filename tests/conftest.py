@@ -83,6 +83,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the Spark that they run on",
     )
     parser.addoption(
+        "--all-failures",
+        action="store_true",
+        help="strike every process of a cluster at every moment; a few without",
+    )
+    parser.addoption(
         "--simulated-schedules",
         type=int,
         default=25,

@@ -1,4 +1,4 @@
 """The host and the process: shared directories, available memory, short pauses, and libraries kept out."""
 
-from .directories import IDLE_SECONDS, HostDirectory, default_bases, locked, sweep
+from .directories import IDLE_SECONDS, HostDirectory, default_bases, locked, remove_ended, sweep
 from .pauses import shorten_pauses

@@ -211,7 +211,7 @@ class WriteTask:
         server, chosen, lease_seconds = self.server, dict[str, str](), self.lease_seconds
         location = None
         if self.executors is not None:
-            location = self.executors.here().location
+            location = self.executors.here(tries).location
             lease_seconds = max(lease_seconds or 0, UNSEEN_LEASE_SECONDS)
         elif self.servers:
             (location,) = place(self.dataset, producer, self.servers, host=gethostname(), tries=tries)

@@ -210,16 +210,17 @@ class WriteJob:
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
-        lost = self._shuffles.servers.lost() if self._spread else []
+        executors = self._shuffles.executors
+        lost = self._shuffles.servers.lost() if self._spread or executors is not None else []
         starts = {server.start for server in lost}
         if any(server.start in starts for _, server in self._sources()) or self._lost_source() is not None:
             raise error
-        if self._executors is not None and (said := _LOST.search(str(error))):
+        if executors is not None and (said := _LOST.search(str(error))):
             raise Unavailable(
                 "tasks do not reach the servers in other executors, which the driver does reach: let executors reach "
                 f"each other at all TCP ports from 1024 on, or name a server that all reach ({said[0]})"
             ) from error
-        calls = [each for server in lost for each in self._write.lost(server)]
+        calls = [each for server in lost if self._spread for each in self._write.lost(server)]
         return [*calls, *self._write.job_failed(call, error)]
 
     def _learn(self, call: RunJob, reports: Sequence[Any]) -> None:
@@ -271,7 +272,7 @@ class WriteJob:
 
     def _lost_source(self) -> ServerLost | None:
         """The error of a server that the job reads and that has ended, of those that tasks have started."""
-        for dataset, server in self._sources() if self._executors is not None else ():
+        for dataset, server in self._sources() if self._shuffles.executors is not None else ():
             if not self._shuffles.servers.knows(server.start):
                 return server_lost(server, dataset, self._write.run)
         return None
