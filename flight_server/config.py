@@ -317,6 +317,11 @@ class Settings(BaseSettings):
         gt=0,
         description="drain when the process of this number ends, for a server that runs beside it",
     )
+    copies_of: str | None = Field(
+        None,
+        pattern="^[0-9a-z]{1,64}$",
+        description="an application that this server ends with: its copies of broadcasts on this host are then removed",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:

@@ -43,7 +43,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flight_server import config
 from flight_server.concurrency import in_slices, run_later
-from flight_server.host import sweep
+from flight_server.host import remove_ended, sweep
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
 from flight_server.memory import Heap
@@ -61,6 +61,8 @@ LATER_SECONDS = 0.05
 LEASES_AT_ONCE = 100
 """Datasets between two passes of the event loop: one that ends takes 50 µs."""
 SWEEP_SECONDS = 60.0
+COPIES_SECONDS = 15.0
+"""An idle process keeps a broadcast's copy for less."""
 MIN_STREAM_WINDOW_BYTES = 64 << 10
 MAX_STREAM_WINDOW_BYTES = 4 << 20
 
@@ -163,6 +165,9 @@ class Server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
             await self.stop(self.settings.drain_grace_seconds)
+            if self.settings.copies_of is not None:
+                bases = self.settings.host_file_dirs
+                await asyncio.to_thread(remove_ended, bases, self.settings.copies_of, COPIES_SECONDS)
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Drain for at most ``grace_seconds``, then stop every part. Twice is fine."""

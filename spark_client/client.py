@@ -249,6 +249,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         driver = driver or {}
         if copies is not None and copies.dirs is not None:
             driver = {"host_file_dirs": copies.dirs, **driver}
+            server_options.setdefault("host_file_dirs", copies.dirs)
         if "offload_to" in server_options:
             driver = {"offload_to": server_options["offload_to"], **driver}
         calls = {"timeouts": timeouts, "reading": reading, "writing": writing}

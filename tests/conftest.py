@@ -84,6 +84,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--fuzz-servers", type=int, default=1, help="over how many servers they run")
     parser.addoption(
+        "--all-failures",
+        action="store_true",
+        help="strike every process of a cluster at every moment; a few without",
+    )
+    parser.addoption(
         "--simulated-schedules",
         type=int,
         default=25,

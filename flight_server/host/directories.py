@@ -155,8 +155,12 @@ def default_bases() -> tuple[Path, ...]:
     return tuple(bases)
 
 
-def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS) -> list[Path]:
-    """Remove what no living process needs; its paths. Waits for no process, raises nothing."""
+def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS, ended: str | None = None) -> list[Path]:
+    """Remove what no living process needs; its paths. Waits for no process, raises nothing.
+
+    Args:
+        ended: an application whose driver, if it is elsewhere, has ended.
+    """
     removed: list[Path] = []
     # Each once, because a second lock of the same file is refused: TMPDIR may be /dev/shm.
     directories = [found for found in map(HostDirectory, dict.fromkeys(bases)) if found.is_ours]
@@ -166,6 +170,8 @@ def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS) -> list[Pat
             names.enter_context(directory.changing_names(0.0))
         entries = [entry for directory in directories for entry in directory.entries()]
         owners = {entry.application: owner_of(bases, entry.application) for entry in entries}
+        if owners.get(ended or "") is Owner.ELSEWHERE:
+            owners[ended or ""] = Owner.ENDED
         idle_since = time.time() - idle_seconds
         for entry in entries:
             owner, idle = owners[entry.application], entry.opened < idle_since
@@ -179,6 +185,21 @@ def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS) -> list[Pat
                 removed.append(entry.path)
         removed += _sweep_owners(entries, removed)
     return removed
+
+
+def remove_ended(bases: Sequence[Path], application: str, deadline_seconds: float) -> None:
+    """Remove the files of an application that has ended, when the processes that still hold some end. Returns without
+    them at the deadline, and at once where the application's driver lives. Raises nothing.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    while owner_of(bases, application) is not Owner.LIVES:
+        sweep(bases, ended=application)
+        left: Iterable[Entry] = ()
+        with contextlib.suppress(OSError):
+            left = [entry for base in bases for entry in HostDirectory(base).entries()]
+        if all(entry.application != application for entry in left) or time.monotonic() > deadline:
+            return
+        time.sleep(_POLL_SECONDS)
 
 
 def _sweep_owners(entries: Iterable[Entry], removed: Iterable[Path]) -> list[Path]:

@@ -32,16 +32,18 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from flight_server.protocol import InvalidRequest, Unavailable
+from spark_client.connection import RemoteServer
 from spark_client.connection.embedded import flags
 
 START_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
 ADDRESS_SPACE_BYTES = 2 << 30
 """An idle server needs 0.45 GB of address space, a busy one what its threads and buffers map."""
 _NEEDED = (
@@ -92,8 +94,17 @@ class ExecutorServers:
     options: Mapping[str, Any] = field(default_factory=dict)
     scratch_dirs: tuple[str, ...] = ()
 
-    def here(self) -> ExecutorServer:
+    @property
+    def application(self) -> str:
+        """A name that is the token's, from which the token cannot be told."""
+        return hashlib.sha256(self.token.encode()).hexdigest()[:32]
+
+    def here(self, tries: int = 0) -> ExecutorServer:
         """The server of the executor whose task calls; starts it if it does not run. Blocks for a second then.
+
+        Args:
+            tries: how often Spark has tried the task before. A new try ends a server that runs and does not answer
+                within ``ANSWER_SECONDS``, because it may be the reason; then another one is started.
 
         Raises:
             InvalidRequest: no Spark executor runs this process; or its Python lacks packages, or its address space is
@@ -102,7 +113,7 @@ class ExecutorServers:
                 lines. Or the directories cannot be written, or the driver's host has no address.
         """
         known = _known.get(self.token)
-        if known is not None and known.alive:
+        if known is not None and known.alive and not tries:
             return known
         local_dirs = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
         if not local_dirs:
@@ -110,12 +121,14 @@ class ExecutorServers:
                 "this process is no Python worker of a Spark executor (SPARK_LOCAL_DIRS is not set): servers in "
                 "executors are started by tasks"
             )
-        name = hashlib.sha256(self.token.encode()).hexdigest()[:16]
-        folder = Path(local_dirs[0], f"flight-shuffle-{name}")
+        folder = Path(local_dirs[0], f"flight-shuffle-{self.application}")
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             with _locked(folder / "lock"):
                 running = _read(folder / "server.json")
+                if running is not None and tries and running.alive and not self._answers(running):
+                    os.kill(running.pid, signal.SIGKILL)
+                    running = None
                 if running is None or not running.alive:
                     _end_unknown(folder)
                     running = self._start(folder, Path((self.scratch_dirs or local_dirs)[0]))
@@ -123,6 +136,14 @@ class ExecutorServers:
             raise Unavailable(f"{_CANNOT}on {socket.gethostname()}: {error}") from error
         _known[self.token] = running
         return running
+
+    def _answers(self, server: ExecutorServer) -> bool:
+        with closing(RemoteServer(server.location, token=self.token)) as remote:
+            try:
+                remote.action("locations", timeout_seconds=ANSWER_SECONDS, once=True)
+            except Unavailable:
+                return False
+        return True
 
     def _start(self, folder: Path, scratch: Path) -> ExecutorServer:
         _check_address_space()
@@ -136,6 +157,7 @@ class ExecutorServers:
             "log_format": "json",
             "config": config,
             "exit_with_process": executor_process(),
+            "copies_of": self.application,
             # Broadcasts pass from executor to executor. Only the application's tasks can ask for it.
             "source_flight": "*",
         }

@@ -217,7 +217,7 @@ class Shuffles:
         """The driver's name in its host's files. The first call marks it as alive there, until the close."""
         with self._lock:
             if self._application is None:
-                self._application = uuid.uuid4().hex
+                self._application = uuid.uuid4().hex if self.executors is None else self.executors.application
                 try:
                     self._end_application = HostFiles(self.copies).own(self._application)
                 except (OSError, Unavailable) as error:

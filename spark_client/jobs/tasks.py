@@ -261,13 +261,13 @@ class WriteTask:
             return {**answers[0], "servers": servers, "frames": streams[0].frames, "counts": counted}
 
     def _chosen(self, producer: int, tries: int) -> tuple[str, ...]:
-        """The servers of the copies, of which the first names the portion; none where there is one server. In the place of
-        one whose process is gone comes the next one.
+        """The servers of the copies, of which the first names the portion; none where there is one server. In the place
+        of one whose process is gone comes the next one.
         """
         if self.alone:
             return self.servers[: self.copies]
         if self.executors is not None and not (tries and self.copies > 1 and self.servers):
-            own = self.executors.here().location
+            own = self.executors.here(tries).location
             return (own, *backups(own, self.servers)[: self.copies - 1])
         if not self.servers:
             return ()

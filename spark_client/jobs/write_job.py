@@ -206,16 +206,17 @@ class WriteJob:
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
-        servers = self._shuffles.servers
-        lost = servers.lost(self._starts) if self._spread and servers.several else []
-        if self._spread and self._lost_source() is not None:
+        servers, executors = self._shuffles.servers, self._shuffles.executors
+        asks = servers.several and (self._spread or executors is not None)
+        lost = servers.lost(self._starts or None) if asks else []
+        if asks and self._lost_source() is not None:
             raise error
-        if self._executors is not None and (said := _LOST.search(str(error))):
+        if executors is not None and (said := _LOST.search(str(error))):
             raise Unavailable(
                 "tasks do not reach the servers in other executors, which the driver does reach: let executors reach "
                 f"each other at all TCP ports from 1024 on, or name a server that all reach ({said[0]})"
             ) from error
-        calls = [each for server in lost for each in self._write.lost(server)]
+        calls = [each for server in lost if self._spread for each in self._write.lost(server)]
         return [*calls, *self._write.job_failed(call, error)]
 
     def _learn(self, call: RunJob, reports: Sequence[Any]) -> None:

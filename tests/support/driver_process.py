@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.logged_process import LoggedProcess
+from tests.support.spark_cluster import Host
 from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -33,11 +34,14 @@ _SAID = "said: "
 class DriverProcess:
     """A running driver; also a context manager that ends it."""
 
-    def __init__(self, main: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, main: Callable[..., None], *arguments: Any, host: Host | None = None) -> None:
+        """``host`` None is this one."""
         self._mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "tests.support.driver_process", main.__module__, main.__name__]
+        host = host or Host(os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
+        command = [*host.enter, sys.executable, "-m", "tests.support.driver_process"]
+        command += [main.__module__, main.__name__, json.dumps(arguments)]
         environment = {_MARK: self._mark, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        self._logged = LoggedProcess([*command, json.dumps(arguments)], environment)
+        self._logged = LoggedProcess(command, environment | {"SPARK_LOCAL_IP": host.address})
 
     def wait_for(self, word: str) -> Any:
         """The value that the driver has said with this word."""

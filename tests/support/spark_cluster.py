@@ -1,4 +1,4 @@
-"""A real standalone Spark cluster on loopback, from pip's PySpark: one master, some workers, all bounded.
+"""A real standalone Spark cluster from pip's PySpark: one master, some workers, all bounded.
 
 Guarantee: after ``standalone_cluster`` is entered the workers are registered and take executors; after it is left
 none of its processes runs. Workers keep their files in the given directory. Each wait has a deadline, and the
@@ -7,16 +7,13 @@ error of a missed one shows the log.
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.logged_process import START_SECONDS, LoggedProcess
+from tests.support.logged_process import LoggedProcess
 from tests.support.spark_home import spark_home
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,49 +22,73 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
 @dataclass(frozen=True)
+class Host:
+    """Where daemons of a cluster run: an address, and the command that begins a process there."""
+
+    address: str
+    enter: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """The address to give to ``SparkSession.builder.master``, and the settings that executors need."""
+    """The address to give to ``SparkSession.builder.master``, the settings that executors need, and the workers."""
 
     master: str
     settings: dict[str, str]
+    workers: list[LoggedProcess] = field(default_factory=list)
 
 
-def _daemon(arguments: list[str], environment: dict[str, str]) -> LoggedProcess:
+def _daemon(arguments: list[str], environment: dict[str, str], enter: tuple[str, ...] = ()) -> LoggedProcess:
     """One JVM of the cluster. A worker's executors, and their Python processes, are of its group."""
     home = spark_home()
-    command = [str(home / "bin" / "spark-class"), *arguments]
+    command = [*enter, str(home / "bin" / "spark-class"), *arguments]
     return LoggedProcess(command, environment | {"SPARK_HOME": str(home)})
 
 
 @contextmanager
-def standalone_cluster(directory: Path, workers: int = 2, cores: int = 1) -> Iterator[Cluster]:
-    """A cluster of ``workers`` with ``cores`` each, in ``directory``."""
-    environment = {
-        "SPARK_LOCAL_IP": "127.0.0.1",
+def standalone_cluster(
+    directory: Path,
+    workers: int = 2,
+    cores: int = 1,
+    hosts: Sequence[Host] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Cluster]:
+    """A cluster of ``workers`` with ``cores`` each, in ``directory``.
+
+    Args:
+        hosts: the master's, and then the workers'; by default loopback with an address for each worker, because Spark
+            does not run two attempts of a task on one host.
+        environment: further variables of the daemons, which executors inherit.
+    """
+    loopback = [Host("127.0.0.1"), *(Host(f"127.0.0.{number + 1}") for number in range(workers))]
+    first, *others = hosts or loopback
+    shared = {
+        "SPARK_LOCAL_IP": first.address,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_WORKER_DIR": str(directory),
         "SPARK_LOCAL_DIRS": str(directory),
         "PYSPARK_PYTHON": sys.executable,
+        **(environment or {}),
     }
     daemons: list[LoggedProcess] = []
+    settings = {
+        "executor__cores": "1",
+        "executor__memory": "512m",
+        "executorEnv__PYTHONPATH": str(ROOT),
+    }
     try:
-        master = _daemon([_MASTER, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"], environment)
-        daemons.append(master)
-        address = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
-        page = master.wait_for(r"MasterWebUI.*started at (http://\S+)|MasterWebUI.* to .*(http://\S+)")
-        for number in range(workers):
-            # Each has an address of its own: Spark does not run two attempts of a task on one host.
-            host = f"127.0.0.{number + 1}"
-            options = ["--host", host, "--webui-port", "0", "--cores", str(cores), "--memory", "1g"]
-            daemons.append(_daemon([_WORKER, *options, address], environment | {"SPARK_LOCAL_IP": host}))
-        _wait_for_workers(page[1] or page[2], workers)
-        settings = {
-            "executor__cores": "1",
-            "executor__memory": "512m",
-            "executorEnv__PYTHONPATH": str(ROOT),
-        }
-        yield Cluster(address, settings)
+        arguments = [_MASTER, "--host", first.address, "--port", "0", "--webui-port", "0"]
+        daemons.append(_daemon(arguments, shared, first.enter))
+        address = daemons[0].wait_for(r"Starting Spark master at (spark://\S+)")[1]
+        for host in others:
+            options = ["--host", host.address, "--webui-port", "0", "--cores", str(cores), "--memory", "1g"]
+            daemons.append(
+                _daemon([_WORKER, *options, address], shared | {"SPARK_LOCAL_IP": host.address}, host.enter)
+            )
+        for worker in daemons[1:]:
+            worker.wait_for("Successfully registered with master")
+        yield Cluster(address, settings, daemons[1:])
     finally:
         for daemon in reversed(daemons):
             daemon.stop()
@@ -92,15 +113,3 @@ def connect_server(settings: dict[str, str], environment: dict[str, str]) -> Ite
         yield f"sc://127.0.0.1:{port}"
     finally:
         daemon.stop()
-
-
-def _wait_for_workers(page: str, wanted: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    alive = -1
-    while time.monotonic() < deadline:
-        with suppress(TimeoutError), urllib.request.urlopen(f"{page.rstrip('/')}/json/", timeout=5) as answer:
-            alive = int(json.load(answer)["aliveworkers"])
-        if alive == wanted:
-            return
-        time.sleep(0.1)
-    raise RuntimeError(f"{alive} of {wanted} workers came")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flight_server.host.directories import FORMAT, HostDirectory, Owner, owner_of, sweep
+from flight_server.host.directories import FORMAT, HostDirectory, Owner, owner_of, remove_ended, sweep
 from spark_client.hosts.host_files import Copies, HostFiles, PartFile
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -67,6 +68,40 @@ def test_without_a_driver_on_the_host_files_go_when_they_were_not_opened_for_a_w
     os.utime(idle, LONG_AGO)
     assert sweep([tmp_path]) == [idle]
     assert recent.exists()
+
+
+def test_a_server_that_ends_with_its_application_removes_the_copies_as_soon_as_no_process_holds_them(
+    directory: HostDirectory, tmp_path: Path
+) -> None:
+    file, other = (left_there(directory, name) for name in ("far-a.arrows", "other-a.arrows"))
+    lock = left_there(directory, "far-a.lock")
+    files = HostFiles(Copies((str(tmp_path),)))
+    held = files.open("far-a")
+    assert held is not None
+    server = ServerProcess.start(host_file_dirs=tmp_path, copies_of="far")
+    server.signal(signal.SIGTERM)
+    eventually(lock.exists, expected=False)
+    assert file.exists()
+    held.close()
+    assert server.wait() == 0
+    server.close()
+    assert not file.exists()
+    assert other.exists()
+
+
+def test_copies_stay_where_the_applications_driver_lives_or_a_process_holds_them_for_long(
+    directory: HostDirectory, tmp_path: Path
+) -> None:
+    left_there(directory, "far-a.arrows")
+    files = HostFiles(Copies((str(tmp_path),)))
+    end = files.own("far")
+    remove_ended([tmp_path], "far", 0.0)
+    end()
+    held = files.open("far-a")
+    assert held is not None
+    remove_ended([tmp_path], "far", 0.0)
+    assert (directory.path / "far-a.arrows").exists()
+    held.close()
 
 
 def test_a_base_that_is_named_twice_is_swept(directory: HostDirectory, tmp_path: Path) -> None:

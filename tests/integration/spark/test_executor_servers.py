@@ -18,6 +18,7 @@ from flight_server.protocol import COPIES, CopiesRequest, CopyVerb, FlightShuffl
 from spark_client import Broadcast, Copies, ShuffleClient
 from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers
+from tests.support.executor_processes import runs
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import standalone_cluster
@@ -61,10 +62,6 @@ def started(spark: SparkSession, servers: ExecutorServers, tasks: int = 8) -> li
 
     rows = spark.sparkContext.parallelize(range(tasks), tasks).map(here).collect()
     return list({each["pid"]: each for each in rows}.values())
-
-
-def runs(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
 
 
 def test_each_executor_has_one_server_which_demands_the_token(

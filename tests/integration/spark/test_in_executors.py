@@ -17,6 +17,7 @@ import pytest
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest
 from spark_client import ShuffleClient, Timeouts
+from tests.support.executor_processes import servers_of, wait_for_end
 from tests.support.polling import eventually
 from tests.support.spark_cluster import ROOT, Cluster, connect_server, standalone_cluster
 from tests.support.spark_session import SharedSessions, local_session
@@ -57,29 +58,7 @@ def client(spark: SparkSession) -> Iterator[ShuffleClient]:
     with ShuffleClient.in_executors(spark, timeouts=Timeouts(tries=2), **options) as found:
         yield found
         pids = servers_of(found)
-    for pid in pids:
-        eventually(lambda pid=pid: runs(pid), expected=False)  # type: ignore[misc]
-
-
-def servers_of(client: ShuffleClient) -> list[int]:
-    """The processes of the servers that demand the client's token, without the driver's."""
-    found = []
-    for directory in Path("/proc").iterdir():
-        if directory.name.isdecimal():
-            try:
-                command = (directory / "cmdline").read_bytes()
-                folder = (directory / "cwd").resolve()
-                if b"--exit-with-process" in command and client._server.token in (
-                    folder / "token.toml"
-                ).read_text().split('"'):
-                    found.append(int(directory.name))
-            except OSError:
-                pass  # it has ended, or is another user's
-    return found
-
-
-def runs(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    wait_for_end(pids)
 
 
 def rows(spark: SparkSession, partitions: int = 6) -> DataFrame:
@@ -234,8 +213,7 @@ def test_a_session_without_settings_has_servers_in_its_executors_which_end_with_
         pids = servers_of(client)
         assert pids
         session.stop()
-        for pid in pids:
-            eventually(lambda pid=pid: runs(pid), expected=False)  # type: ignore[misc]
+        wait_for_end(pids)
         client.close()
 
 
@@ -301,4 +279,4 @@ def test_a_client_of_spark_connect_has_them_too(cluster: Cluster, sessions: Shar
             timeout=280,
             check=False,
         )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stderr[:4000]

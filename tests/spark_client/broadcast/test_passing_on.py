@@ -28,7 +28,7 @@ class Servers(ExecutorServers):
 
     running: ServerProcess | None = None
 
-    def here(self) -> ExecutorServer:
+    def here(self, tries: int = 0) -> ExecutorServer:
         if self.running is None:
             raise InvalidRequest("this process is no Python worker of a Spark executor")
         return ExecutorServer(self.running.location, self.running.http, self.running.pid, 0)

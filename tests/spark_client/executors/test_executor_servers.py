@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from importlib import util
@@ -96,6 +97,23 @@ def test_directories_that_cannot_be_written_are_said_as_the_reason(
     with pytest.raises(Unavailable, match="Not a directory") as raised:
         SERVERS.here()
     assert executor_servers.reason_of(raised.value) == raised.value.message
+
+
+def test_a_task_that_is_tried_again_replaces_a_server_that_stands_still(
+    executor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SERVERS.here()
+    assert SERVERS.here(tries=1) == first, "it answers"
+    os.kill(first.pid, signal.SIGSTOP)
+    monkeypatch.setattr(executor_servers, "ANSWER_SECONDS", 0.5)
+    assert SERVERS.here() == first, "it was not asked"
+    second = SERVERS.here(tries=1)
+    try:
+        assert os.waitpid(first.pid, 0)[1] == signal.SIGKILL
+        assert second.alive
+    finally:
+        os.kill(second.pid, signal.SIGTERM)
+        os.waitpid(second.pid, 0)
 
 
 def test_a_server_drains_when_the_process_that_it_is_told_of_ends() -> None:

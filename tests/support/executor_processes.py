@@ -1,0 +1,89 @@
+"""The processes of a cluster's hosts: executors, their Python workers, and the servers that tasks have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from spark_client import ShuffleClient
+from tests.support.polling import eventually
+
+
+def servers_of(client: ShuffleClient) -> list[int]:
+    """The processes of the servers that demand the client's token, without the driver's."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdecimal():
+            try:
+                command = (directory / "cmdline").read_bytes()
+                folder = (directory / "cwd").resolve()
+                if b"--exit-with-process" in command and client._server.token in (
+                    folder / "token.toml"
+                ).read_text().split('"'):
+                    found.append(int(directory.name))
+            except OSError:
+                pass  # it has ended, or is another user's
+    return found
+
+
+def runs(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def wait_for_end(pids: Iterable[int]) -> None:
+    """Return when none of the processes runs."""
+    for pid in pids:
+        eventually(partial(runs, pid), expected=False)
+
+
+def executor_of(server: int) -> int:
+    """The JVM that a server ends with."""
+    options = Path(f"/proc/{server}/cmdline").read_text().split("\0")
+    return int(options[options.index("--exit-with-process") + 1])
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@dataclass(frozen=True)
+class TaskHost:
+    """Where a task runs: its own process, its executor, its executor's server, and all process groups of its host."""
+
+    task: int
+    executor: int
+    server: int
+    groups: tuple[int, ...]
+
+    @classmethod
+    def of(cls, client: ShuffleClient, task: int) -> TaskHost:
+        """That of a task's process."""
+        executor = task
+        while Path(f"/proc/{executor}/comm").read_text() != "java\n":
+            executor = _parent(executor)
+        (server,) = (each for each in servers_of(client) if executor_of(each) == executor)
+        # Spark's worker has one with its executors, and Python's daemon one with its workers.
+        return cls(task, executor, server, (os.getpgid(executor), os.getpgid(task), server))
+
+    def signal(self, victim: str, number: signal.Signals) -> None:
+        """To the ``task``, ``executor``, ``server`` or the whole ``host``."""
+        if victim != "host":
+            os.kill(getattr(self, victim), number)
+            return
+        # A killed host's server, and its Python, end with the executor.
+        for group in self.groups if number is signal.SIGSTOP else self.groups[:1]:
+            os.killpg(group, number)
+
+    def wake(self) -> None:
+        """Those that were stopped go on."""
+        for group in self.groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGCONT)

@@ -1,0 +1,69 @@
+"""The project's wheel, and environments in which nothing but it and its requirements are installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterable
+from email.message import Message
+from email.parser import Parser
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.server_process import ROOT
+
+
+def run(*command: str | Path, directory: Path) -> str:
+    answer = subprocess.run(
+        command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
+def build_wheel(directory: Path) -> Path:
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", directory, directory=ROOT)
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def distributions(requirements: Iterable[str], extras: Iterable[str] = ()) -> dict[str, Distribution]:
+    """What the requirements lead to, as it is installed here."""
+    found: dict[str, Distribution] = {}
+    for requirement in map(Requirement, requirements):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+            found[canonicalize_name(requirement.name)] = each = distribution(requirement.name)
+            assert requirement.specifier.contains(each.version), f"{requirement}: {each.version} is installed"
+            found |= distributions(each.requires or (), requirement.extras)
+    return found
+
+
+def install(wheel: Path, directory: Path, *extras: str) -> Path:
+    """Install the wheel in an environment that has only what its metadata asks for; return its interpreter.
+
+    Links to the packages of this environment are there, so that nothing is downloaded, unpacked and compiled.
+    """
+    venv.create(directory)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    for each in distributions(metadata_of(wheel).get_all("Requires-Dist", []), extras).values():
+        for file in each.files or ():
+            if ".." not in file.parts:
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                (packages / file).symlink_to(file.locate())
+    python = directory / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel, directory=directory)
+    run(*pip, "check", directory=directory)
+    return python
