@@ -272,8 +272,7 @@ class Settings(BaseSettings):
     source_flight: list[AllowedLocation] = Field(
         default_factory=list,
         description="Flight server that sources may pull from, such as grpc://host:8815; without scheme or port: "
-        "any, and * for any host. Others are refused, so that clients reach no further than this; may be given several "
-        "times",
+        "any, and * for any host. Others are refused: clients reach no further than this; may be given several times",
     )
     source_failure_seconds: float = Field(
         5.0,

@@ -99,7 +99,7 @@ def few_rows(steps: Steps) -> list[Row]:
 def collect(steps: Steps) -> pa.RecordBatchReader:
     """See :meth:`.Pipeline.collect`."""
     part = steps.leg.single
-    last = Exchange(steps.leg, 1, label="collect", ordered=True)
+    last = Exchange(steps.leg, 1, label="collect")
     if part is not None and not part.stages:
         origin = part.origin
         if isinstance(origin, Input) and origin.source is None:

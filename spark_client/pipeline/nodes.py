@@ -72,8 +72,7 @@ class Exchange:
 
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
-    keys. ``ordered``: its reader wants the rows in the order of Spark's partitions, which one server keeps. ``copies``
-    is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too. ``serial`` is
+    keys. ``copies`` is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too. ``serial`` is
     greater than those of the exchanges that it needs, which were made before.
     """
 
@@ -88,7 +87,6 @@ class Exchange:
     split: bool | None = None
     name: str | None = None
     twin: Exchange | None = None
-    ordered: bool = False
     copies: int = 1
     offload: str | None = None
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
