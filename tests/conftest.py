@@ -86,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-failures",
         action="store_true",
-        help="strike every process of a cluster at every moment; a few without",
+        help="run the tests marked as exhaustive: every process of a cluster is struck at every moment",
     )
     parser.addoption(
         "--simulated-schedules",
@@ -180,6 +180,12 @@ def pytest_collection_finish() -> None:
     """Leave the modules out of later collections: with them one takes up to a second, and many tests end with one."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what is for long runs."""
+    if item.get_closest_marker("exhaustive") and not item.config.getoption("--all-failures"):
+        pytest.skip("only with --all-failures: make torture")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,7 @@ from tests.tpch.tables import Tables
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.exhaustive]
 SCALE = 0.01
 
 

@@ -58,7 +58,7 @@ CASES = [
     for when in ("written", "sealed", "read")
     if (victim, when) != ("task", "sealed")  # none runs then
 ]
-QUICK = [("server", "SIGSTOP", "written"), ("host", "SIGKILL", "read")]
+QUICK = [("server", "SIGSTOP", "written")]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
