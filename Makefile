@@ -58,7 +58,8 @@ torture: $(PROJECT) ## Kill one server after the other under random calls, and w
 	@$(BIN)/pytest -m load --torture-seconds $(SECONDS) --torture-seed $(SEED) --capture=no tests/load/test_torture.py
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -m spark \
 		--all-failures tests/tpch/test_tpch_on_cluster.py tests/integration/spark/test_net_hosts.py \
-		tests/integration/spark/test_executor_failures.py tests/integration/spark/test_executors_that_go.py
+		tests/integration/spark/test_executor_failures.py tests/integration/spark/test_executors_that_go.py \
+		tests/integration/spark/test_new_user.py
 
 fuzz: SECONDS = 3600
 fuzz: SEED = $(shell date +%s)

@@ -27,7 +27,7 @@ from tests.support.spark_cluster import standalone_cluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.exhaustive]
 
 ROWS = 30_000
 ROW_BYTES = 1000
@@ -230,7 +230,6 @@ def test_each_byte_crosses_the_network_once_and_any_flight_client_reads_from_all
     assert size_bytes / 2 < at[2] - at[1] < size_bytes * 0.8, "two thirds of it"
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("when", ["written", "sealed"])
 def test_rows_come_once_when_a_host_is_cut_off(hosts: list[NetHost], steps: Steps, when: str) -> None:
     steps.begin(when)
