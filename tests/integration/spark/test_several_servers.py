@@ -125,19 +125,20 @@ def test_one_partition_is_on_one_server_in_the_order_of_the_tasks(
 
 
 def test_names_have_one_server_each(several: ShuffleClient, servers: list[ServerProcess]) -> None:
-    for number in range(12):
-        several.put(f"d{number}", pa.table({"n": [number]}))
-    assert [each.name for each in several.datasets()] == sorted(f"d{number}" for number in range(12))
-    for number in range(12):
+    names = [f"d{number}" for number in range(50)]
+    for number, name in enumerate(names):
+        several.put(name, pa.table({"n": [number]}))
+    assert [each.name for each in several.datasets()] == sorted(names)
+    for number in range(50):
         assert several.get(f"d{number}").read_all().to_pydict() == {"n": [number]}
     alone = []
     for server in servers:
         with ShuffleClient(server.location) as client:
             alone.append(len(client.datasets()))
-    assert sum(alone) == 12
+    assert sum(alone) == 50
     assert all(alone)
-    for number in range(12):
-        several.drop(f"d{number}")
+    for name in names:
+        several.drop(name)
 
 
 def test_the_data_source_finds_the_server_of_each_name(spark: SparkSession, several: ShuffleClient) -> None:
