@@ -19,7 +19,7 @@ from pyarrow import flight
 from flight_server.config import load
 from flight_server.protocol import dump_json, parse_json
 from flight_server.storage import MARKER_NAME
-from flight_server.supervisor import Supervisor, shares
+from flight_server.supervisor import shares
 from tests.support.server_process import ServerProcess
 
 COMMAND = (sys.executable, "-m", "flight_server")
@@ -120,16 +120,6 @@ def test_a_worker_that_is_killed_comes_back_at_its_address_with_what_was_durable
     assert supervisor.terminate() == 0
 
 
-def test_the_end_of_a_worker_may_be_seen_before_the_end_of_its_socket() -> None:
-    """Both are in one answer of the selector, which has the socket's call still to make."""
-    supervisor = Supervisor(load({"workers": 2}), lambda *_: 0, lambda _: None)
-    (worker, _), became_ready = supervisor._workers, []
-    supervisor._tell = lambda: became_ready.append(worker)  # type: ignore[method-assign]
-    assert worker.socket is None
-    supervisor._read(worker)
-    assert not became_ready
-
-
 def test_a_worker_that_was_drained_stays_away(start: Start) -> None:
     supervisor = start()
     first, second = supervisor.ready["locations"]
@@ -178,7 +168,9 @@ from flight_server.config import load
 supervisor.FIRST_PAUSE_SECONDS = supervisor.LONGEST_PAUSE_SECONDS = 0.0
 facts = {"location": "grpc://a:1", "http": None, "port": 1, "http_port": 2}
 server = SimpleNamespace(facts=lambda: facts)
-server.node = SimpleNamespace(background=SimpleNamespace(keep=lambda *_: None))
+background = SimpleNamespace(keep=lambda *_, **__: None)
+fellows = SimpleNamespace(join=lambda *_: None, post=None)
+server.node = SimpleNamespace(background=background, observed=SimpleNamespace(fellows=fellows))
 ends = os.memfd_create("ends")
 def announced(_):
     os.write(ends, b"0")
