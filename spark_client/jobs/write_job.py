@@ -9,6 +9,7 @@ Copies
     A task of a dataset with two copies writes to two servers, of which the second one keeps a dataset under the name of
     ``protocol.copy_name``. What one of both has lost changes nothing, neither of the dataset nor of one that is read.
     Where a job finds fewer servers than copies, it writes as many as it can; a warning and the statistics say so.
+    Objects are written by the first one of both: a warning says where it was lost before.
 """
 
 from __future__ import annotations
@@ -366,6 +367,10 @@ class WriteJob:
             if lacking:
                 text = "%s: %d of %d portions have fewer than %d copies"
                 _log.warning(text, target.label, lacking, len(portions), task.copies)
+            bare = sum(not each.stored for each in self._write.portions(dataset))
+            if bare and target.offload is not None:
+                text = "%s: %d of %d portions have no object: their servers were lost before they had written it"
+                _log.warning(text, target.label, bare, len(portions))
         else:
             source = DatasetRef.sealed(server, dataset, generation, answers[""][0])
             held[server.location] = totals.size_bytes
