@@ -57,6 +57,7 @@ class Offloads:
         self._disk = disk
         self._deadline_seconds = deadline_seconds
         self._threads = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="flight-server-offload")
+        self._written: set[Dataset] = set()  # that have an object
         # By address: these wait for a call that goes on after its deadline.
         self._late: dict[str, asyncio.Task[None]] = {}
 
@@ -114,6 +115,7 @@ class Offloads:
             await self._remove(stored)
             raise
         dataset.stored = stored
+        self._written.add(dataset)
         _log.info(
             "dataset_offloaded",
             dataset=dataset.name,
@@ -141,11 +143,19 @@ class Offloads:
     async def forget(self, dataset: Dataset) -> None:
         """Delete the object of a dataset that has ended, if it has one; what the storage refuses is logged."""
         stored, dataset.stored = dataset.stored, None
+        self._written.discard(dataset)
         if stored is not None:
             await self._remove(stored)
 
+    async def forget_ended(self) -> None:
+        """As :meth:`forget`, of each dataset that has left its name: its lease has ended, or another one has it."""
+        for dataset in [*self._written]:
+            if dataset.dropped or dataset.ended:
+                await self.forget(dataset)
+
     def close(self) -> None:
         """End the threads. Blocks. Twice is fine."""
+        self._written.clear()
         self._threads.shutdown()
 
     async def _remove(self, stored: StoredObject) -> None:

@@ -369,7 +369,9 @@ class WriteJob:
                 _log.warning(text, target.label, lacking, len(portions), task.copies)
             bare = sum(not each.stored for each in self._write.portions(dataset))
             if bare and target.offload is not None:
-                text = "%s: %d of %d portions have no object: their servers were lost before they had written it"
+                text = (
+                    "%s: %d of %d portions have no object: their servers were lost before they had written it"
+                )
                 _log.warning(text, target.label, bare, len(portions))
         else:
             source = DatasetRef.sealed(server, dataset, generation, answers[""][0])
