@@ -357,8 +357,9 @@ class WriteJob:
         held = Counter[str]()  # bytes, by location
         if self._spread:
             portions = [[copy.location for copy in each.copies] for each in self._write.portions(dataset)]
-            if portions and self._executors is not None:
-                server = self._shuffles.servers.at(portions[0][0])
+            living = [location for copies in portions for location in copies]
+            if living and self._executors is not None:
+                server = self._shuffles.servers.at(living[0])
             source = DatasetRef.spread(server, dataset, generation, answers)
             self._shuffles.sealed_on(dataset, portions)
             for copies, portion in zip(portions, self._servers_of(dataset), strict=True):
