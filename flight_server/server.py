@@ -292,6 +292,7 @@ class Server:
         for name, duty in (
             ("stalled_readers", _at_once(node.eviction.look)),
             ("leases", self._expire),
+            ("offloads", node.offloads.forget_ended),
             ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
         ):
@@ -304,8 +305,6 @@ class Server:
         async for dataset in in_slices(self.catalogue.expire(), LEASES_AT_ONCE):
             if dataset is not None:
                 _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
-                if dataset.stored is not None:
-                    _ = self.node.background.start(self.node.offloads.forget(dataset), "offload")
                 del dataset
 
     async def _sweep_host(self) -> None:

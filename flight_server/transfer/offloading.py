@@ -2,8 +2,9 @@
 the server is gone (``protocol.stored_objects``).
 
 Guarantee: after :meth:`Offloads.write` the object is there whole, with the totals of each partition; after an error
-nothing of it is, but for what a storage that does not answer has kept. It is written only below the prefixes of the
-configuration. It is deleted when its dataset is dropped or its lease ends, and stays when the server ends.
+nothing of it is. Where the storage has not answered, it is removed, and may be written again, once the call that was
+late has ended. It is written only below the prefixes of the configuration. It is deleted when its dataset is dropped or
+its lease ends, and stays when the server ends.
 
 Who holds what
     The object is written as a reader reads: frames from RAM or disk, in bursts of about ``PIECE_BYTES`` or one larger
@@ -56,6 +57,9 @@ class Offloads:
         self._disk = disk
         self._deadline_seconds = deadline_seconds
         self._threads = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="flight-server-offload")
+        self._written: set[Dataset] = set()  # that have an object
+        # By address: these wait for a call that goes on after its deadline.
+        self._late: dict[str, asyncio.Task[None]] = {}
 
     def check(self, dataset: Dataset, prefix: str) -> str:
         """The allowed prefix that a dataset may be offloaded below.
@@ -86,6 +90,8 @@ class Offloads:
             prefix, self.check(dataset, prefix), dataset.name, dataset.generation, own_start()
         )
         with dataset.held_back():
+            if (late := self._late.get(stored.address)) is not None:
+                await asyncio.wait([late], timeout=self._deadline_seconds)
             async with self._disk.turn(stored.address):
                 if dataset.stored is None:
                     await self._write(dataset, stored)
@@ -93,9 +99,11 @@ class Offloads:
 
     async def _write(self, dataset: Dataset, stored: StoredObject) -> None:
         began = time.monotonic()
+        if stored.address in self._late:
+            raise self._refusal(dataset, stored, "no answer yet to an earlier call")
         try:
             await self._frames(dataset, stored)
-            await self._call(stored.finish)
+            await self._call(stored, stored.finish)
             if dataset.dropped:
                 dataset.partition(0).check()  # raises why
         except TimeoutError:
@@ -107,6 +115,7 @@ class Offloads:
             await self._remove(stored)
             raise
         dataset.stored = stored
+        self._written.add(dataset)
         _log.info(
             "dataset_offloaded",
             dataset=dataset.name,
@@ -118,7 +127,7 @@ class Offloads:
     async def _frames(self, dataset: Dataset, stored: StoredObject) -> None:
         if dataset.schema is None:  # no producer has come
             raise Conflict(f"dataset {dataset.name!r} has no schema yet, and so no rows to offload")
-        await self._call(stored.begin, dataset.schema.header)
+        await self._call(stored, stored.begin, dataset.schema.header)
         for partition in sorted(dataset.partitions(), key=lambda each: each.index):
             if not partition.totals.frames:
                 continue
@@ -127,34 +136,54 @@ class Offloads:
                 self._reads.read(dataset, reader, FrameRange(), burst_bytes=BURST_BYTES)
             ) as bursts:
                 async for burst in bursts:
-                    await self._call(stored.write, [outgoing.data for outgoing in burst])
+                    await self._call(stored, stored.write, [outgoing.data for outgoing in burst])
             totals = partition.totals
             stored.end_partition(partition.index, totals.rows, totals.frames, totals.crc32c)
 
     async def forget(self, dataset: Dataset) -> None:
         """Delete the object of a dataset that has ended, if it has one; what the storage refuses is logged."""
         stored, dataset.stored = dataset.stored, None
+        self._written.discard(dataset)
         if stored is not None:
             await self._remove(stored)
 
+    async def forget_ended(self) -> None:
+        """As :meth:`forget`, of each dataset that has left its name: its lease has ended, or another one has it."""
+        for dataset in [*self._written]:
+            if dataset.dropped or dataset.ended:
+                await self.forget(dataset)
+
     def close(self) -> None:
         """End the threads. Blocks. Twice is fine."""
+        self._written.clear()
         self._threads.shutdown()
 
     async def _remove(self, stored: StoredObject) -> None:
+        if stored.address in self._late:
+            return  # see ``_removed``
         try:
-            await self._call(stored.remove)
+            await self._call(stored, stored.remove)
         except (OSError, pa.ArrowException) as error:
             _log.warning("object_not_deleted", address=shown(stored.address), trouble=shown(str(error)))
 
-    async def _call(self, work: Callable[..., T], *arguments: object) -> T:
+    async def _call(self, stored: StoredObject, work: Callable[..., T], *arguments: object) -> T:
         """The result of work in a thread. A cancellation comes after it. Raises TimeoutError: it goes on."""
         call = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
-        waiting = asyncio.wait([call], timeout=self._deadline_seconds)
-        done, _ = await to_its_end(asyncio.ensure_future(waiting))
-        if not done:
+        try:
+            await to_its_end(asyncio.ensure_future(asyncio.wait([call], timeout=self._deadline_seconds)))
+        finally:
+            if not call.done():
+                self._late[stored.address] = asyncio.create_task(self._removed(stored, call))
+        if not call.done():
             raise TimeoutError
         return call.result()
+
+    async def _removed(self, stored: StoredObject, late: asyncio.Future[T]) -> None:
+        """Remove an object when the late call for it has ended: it would write into another one of its address."""
+        await asyncio.wait([late])
+        async with self._disk.turn(stored.address):
+            del self._late[stored.address]
+            await self._remove(stored)
 
     def _refusal(self, dataset: Dataset, stored: StoredObject, why: str) -> Unavailable:
         return Unavailable(

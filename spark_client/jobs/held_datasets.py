@@ -167,8 +167,11 @@ class HeldDatasets:
 
     def _renew(self, dataset: str, generation: str) -> None:
         """Raises NotFound if no server has it, but for one that no task has written to yet, or that is in objects."""
-        held, places = self._renewed(dataset, generation), self._places.get(dataset)
-        if places is not None and (places.unsealed or places.offload is not None):
+        places = self._places.get(dataset)
+        # Looked at before: what is sealed during the call was not there yet when the servers answered.
+        may_lack = places is not None and (places.unsealed or places.offload is not None)
+        held = self._renewed(dataset, generation)
+        if may_lack:
             return
         if held and {*held.values()} <= {False}:
             raise NotFound(f"no server has dataset {dataset!r} any more", dataset=dataset)

@@ -9,6 +9,7 @@ Copies
     A task of a dataset with two copies writes to two servers, of which the second one keeps a dataset under the name of
     ``protocol.copy_name``. What one of both has lost changes nothing, neither of the dataset nor of one that is read.
     Where a job finds fewer servers than copies, it writes as many as it can; a warning and the statistics say so.
+    Objects are written by the first one of both: a warning says where it was lost before.
 """
 
 from __future__ import annotations
@@ -356,8 +357,9 @@ class WriteJob:
         held = Counter[str]()  # bytes, by location
         if self._spread:
             portions = [[copy.location for copy in each.copies] for each in self._write.portions(dataset)]
-            if portions and self._executors is not None:
-                server = self._shuffles.servers.at(portions[0][0])
+            living = [location for copies in portions for location in copies]
+            if living and self._executors is not None:
+                server = self._shuffles.servers.at(living[0])
             source = DatasetRef.spread(server, dataset, generation, answers)
             self._shuffles.sealed_on(dataset, portions)
             for copies, portion in zip(portions, self._servers_of(dataset), strict=True):
@@ -366,6 +368,12 @@ class WriteJob:
             if lacking:
                 text = "%s: %d of %d portions have fewer than %d copies"
                 _log.warning(text, target.label, lacking, len(portions), task.copies)
+            bare = sum(not each.stored for each in self._write.portions(dataset))
+            if bare and target.offload is not None:
+                text = (
+                    "%s: %d of %d portions have no object: their servers were lost before they had written it"
+                )
+                _log.warning(text, target.label, bare, len(portions))
         else:
             source = DatasetRef.sealed(server, dataset, generation, answers[""][0])
             held[server.location] = totals.size_bytes

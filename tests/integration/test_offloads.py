@@ -107,6 +107,16 @@ def test_the_end_of_its_lease_deletes_the_object(servers: Sequence[ServerProcess
     eventually(lambda: len([*prefix.iterdir()]), 0)
 
 
+def test_a_put_of_a_later_run_deletes_the_object_of_the_earlier_one(
+    servers: Sequence[ServerProcess], prefix: Path
+) -> None:
+    put(servers[0].location, command_of("offloaded/d", GENERATION, 0), [(0, [1])])
+    seal(servers[0], dataset="offloaded/d", offload=str(prefix))
+    assert len(names_below(prefix)) == 2
+    put(servers[0].location, command_of("offloaded/d", GENERATION[:-1] + "c", 0), [(0, [1])])
+    eventually(lambda: len([*prefix.iterdir()]), 0)
+
+
 def test_the_end_of_the_server_does_not_delete_the_object(tmp_path: Path) -> None:
     with ServerProcess.start(offload_to=tmp_path) as server:
         put(server.location, command_of("d", GENERATION, 0), [(0, [1])])

@@ -128,16 +128,25 @@ async def test_a_full_disk_fails_the_write_and_leaves_nothing(node: Node, root: 
     await node.offloads.write(dataset, prefix_of(root))
 
 
+@pytest.mark.parametrize("method", ["begin", "write", "finish"])
 async def test_a_storage_that_does_not_answer_fails_the_write_at_its_deadline(
-    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
+    """The late call, which goes on in its thread, neither leaves anything nor writes into a later object."""
     node.offloads._deadline_seconds = 0.05
     dataset = sealed(node, {0: rows(0)})
-    held = Held(StoredObject, "finish", monkeypatch)
-    with pytest.raises(Unavailable, match=r"no answer for 0.05 s"):
-        await node.offloads.write(dataset, prefix_of(root))
-    held.go_on()
+    held = Held(StoredObject, method, monkeypatch)
+    for why in ("no answer for 0.05 s", "no answer yet to an earlier call"):
+        with pytest.raises(Unavailable, match=why):
+            await node.offloads.write(dataset, prefix_of(root))
     assert dataset.stored is None
+    node.offloads._deadline_seconds = 30
+    (late,) = node.offloads._late.values()
+    held.go_on()
+    await late
+    assert not [*(root / "mine").iterdir()]
+    address = await node.offloads.write(dataset, prefix_of(root))
+    assert pa.ipc.open_stream(path_of(address).read_bytes()).read_all().num_rows == 12
 
 
 async def test_a_cancelled_write_leaves_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -11,13 +12,13 @@ import pytest
 
 from flight_server.protocol import InvalidRequest, ServerLost, Unavailable
 from spark_client.arrow import Declared
-from spark_client.connection import RemoteServer, Unreachable
+from spark_client.connection import RemoteServer, Timeouts, Unreachable
 from spark_client.executors import ExecutorServers
-from spark_client.jobs import InTurn, WriteTask
+from spark_client.jobs import InTurn, SealedDataset, WriteTask
 from spark_client.jobs.write_job import Target, WriteJob
 from spark_client.servers import ServerStart
 
-A = "grpc://a:1"
+A, B, C = "grpc://127.0.0.1:1", "grpc://127.0.0.1:2", "grpc://127.0.0.1:3"
 ROW = {
     "target": 0,
     "producer": 0,
@@ -70,11 +71,68 @@ class LostBefore(Away):
         return [ServerStart(*each) for each in (known or {}).items()]
 
 
-def run(collect: Callable[[Any], list[Any]], shuffles: Any = None) -> None:
-    task = WriteTask(Away.server, "d", "", 1, Declared("d", pa.schema([("n", pa.int64())])), InTurn(1))
+class OneOfTwo(Away):
+    """Two servers, of which the first one is gone when the job has ended."""
+
+    executors: Any = None
+    lease_seconds = 1.0
+    location = A
+
+    def reachable(self) -> tuple[str, ...]:
+        return (A, B)
+
+    def at(self, location: str) -> OneOfTwo:
+        found = OneOfTwo()
+        found.location = location
+        return found
+
+    def action(self, name: str, *_: Any, **__: Any) -> Any:
+        if name == "locations":
+            return {"offload_to": ["file:///shared"]}
+        if self.location == A:
+            raise Unreachable("no way")
+        return {
+            **dict.fromkeys(("rows", "frames", "bytes"), 1),
+            "partition_bytes": {},
+            "read_locations": [B],
+            "start": "b",
+        }
+
+    @property
+    def timeouts(self) -> Timeouts:
+        return Timeouts()
+
+    sealed_on = Away.ignore
+
+
+class OwnObjectsOnly(OneOfTwo):
+    """Three servers in executors, each of which has written the object of its own rows when it is gone."""
+
+    executors = replace(Away.executors, options={"offload_to": "/shared"})
+    locations = (A, B, C)
+
+    def at(self, location: str) -> OwnObjectsOnly:
+        found = OwnObjectsOnly()
+        found.location = location
+        return found
+
+    def action(self, name: str, *given: Any, **__: Any) -> Any:
+        if b"~" in given[0]:
+            raise Unreachable("no way")
+        start = {A: "a", B: "b", C: "c"}[self.location]
+        read_locations = [self.location, f"file:///shared/mine/{start}.arrows"]
+        counts: dict[str, Any] = dict.fromkeys(("rows", "frames", "bytes"), 1)
+        return counts | {"partition_bytes": {}, "read_locations": read_locations, "start": start}
+
+
+def run(
+    collect: Callable[[Any], list[Any]], shuffles: Any = None, copies: int = 1, offload: str | None = None
+) -> list[SealedDataset]:
+    schema = pa.schema([("n", pa.int64())])
+    task = WriteTask(Away.server, "d", "", 1, Declared("d", schema), InTurn(1), copies=copies)
     shuffles = shuffles or Away()
     frame: Any = None
-    WriteJob(shuffles, [Target([(frame, task)], "d")], collect).run()
+    return WriteJob(shuffles, [Target([(frame, task)], "d", offload=offload)], collect).run()
 
 
 def failing(text: str) -> Callable[[Any], list[Any]]:
@@ -118,3 +176,25 @@ def test_a_server_that_another_job_has_found_lost_makes_this_one_run_again() -> 
     with pytest.raises(ServerLost, match="this was run 3"):
         run(collect, LostBefore())
     assert len(runs) == 3
+
+
+def test_a_portion_whose_server_was_lost_before_it_wrote_the_object_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    row = {**ROW, "servers": json.dumps([[A, "a", [A]], [B, "b", [B]]])}
+    run(lambda _: [row], OneOfTwo(), copies=2, offload="file:///shared/mine")
+    assert "d: 1 of 1 portions have fewer than 2 copies" in caplog.text
+    assert "d: 1 of 1 portions have no object" in caplog.text
+
+
+def test_a_portion_lives_as_an_object_when_its_servers_in_executors_are_lost_during_the_seals() -> None:
+    rows = [
+        {**ROW, "servers": json.dumps([[A, "a", [A]], [B, "b", [B]]])},
+        {**ROW, "producer": 1, "servers": json.dumps([[C, "c", [C]], [A, "a", [A]]])},
+    ]
+    (found,) = run(lambda _: rows, OwnObjectsOnly(), copies=2, offload="file:///shared/mine")
+    assert [portion.stored for portion in found.source.portions] == [
+        "file:///shared/mine/a.arrows",
+        "file:///shared/mine/c.arrows",
+    ]
+    assert found.source.server.location == C
