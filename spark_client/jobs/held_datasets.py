@@ -32,14 +32,14 @@ class _Places:
         locations: those that have sealed it; all that may have a part of it, while it is written.
         offload: the prefix below which its servers keep objects, too.
         unsealed: it is written by puts that create it.
-        portions: of one that is sealed over several servers, the servers that have copies of each portion.
+        portions: of one that is sealed over several servers, the servers that have copies of a portion, by its start.
         gone: servers that had copies, and were warned of.
     """
 
     locations: tuple[str, ...]
     offload: str | None = None
     unsealed: bool = False
-    portions: Sequence[Sequence[str]] = ()
+    portions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
 
 
@@ -84,10 +84,12 @@ class HeldDatasets:
         """At most these servers hold the dataset."""
         self._places[dataset].locations = tuple(locations)
 
-    def sealed_on(self, dataset: str, portions: Sequence[Sequence[str]]) -> None:
-        """The dataset is sealed: for each portion, on these servers."""
+    def sealed_on(self, dataset: str, portions: Mapping[str, Sequence[str]]) -> None:
+        """The dataset is sealed: each portion, by its start, on these servers."""
         places = self._places[dataset]
-        places.locations = tuple(dict.fromkeys(location for copies in portions for location in copies))
+        places.locations = tuple(
+            dict.fromkeys(location for copies in portions.values() for location in copies)
+        )
         places.portions, places.unsealed = portions, False
 
     # Dropping.
@@ -156,14 +158,14 @@ class HeldDatasets:
         """Whether each of its portions lives. Raises FlightShuffleError: the only server is away."""
         dataset = sealed.source.dataset
         places = self._places.get(dataset)
-        is_kept = places is not None and places.offload is not None
         try:
             held = self._renewed(dataset, sealed.source.generation)
         except NotFound:
             return False
-        portions = (() if places is None else places.portions) or [[each] for each in held]
-        on_servers = all(any(held.get(each) for each in copies) for copies in portions)
-        return on_servers or (is_kept and is_stored(sealed.source))
+        if places is None or not places.portions:
+            return all(held.values())
+        lost = {start for start, copies in places.portions.items() if not any(map(held.get, copies))}
+        return not lost or (places.offload is not None and is_stored(sealed.source, lost))
 
     def _renew(self, dataset: str, generation: str) -> None:
         """Raises NotFound if no server has it, but for one that no task has written to yet, or that is in objects."""
@@ -180,7 +182,7 @@ class HeldDatasets:
 
     def _warn(self, dataset: str, places: _Places, held: Mapping[str, bool | None]) -> None:
         """Warn once of each server that had copies and does not answer for them."""
-        for location in {each for copies in places.portions if len(copies) > 1 for each in copies}:
+        for location in {each for copies in places.portions.values() if len(copies) > 1 for each in copies}:
             if not held.get(location) and location not in places.gone:
                 places.gone.add(location)
                 _log.warning(

@@ -22,7 +22,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -141,8 +141,8 @@ class Shuffles:
         """At most these servers hold the dataset."""
         self._held.written_on(dataset, locations)
 
-    def sealed_on(self, dataset: str, portions: Sequence[Sequence[str]]) -> None:
-        """The dataset is sealed: for each portion, on these servers."""
+    def sealed_on(self, dataset: str, portions: Mapping[str, Sequence[str]]) -> None:
+        """The dataset is sealed: each portion, by its start, on these servers."""
         self._held.sealed_on(dataset, portions)
 
     def start_servers(self, spark: SparkSession) -> None:

@@ -6,6 +6,7 @@ A server deletes its own object with its dataset. The driver deletes what those 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 
 import pyarrow as pa
@@ -17,10 +18,12 @@ from spark_client.merge import DatasetRef
 _log = logging.getLogger(__name__)
 
 
-def is_stored(source: DatasetRef) -> bool:
-    """Whether every portion has an object, which is there now; False also if the driver may not look."""
+def is_stored(source: DatasetRef, starts: Collection[str]) -> bool:
+    """Whether each portion of these starts has an object, which is there now; False also if the driver may not look."""
     try:
         for portion in source.portions:
+            if portion.start not in starts:
+                continue
             if portion.stored is None:
                 return False
             files, path = store_of(index_of(portion.stored))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,7 +52,7 @@ class DatasetKeeper(Protocol):
 
     def written_on(self, dataset: str, locations: Sequence[str]) -> None: ...
 
-    def sealed_on(self, dataset: str, portions: Sequence[Sequence[str]]) -> None: ...
+    def sealed_on(self, dataset: str, portions: Mapping[str, Sequence[str]]) -> None: ...
 
     def start_servers(self, spark: SparkSession) -> None: ...
 

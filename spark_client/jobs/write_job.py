@@ -356,15 +356,16 @@ class WriteJob:
         totals, server, lacking = self._write.totals(dataset), self._server, 0
         held = Counter[str]()  # bytes, by location
         if self._spread:
-            portions = [[copy.location for copy in each.copies] for each in self._write.portions(dataset)]
-            living = [location for copies in portions for location in copies]
+            written = self._write.portions(dataset)
+            portions = {each.name.start: [copy.location for copy in each.copies] for each in written}
+            living = [location for copies in portions.values() for location in copies]
             if living and self._executors is not None:
                 server = self._shuffles.servers.at(living[0])
             source = DatasetRef.spread(server, dataset, generation, answers)
             self._shuffles.sealed_on(dataset, portions)
-            for copies, portion in zip(portions, self._servers_of(dataset), strict=True):
+            for copies, portion in zip(portions.values(), self._servers_of(dataset), strict=True):
                 held.update(dict.fromkeys(copies, portion.bytes))
-            lacking = sum(len(each) < task.copies for each in portions)
+            lacking = sum(len(each) < task.copies for each in portions.values())
             if lacking:
                 text = "%s: %d of %d portions have fewer than %d copies"
                 _log.warning(text, target.label, lacking, len(portions), task.copies)

@@ -1,8 +1,8 @@
 """A portion that is kept as an object in shared storage, too: read from its server, or, when that is gone, there.
 
 Guarantee: as ``portion_stream``. The stream goes to the object when every try to reach the server has failed, whatever
-the reason was, and goes on there at the partition and frame where it was. Later streams of the process then begin
-there.
+the reason was, and goes on there at the partition and frame where it was. If the server is gone, later streams of the
+process begin there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from flight_server.protocol import ServerLost, Ticket, Unavailable, is_object, shown
+from flight_server.protocol import NotFound, ServerLost, Ticket, Unavailable, is_object, shown
 
 from .addresses import Address
 from .lane import LaneReader
@@ -44,7 +44,8 @@ class StoredPortionStream(PortionStream):
             try:
                 super()._connect(failure)
             except (ServerLost, Unavailable) as gone:
-                if isinstance(gone, ServerLost):
+                # A server that does not know one dataset has others.
+                if isinstance(gone, ServerLost) and type(gone.__cause__) is not NotFound:
                     _lost.add(self.start)
                 _log.warning("%s is read from %s: %s", self.name, shown(self._object.location), gone.message)
             else:

@@ -212,3 +212,21 @@ def test_the_client_reads_by_name_what_has_lost_a_server(
     servers[1].kill()
     with ShuffleClient(servers[0].location, timeouts=QUICK) as client:
         assert sorted(client.get("d").read_all().column("n").to_pylist()) == everything(2)
+
+
+def test_a_server_that_has_dropped_one_dataset_is_asked_for_the_next(
+    servers: Sequence[ServerProcess], tmp_path: Path
+) -> None:
+    spread("dropped", servers, offload=str(tmp_path))
+    spread("d", servers, offload=str(tmp_path))
+    ref = ref_of(servers[0])
+    dropped = DatasetRef.find(ref.server, "dropped")
+    for server in servers:
+        with flight.connect(server.location) as client:
+            action(client, "drop", dataset="dropped")
+    with pytest.raises(ServerLost):
+        values(dropped.read_each(range(PARTITIONS)))
+    for portion in ref.portions:
+        path_of(portion.stored).unlink()
+    assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(2)
+    ref.server.close()
