@@ -36,7 +36,7 @@ def test_a_dataset_that_is_sealed_while_it_is_renewed_stays_renewed() -> None:
         raise NotFound("no put has begun")
 
     def sealed_meanwhile() -> None:
-        held.sealed_on("d", [[A]])
+        held.sealed_on("d", {"a": [A]})
         raise NotFound("no task has chosen it")
 
     server.answers = {A: nothing, B: sealed_meanwhile}
