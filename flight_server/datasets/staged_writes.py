@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any
 
 from flight_server.frames import SchemaMessage
@@ -78,13 +80,19 @@ class Sealed:
             yield
         return cls(dataset.generation, rows, frames, size_bytes, partition_bytes)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, largest: int | None = None) -> dict[str, Any]:
+        """``largest``: only so many partitions, the largest, are named, and the bytes of the others summed."""
+        named, rest = self.partition_bytes, dict[str, int]()
+        if largest is not None:
+            named = dict(nlargest(largest, named.items(), key=itemgetter(1)))
+            rest = {"rest_bytes": self.bytes - sum(named.values())}
         return {
             "generation": self.generation,
             "rows": self.rows,
             "frames": self.frames,
             "bytes": self.bytes,
-            "partition_bytes": {str(index): size for index, size in self.partition_bytes.items()},
+            "partition_bytes": {str(index): size for index, size in named.items()},
+            **rest,
             **({} if self.version is None else {"version": self.version}),
         }
 

@@ -151,6 +151,7 @@ class SealRequest(Body, what="seal"):
     Of a dataset that is spread over several servers, the attempts are those of this one, ``start`` is its, and
     ``servers`` are all that hold a portion; each then answers FlightInfo for the whole (``datasets.spread``).
     ``offload`` is the prefix below which the server keeps what it holds as an object, too (``stored_objects``).
+    ``largest``: the answer names the bytes of so many partitions only, the largest, and sums up the others.
     """
 
     dataset: Name
@@ -162,6 +163,7 @@ class SealRequest(Body, what="seal"):
     start: Annotated[str | None, parse_as(partial(check_attempt, what="seal: 'start'"))] = None
     servers: Annotated[tuple[ServerPortion, ...] | None, InJson(server_portions, render=_rendered)] = None
     offload: Annotated[str | None, parse_as(partial(check_prefix, what="seal: 'offload'"))] = None
+    largest: Annotated[int | None, integer(1, MAX_PARTITIONS)] = None
 
     @classmethod
     def parsing(cls, data: bytes) -> Generator[None, None, SealRequest]:

@@ -315,7 +315,9 @@ class WriteJob:
         server, is_copy = self._shuffles.servers.at(seal.server.location), seal.server != seal.portion
         name = copy_name(seal.dataset, seal.portion.start) if is_copy else seal.dataset
         offload = None if is_copy else self._offloads[seal.dataset]
-        request = SealRequest(name, seal.generation, dict(seal.attempts), offload=offload)
+        request = SealRequest(
+            name, seal.generation, dict(seal.attempts), offload=offload, largest=seal.largest
+        )
         if servers is not None:
             request = replace(request, start=seal.server.start, servers=servers)
         # The answer comes when the object is written; the server has a deadline for each part of it.

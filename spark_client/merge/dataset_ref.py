@@ -64,6 +64,8 @@ class Portion:
     @classmethod
     def sealed(cls, answer: dict[str, Any]) -> Self:
         """Of the server that gave this answer to a seal."""
+        if "rest_bytes" in answer:  # which has no names
+            return cls(tuple(answer["read_locations"]), start=answer.get("start"))
         filled = bytearray()
         for partition in map(int, answer["partition_bytes"]):
             filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from spark_client.merge import Portion
 from tests.support.bulk import get
 from tests.support.durable import action
 from tests.support.server_process import ServerProcess
@@ -232,3 +233,23 @@ def test_what_one_server_of_a_list_of_one_holds_is_relayed(servers: Sequence[Ser
         source = {"flight": servers[0].location, "dataset": "relayed"}
         action(client, "create", dataset="relay", kind="source", source=source)
         assert read(relay, info_of(relay, "relay")) == everything(1)
+
+
+def test_a_seal_names_the_largest_partitions_only_if_it_is_asked_to(servers: Sequence[ServerProcess]) -> None:
+    name, generation = f"largest/{secrets.token_hex(4)}", secrets.token_hex(8)
+    parts = [(partition, [*range(100 * (1 + partition % 4))]) for partition in range(PARTITIONS)]
+    put(servers[0].location, command_of(name, generation, 0), parts)
+    with flight.connect(servers[0].location) as client:
+        seal: dict[str, Any] = {"dataset": name, "generation": generation, "attempts": {"0": "1"}}
+        whole, some = action(client, "seal", **seal), action(client, "seal", **seal, largest=2)
+        sizes = whole["partition_bytes"]
+        assert len(sizes) == PARTITIONS
+        assert "rest_bytes" not in whole
+        named = some["partition_bytes"]
+        assert named.keys() == {"2", "3"}
+        assert named.items() <= sizes.items()
+        assert some["rest_bytes"] == sum(sizes.values()) - sum(named.values())
+        with pytest.raises(pa.ArrowInvalid, match="largest"):
+            action(client, "seal", **seal, largest=0)
+    assert Portion.sealed(whole).has_rows(PARTITIONS) is False
+    assert Portion.sealed(some).has_rows(0) is True

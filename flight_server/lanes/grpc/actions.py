@@ -107,10 +107,14 @@ class Actions:
             sealed = await self._kinds[dataset.kind].seal(dataset, request)
             if request.offload is not None:
                 stored.append(await self._offloads.write(dataset, request.offload))
+        if request.largest is None:
+            said = sealed.to_json()
+        else:  # of up to a million partitions
+            said = await asyncio.to_thread(sealed.to_json, request.largest)
         return await dumped(
             {
                 "dataset": request.dataset,
-                **sealed.to_json(),
+                **said,
                 "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http]), *stored],
                 **({} if request.servers is None else {"start": own_start()}),
             }
