@@ -284,7 +284,8 @@ class Pipeline(Steps):
                 up to the next exchange, or the end, takes rows as they come, such as ``mapInArrow`` and a join's
                 larger side. A function is then called once for each piece, with the same
                 ``TaskContext.partitionId()``. False: never. None: unless rows were placed by keys or ranges and a
-                function follows, which may count on seeing all rows of a key in one call.
+                function follows, which may count on seeing all rows of a key in one call. Nothing is cut with
+                ``copies`` or ``offload``.
             name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description
                 in Spark (``jobs.shuffles``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
                 and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
