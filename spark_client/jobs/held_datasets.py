@@ -81,12 +81,16 @@ class HeldDatasets:
         self._keeper.add(dataset, generation)
 
     def written_on(self, dataset: str, locations: Sequence[str]) -> None:
-        """At most these servers hold the dataset."""
-        self._places[dataset].locations = tuple(locations)
+        """At most these servers hold the dataset. It may have been dropped meanwhile, as by another thread's close."""
+        places = self._places.get(dataset)
+        if places is not None:
+            places.locations = tuple(locations)
 
     def sealed_on(self, dataset: str, portions: Mapping[str, Sequence[str]]) -> None:
-        """The dataset is sealed: each portion, by its start, on these servers."""
-        places = self._places[dataset]
+        """The dataset is sealed: each portion, by its start, on these servers. Dropped meanwhile as above."""
+        places = self._places.get(dataset)
+        if places is None:
+            return
         places.locations = tuple(
             dict.fromkeys(location for copies in portions.values() for location in copies)
         )

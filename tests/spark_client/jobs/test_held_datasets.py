@@ -46,3 +46,15 @@ def test_a_dataset_that_is_sealed_while_it_is_renewed_stays_renewed() -> None:
     held._keeper.renew_all()
     assert "d" not in held._keeper.datasets()
     held.close()
+
+
+def test_what_is_dropped_while_its_job_runs_is_not_held_again_when_the_job_ends() -> None:
+    server = Answering(A)
+    server.answers = dict.fromkeys((A, B), lambda: None)
+    held = HeldDatasets(server, ServerList(server, (A, B)), 3600.0)
+    held.begin_spread("d", "g", None)
+    held.close()
+    held.written_on("d", [A])
+    held.sealed_on("d", {"a": [A]})
+    assert not held._places
+    assert not held._keeper.datasets()
