@@ -1,5 +1,5 @@
 """Generations: which incarnation of a dataset's name a ticket is for, and which process made it. And starts: each
-process draws an id of its own, so that a server that was started again, on whatever port, is another one.
+process draws an id of its own, so that a server that was started again, on any port, is another one.
 
 A generation that this process has not made is of an earlier start of the server, of another server, or of none: the
 errors claim no more than that.

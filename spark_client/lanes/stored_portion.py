@@ -1,7 +1,7 @@
 """A portion that is kept as an object in shared storage, too: read from its server, or, when that is gone, there.
 
-Guarantee: as ``portion_stream``. The stream goes to the object when every try to reach the server has failed, whatever
-the reason was, and goes on there at the partition and frame where it was. If the server is gone, later streams of the
+Guarantee: as ``portion_stream``. The stream goes to the object when all its tries to reach the server have failed, for
+any reason, and goes on there at the partition and frame where it was. If the server is gone, later streams of the
 process begin there.
 """
 

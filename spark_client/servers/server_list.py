@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def owner_of(name: str, locations: Iterable[str]) -> str:
     """The location of the server that holds the dataset of this name, where one server does: the same for each client
-    of the same servers, whatever the order of the list; a server that is added takes over its share of the names only
+    of the same servers, in any order of the list; a server that is added takes over its share of the names only
     (rendezvous hashing, Thaler and Ravishankar 1998).
     """
 

@@ -43,7 +43,7 @@ from .source import SourceChanged
 BEGIN_SECONDS = 5.0
 PROBE_SECONDS = 5.0
 _MAX_PARENTS = 8
-"""After so many that are lost it is the origin, whatever that says."""
+"""After losing so many, the relay pulls from the origin, and asks it for no other."""
 
 
 class TreeRelay(RelaySource):
