@@ -1,4 +1,5 @@
-# The server's image. Build: docker build -t flight-server .
+# Two images. The server's: docker build --tag flight-server .
+# Spark's, with this client:  docker build --tag flight-spark --target spark .
 # The tag is not pinned to a digest on purpose: a rebuild takes the base image's security fixes, while every
 # Python package is the version of requirements-dev.lock.
 
@@ -7,23 +8,58 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
 WORKDIR /src
 COPY requirements-dev.lock ./
-# As constraints, so that only what the server needs is installed of all that is locked. Hashes would ask for a
+# As constraints, so that only what an image needs is installed of all that is locked. Hashes would ask for a
 # hash of our own wheel too, which is built here.
 RUN sed -n 's/^\([a-zA-Z0-9._-]*==.*[^ ]\) *\\$/\1/p' requirements-dev.lock > constraints.txt \
-    && pip install --constraint constraints.txt hatchling \
-    && python -m venv /opt/flight-server
+    && pip install --constraint constraints.txt hatchling
 COPY pyproject.toml LICENSE README.md ./
 COPY flight_server flight_server
 COPY spark_client spark_client
-RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels .
+
+FROM build AS spark-packages
+RUN python -m venv /opt/flight-spark \
+    && /opt/flight-spark/bin/pip install --constraint constraints.txt "$(echo wheels/*.whl)[server,spark]"
+
+FROM build AS server-packages
+RUN python -m venv /opt/flight-server \
     && /opt/flight-server/bin/pip install --constraint constraints.txt "$(echo wheels/*.whl)[server,sql]"
 
-FROM python:3.11-slim
+FROM python:3.11-slim AS spark
+# tini ends with Java, and takes the exit of what executors started. Versions are those of Debian's release: a rebuild
+# takes its security fixes.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends default-jre-headless tini \
+    && rm -rf /var/lib/apt/lists/*
+# Spark on Kubernetes mounts /opt/spark/conf, and expects the user's files in the working directory.
+RUN groupadd --system --gid 185 spark \
+    && useradd --system --uid 185 --gid spark --no-create-home --home-dir /opt/spark/work-dir spark \
+    && install --directory --owner=spark --group=spark --mode=0770 /opt/spark/work-dir /var/lib/spark
+COPY --from=spark-packages /opt/flight-spark /opt/flight-spark
+# PySpark's package has what a distribution of Spark has, in a folder whose name has Python's version.
+RUN ln -s /opt/flight-spark/lib/python3*/site-packages/pyspark/* /opt/spark/ \
+    && mkdir /opt/spark/conf
+COPY deploy/spark_entry.py /opt/spark_entry.py
+ENV PATH=/opt/flight-spark/bin:$PATH \
+    JAVA_HOME=/usr/lib/jvm/default-java \
+    PYSPARK_PYTHON=/opt/flight-spark/bin/python \
+    PYTHONUNBUFFERED=1 \
+    SPARK_HOME=/opt/spark \
+    SPARK_LOCAL_DIRS=/var/lib/spark/local \
+    SPARK_WORKER_DIR=/var/lib/spark/work
+WORKDIR /opt/spark/work-dir
+USER 185:185
+VOLUME /var/lib/spark
+ENTRYPOINT ["tini", "-s", "--", "python", "/opt/spark_entry.py"]
+
+# The last one is what is built without a --target.
+FROM python:3.11-slim AS server
 # Numeric ids: Kubernetes checks runAsNonRoot by number.
 RUN groupadd --system --gid 10001 flight \
     && useradd --system --uid 10001 --gid flight --no-create-home --shell /usr/sbin/nologin flight \
     && install --directory --owner=flight --group=flight --mode=0750 /var/lib/flight-server
-COPY --from=build /opt/flight-server /opt/flight-server
+COPY --from=server-packages /opt/flight-server /opt/flight-server
 COPY deploy/health_check.py /opt/flight-server/health_check.py
 ENV PATH=/opt/flight-server/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

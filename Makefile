@@ -14,10 +14,12 @@ CLASSES := build/spark-classes.jsa
 ARCHIVED := -XX:SharedArchiveFile=$(abspath $(CLASSES)) -Xlog:cds=off -Xlog:cds+dynamic=off
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where it is set pytest compiles each test anew in every process, which takes a minute of each run.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test versions torture fuzz fuzz-schedules lint bench rooms lock clean
+.PHONY: help demo test compiled versions torture fuzz fuzz-bytes fuzz-schedules image lint bench rooms dist audit lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
@@ -29,7 +31,7 @@ demo: $(PROJECT) ## Run the main job on real flights data
 # of those that share a server and all that share a Spark session; of the latter the files with long tests begin first.
 # Without a browser those that need one are skipped.
 test: ## Check style and types, then run every test
-	@$(MAKE) --no-print-directory --jobs=2 lint $(CLASSES)
+	@$(MAKE) --no-print-directory --jobs=2 lint $(CLASSES) compiled
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
@@ -37,25 +39,32 @@ test: ## Check style and types, then run every test
 			--no-loadscope-reorder -m spark && \
 		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
+# Once, beside the checks of style and types, and not in four processes at once.
+compiled: $(PROJECT)
+	@$(BIN)/pytest --collect-only --quiet > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
+
 # `make test` has the newest versions, from the lock file.
+versions: PYTHONS = $(BIN)/python
 versions: VERSIONS = 4.1 4.2 4.3 oldest
+versions: UNITS = tests/flight_server tests/spark_client tests/integration/round_trip
 versions: TESTS = tests/integration
 # PySpark 4.1 leaves the socket of each collect to the collector.
 versions: LEAKING = -W ignore::ResourceWarning
-versions: $(PROJECT) ## Run the client's tests on each PySpark, and on the oldest packages: VERSIONS="4.1 oldest"
+versions: $(PROJECT) ## Run the tests on other versions: VERSIONS="4.1 oldest" PYTHONS="python3.12 python3.14"
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME JDK_JAVA_OPTIONS='$(SHORT_LIVED)' && failed= && \
-	for version in $(VERSIONS); do \
-		venv=build/versions/$$version && \
-		tests/support/other_versions.sh $(BIN)/uv $(BIN)/python $$venv $$version && \
-		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile -m "not load" tests/spark_client && \
-		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile --no-loadscope-reorder -m spark $(TESTS) || \
-			failed="$$failed $$version"; \
-	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+	for python in $(PYTHONS); do for version in $(VERSIONS); do \
+		venv=build/versions/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$$version && \
+		tests/support/other_versions.sh $(BIN)/uv $$python $$venv $$version && \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist worksteal -m "not spark and not load" $(UNITS) && \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile --no-loadscope-reorder -m spark $(UNITS) $(TESTS) || \
+			failed="$$failed $$python-$$version"; \
+	done; done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 torture: SECONDS = 3600
 torture: SEED = $(shell date +%s)
 torture: $(PROJECT) ## Kill one server after the other under random calls, and what a cluster has: SECONDS=3600 SEED=1
 	@$(BIN)/pytest -m load --torture-seconds $(SECONDS) --torture-seed $(SEED) --capture=no tests/load/test_torture.py
+	@$(BIN)/pytest -m load --all-failures tests/load/test_floods.py
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -m spark \
 		--all-failures tests/tpch/test_tpch_on_cluster.py tests/integration/spark/test_net_hosts.py \
 		tests/integration/spark/test_executor_failures.py tests/integration/spark/test_executors_that_go.py \
@@ -69,11 +78,28 @@ fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERV
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -m spark \
 		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-on $(ON) --fuzz-servers $(SERVERS) --capture=no -k random tests/fuzz/test_fuzz.py
 
+# atheris is no dependency: its wheels come late to a new Python.
+fuzz-bytes: SECONDS = 60
+fuzz-bytes: TARGET = all
+fuzz-bytes: $(PROJECT) ## Look for bytes that a parser does not refuse as it documents: TARGET=tickets SECONDS=60
+	@test -d build/atheris || $(BIN)/uv pip install --quiet --python $(BIN)/python --target build/atheris atheris==3.0.0
+	@PYTHONPATH=build/atheris $(BIN)/python -m tests.fuzz.fuzz_bytes $(TARGET) $(SECONDS)
+
+fuzz-principals: SECONDS = 60
+fuzz-principals: SEED = $(shell date +%s)
+fuzz-principals: $(PROJECT) ## Look for what a principal sees, changes or takes of another's: SECONDS=60 SEED=1
+	@$(BIN)/pytest -n 0 --fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --capture=no tests/fuzz/test_principals.py tests/fuzz/test_quotas_and_tokens.py
+
 fuzz-schedules: SECONDS = 60
 fuzz-schedules: SEED = $(shell date +%s)
 fuzz-schedules: $(PROJECT) ## Run the driver's logic in simulated clusters, each schedule twice: SECONDS=60 SEED=1
 	@$(BIN)/pytest --schedules-seconds $(SECONDS) --schedules-seed $(SEED) --capture=no -k random_schedules \
 		tests/spark_client/servers/test_simulated.py
+
+# Debian, which the steps begin with, stays in build/images.
+image: $(PROJECT) ## Carry out the Dockerfile's steps in a Debian made from nothing, and start the images (needs root)
+	@$(BIN)/python -m tests.support.image_root --install
+	@$(BIN)/pytest --all-failures --capture=no tests/test_image.py
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .
@@ -85,6 +111,17 @@ bench: $(PROJECT) ## Measure, and print ratios
 
 rooms: $(PROJECT) ## Draw the rooms of the code and what each uses
 	@$(BIN)/python -m tests.support.rooms
+
+# Each in an environment that has nothing else.
+dist: $(PROJECT) ## Build wheel and sdist, install each with the server, and try it
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist && for file in dist/*; do \
+		$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/dist && \
+		$(BIN)/uv pip install --quiet --python build/dist "$$file[server]" && \
+		echo "$$file:" && build/dist/bin/python -I tests/support/smoke.py || exit 1; done
+
+# Strict: a package that the advisory service does not know, or an index without one, is not taken for a safe one.
+audit: $(PROJECT) ## Ask for known vulnerabilities of all packages of requirements-dev.lock
+	@$(BIN)/uv tool run --quiet pip-audit==2.10.* --strict --disable-pip --requirement requirements-dev.lock
 
 # The lock names versions and hashes only, never an index: it works behind any mirror. One version for every
 # Python (fewest), so that types and tests mean the same on each.

@@ -1,22 +1,58 @@
-"""Exit with 0 when the server on this host says through gRPC's health protocol that it serves, else with 1.
+"""Exit with 0 when the server on this host says that it serves, else with 1: the container's HEALTHCHECK.
 
-The container's HEALTHCHECK. It asks the port of ``FLIGHT_SERVER_PORT`` (8815), in plain text: a server with
-TLS needs a check of its own, which knows the name in its certificate.
+It asks ``/readyz`` at the port of ``FLIGHT_SERVER_HTTP_PORT`` (8816), in plain text or TLS as the server has it; the
+certificate, which names no loopback, is not checked. Where nothing answers there, as with ``--http-port -1``, it asks
+gRPC's health protocol at the port of ``FLIGHT_SERVER_PORT`` (8815), in plain text.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
+import ssl
 import sys
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-DEADLINE_SECONDS = 3.0
+DEADLINE_SECONDS = 2.0
 
 
 def main() -> int:
     """Return the exit status; what is wrong goes to standard error, where `docker inspect` shows it."""
+    status = asked_by_http()
+    if status is None:
+        return asked_by_grpc()
+    if status != http.client.OK:
+        print(f"/readyz: {status}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def asked_by_http() -> int | None:
+    """The status of ``/readyz``; None: there is no answer."""
+    port = int(os.environ.get("FLIGHT_SERVER_HTTP_PORT", "8816"))
+    if port < 0:
+        return None
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    for connection in (
+        http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_SECONDS),
+        http.client.HTTPSConnection("127.0.0.1", port, timeout=DEADLINE_SECONDS, context=tls),
+    ):
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            print(f"127.0.0.1:{port}: {error!r}", file=sys.stderr)
+        finally:
+            connection.close()
+    return None
+
+
+def asked_by_grpc() -> int:
+    """0 if the server serves, else 1."""
+    # Not above: it takes longer than all the rest, and is seldom needed.
+    import grpc  # noqa: PLC0415
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415
+
     address = f"127.0.0.1:{os.environ.get('FLIGHT_SERVER_PORT', '8815')}"
     # A proxy of the environment is for the outside.
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:

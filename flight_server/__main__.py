@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import signal
-import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,8 @@ import uvloop
 from pydantic import ValidationError
 
 from flight_server import config
+from flight_server.access import Authenticator, TokenFileRefused
+from flight_server.certificates import Certificates
 from flight_server.memory import allocator
 from flight_server.options import options_of_settings
 from flight_server.server import Server
@@ -97,7 +98,9 @@ def serve(config_file: Path | None, **given: Any) -> None:
     given = {name: value for name, value in given.items() if value not in (None, [])}
     try:
         settings = config.load(given, config_file)
-        _check_tls(settings)
+        if settings.tls_cert is not None:
+            Certificates(settings)  # wrong ones end the start here, of all workers
+        _check_token_file(settings)
         if settings.workers > 1:
             _configure_logs(settings)
             supervisor = Supervisor(settings, _serve_one, lambda ready: _announce(ready, settings.log_format))
@@ -110,25 +113,12 @@ def serve(config_file: Path | None, **given: Any) -> None:
     raise typer.Exit(_serve_one(settings, lambda server: _announce([server.facts()], settings.log_format)))
 
 
-def _check_tls(settings: config.Settings) -> None:
-    """Raise ValueError for files that gRPC would refuse with a reason only in its log."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return
-    for flag, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
-        try:
-            path.read_bytes()
-        except OSError as error:
-            raise ValueError(f"{flag}: {path} cannot be read: {error.strerror}") from None
+def _check_token_file(settings: config.Settings) -> None:
+    """Raise ValueError for a token file that would end the start."""
     try:
-        # With no password given, OpenSSL would ask the terminal for one. gRPC takes no encrypted key.
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-            settings.tls_cert, settings.tls_key, password=""
-        )
-    except (ssl.SSLError, ValueError):
-        raise ValueError(
-            f"--tls-cert and --tls-key: {settings.tls_cert} and {settings.tls_key} are no PEM certificate "
-            "chain with its unencrypted key"
-        ) from None
+        Authenticator(settings.token, settings.token_file)
+    except TokenFileRefused as refused:
+        raise ValueError(f"--token-file: {refused}") from None
 
 
 def _say(code: int, *sentences: str) -> int:

@@ -2,20 +2,16 @@
 
 The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capitals, the TOML key its name, the flag
 its name with dashes. No other module reads the environment.
-
-A size is bytes, or a number and a unit: ``64MiB``, ``1.5 GB``. Other forms that pydantic takes (text after the
-unit, bits, true and false) are refused, because a misunderstood limit is noticed too late. Times are seconds.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, ByteSize, Field, InstanceOf, ValidationError, model_validator
+from pydantic import ByteSize, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -24,81 +20,29 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from flight_server.access import FlightLocation
 from flight_server.host import default_bases, machine
 from flight_server.memory import MIN_MEMORY_LIMIT_BYTES
-from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT, InvalidRequest, check_prefix
+from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
+from flight_server.setting_types import AllowedLocation, HostName, NamedPath, Prefix, Size, Token, is_loopback
 
 DEFAULT_MEMORY_SHARE = 0.5
-
-_SIZE = re.compile(
-    r"\s*(?P<number>[0-9]{1,18}(\.[0-9]{1,9})?)\s*((?P<prefix>[kmgtp]?)(?P<binary>i?)b)?\s*", re.IGNORECASE
-)
-
-_HOST_NAME = re.compile(r"\.?[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?", re.ASCII)
-
-
-def _size(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or (found["binary"] and not found["prefix"]):
-        shown = repr(value if len(str(value)) < 40 else f"{str(value)[:40]}…")
-        raise ValueError(f"{shown} is no size: give bytes, or a number and a unit, such as 64MiB or 1.5GB")
-    power = " kmgtp".index((found["prefix"] or " ").lower())
-    return int(Decimal(found["number"]) * (1024 if found["binary"] else 1000) ** power)
-
-
-def _not_empty(value: object) -> object:
-    if value == "":
-        raise ValueError("an empty text is no path")  # Path would take it as the working directory
-    return value
-
-
-def _host_name(value: object) -> object:
-    if isinstance(value, str) and not _HOST_NAME.fullmatch(value):
-        raise ValueError(f"{value[:80]!r} is no host name: give it without scheme, port and path")
-    return value
-
-
-def _token(value: object) -> object:
-    if value == "":
-        raise ValueError("a token has at least 1 character")
-    if isinstance(value, str) and not (value.isascii() and value.isprintable() and value == value.strip()):
-        raise ValueError("a token is printable ASCII, without spaces around it: it travels in a header")
-    return value
-
-
-def _prefix(value: object) -> object:
-    try:
-        return check_prefix(value, "it")
-    except InvalidRequest as error:
-        raise ValueError(error.message) from None
-
-
-def _location(value: object) -> object:
-    return FlightLocation.parse(value) if isinstance(value, str) else value
-
-
-Size = Annotated[ByteSize, BeforeValidator(_size)]
-NamedPath = Annotated[Path, BeforeValidator(_not_empty)]
-Token = Annotated[str, BeforeValidator(_token)]
-HostName = Annotated[str, BeforeValidator(_host_name)]
-Prefix = Annotated[str, BeforeValidator(_prefix)]
-AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_location)]
 
 
 class Settings(BaseSettings):
     """The settings of one server."""
 
     model_config = SettingsConfigDict(
-        env_prefix="FLIGHT_SERVER_", extra="forbid", frozen=True, allow_inf_nan=False
+        env_prefix="FLIGHT_SERVER_",
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
     )
 
     host: str = Field(
         "127.0.0.1",
-        description="address to listen on: 0.0.0.0 for all. By default no other machine reaches the server, "
-        "because without a token every client may read and drop all data",
+        description="address to listen on: 0.0.0.0 for all. By default no other machine reaches the server; with "
+        "another address it wants a token, or --tls-client-ca",
     )
     port: int = Field(
         DEFAULT_PORT,
@@ -291,14 +235,31 @@ class Settings(BaseSettings):
 
     token: Token | None = Field(
         None,
+        repr=False,
         description="bearer token that every call must carry, or get UNAUTHENTICATED; better in "
         "FLIGHT_SERVER_TOKEN, because other users of the machine see a command line",
+    )
+    token_file: NamedPath | None = Field(
+        None,
+        description="TOML file with principals: the SHA-256 of their tokens, what each may read and write, and quotas "
+        "(deploy/README.md, access). A file that is empty or wrong ends the start; a change is in force within "
+        "seconds, and one that is wrong leaves the tokens as they were",
+    )
+    insecure: bool = Field(
+        False,
+        description="listen beyond this machine without a token and without --tls-client-ca: every program that "
+        "reaches the server may then read and drop all data",
     )
     tls_cert: NamedPath | None = Field(
         None, description="PEM certificate chain, for encrypted connections on both lanes; with --tls-key"
     )
     tls_key: NamedPath | None = Field(
         None, description="PEM private key, without a password; with --tls-cert"
+    )
+    tls_client_ca: NamedPath | None = Field(
+        None,
+        description="PEM certificates: a client must present one that these have signed, on both lanes, or is "
+        "refused; health checks over HTTP present none. With --tls-cert",
     )
 
     log_format: Literal["text", "json"] = Field(
@@ -326,6 +287,15 @@ class Settings(BaseSettings):
     def _consistent(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key go together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("--tls-client-ca goes with --tls-cert and --tls-key")
+        controlled = self.token or self.token_file or self.tls_client_ca
+        if not (controlled or is_loopback(self.host) or self.insecure):
+            raise ValueError(
+                f"--host {self.host} lets other machines reach this server, and every program there could read and "
+                "drop all data: set FLIGHT_SERVER_TOKEN, or --token-file, or --tls-client-ca, or --insecure if "
+                "the network is trusted"
+            )
         memory_limit = self.memory_limit // self.workers
         if memory_limit < MIN_MEMORY_LIMIT_BYTES:
             raise ValueError(

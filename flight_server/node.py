@@ -6,12 +6,15 @@ Each part knows only parts that are made above it, and gets settings as plain va
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import structlog
 
-from flight_server.concurrency import Background, Running, Waits
+from flight_server.access import Authenticator, Principal
+from flight_server.certificates import Certificates
+from flight_server.concurrency import Background, LoopLag, Running, Waits
 from flight_server.config import Settings
 from flight_server.datasets import Catalogue, Counters
 from flight_server.kinds import Kinds, ShuffleKind, StreamKind
@@ -20,10 +23,11 @@ from flight_server.kinds.source import Pulling, SourceKind
 from flight_server.lanes.grpc import Actions, FlightService
 from flight_server.lanes.http import HttpOptions, HttpServer
 from flight_server.memory import Budget
-from flight_server.protocol import Kind
-from flight_server.reporting import Fellows, Locations, Observed
+from flight_server.protocol import Kind, Unauthenticated
+from flight_server.reporting import Calls, Fellows, History, Locations, Observed
 from flight_server.storage import Disk
 from flight_server.tiering import Admission, Durability, Spiller
+from flight_server.tracing import configured
 from flight_server.transfer import AnswerRoom, Delivery, Eviction, Offloads, PutReceiver, Reads
 
 if TYPE_CHECKING:
@@ -65,7 +69,9 @@ def _log_error(event: str, **facts: object) -> None:
 
 
 class Node:
-    """The parts of one server."""
+    """The parts of one server. Raises TokenFileRefused: see :class:`Authenticator`; ValueError: see
+    :class:`Certificates`.
+    """
 
     def __init__(self, settings: Settings, catalogue: Catalogue | None = None) -> None:
         self.catalogue = new_catalogue(settings) if catalogue is None else catalogue
@@ -78,6 +84,14 @@ class Node:
         self.counters = Counters()
         self.background = Background(_log_error)
         self.running = Running()
+        self.calls = Calls(self.running, self.counters, configured("flight-server"))
+        self.loop_lag = LoopLag()
+        self.authenticator = Authenticator(settings.token, settings.token_file)
+        self.authenticator.on_reload = self._end_calls_of
+        self.authenticator.on_refusal = partial(self.counters.reload_failed, "tokens")
+        self.certificates = None if settings.tls_cert is None else Certificates(settings)
+        if self.certificates is not None:
+            self.certificates.on_refusal = partial(self.counters.reload_failed, "tls")
         self.spiller = Spiller(self.catalogue)
         self.admission = Admission(
             budget, self.waits, self.spiller, deadline_seconds=settings.budget_deadline_seconds
@@ -107,6 +121,7 @@ class Node:
                 resume_seconds=settings.resume_seconds,
             ),
             self.catalogue.disk,
+            self.counters,
             deadline_seconds=settings.budget_deadline_seconds,
         )
         self.changelogs = Store(
@@ -146,6 +161,7 @@ class Node:
             idle_seconds=settings.put_idle_seconds or None,
             stall_seconds=settings.stall_seconds,
         )
+        self.history = History(self.catalogue, self.counters, self.spiller, self.waits)
         self.observed = Observed(
             self.catalogue,
             self.waits,
@@ -154,7 +170,12 @@ class Node:
             self.counters,
             self.delivery,
             self.kinds,
-            Fellows(self.catalogue, self.locations),
+            Fellows(self.catalogue, self.locations, self.history),
+            self.running,
+            self.loop_lag,
+            self.history,
+            self.authenticator,
+            self.certificates,
         )
         self.drain_requested = asyncio.Event()
         self.actions = Actions(
@@ -166,14 +187,20 @@ class Node:
         )
         self._settings = settings
 
+    def _end_calls_of(self, lost: Callable[[Principal], bool]) -> None:
+        why = Unauthenticated(
+            "the server's --token-file has changed: this principal has lost a permission, or is gone"
+        )
+        self.running.end_of(lost, why)
+
     def flight_service(self) -> FlightService:
         return FlightService(
             self.reads,
             self.puts,
             self.actions,
             self.locations,
-            self.running,
-            token=self._settings.token,
+            self.calls,
+            authenticator=self.authenticator,
             max_schema_bytes=self.max_schema_bytes,
             stall_seconds=self._settings.stall_seconds,
         )
@@ -183,8 +210,9 @@ class Node:
         names = (settings.host, settings.advertise_host, *settings.allowed_hosts)
         options = HttpOptions(
             names=[name for name in names if name],
-            token=settings.token,
+            authenticator=self.authenticator,
             stall_seconds=settings.stall_seconds,
             keepalive_seconds=settings.keepalive_seconds,
+            client_certificates=settings.tls_client_ca is not None,
         )
-        return HttpServer(self.reads, self.puts, self.observed, self.running, options)
+        return HttpServer(self.reads, self.puts, self.observed, self.calls, options)

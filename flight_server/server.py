@@ -30,7 +30,6 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -44,10 +43,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from flight_server import config
 from flight_server.concurrency import in_slices, run_later
 from flight_server.host import remove_ended, sweep
-from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
+from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, credentials, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
 from flight_server.memory import Heap
 from flight_server.node import Node
+from flight_server.reporting import CUT_SECONDS, SAMPLE_SECONDS, SUPPRESSED_SECONDS
 from flight_server.storage import DataDir, raise_open_files_limit
 from flight_server.tiering import recover
 from flight_server.transfer import NEWCOMERS_SECONDS, message_limit_bytes
@@ -57,6 +57,7 @@ CALLS_OF_A_CONNECTION = 10_000
 NO_LIMIT = 2**31 - 1
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
+CERTIFICATES_SECONDS = 1.0
 LATER_SECONDS = 0.05
 LEASES_AT_ONCE = 100
 """Datasets between two passes of the event loop: one that ends takes 50 µs."""
@@ -82,6 +83,7 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
+        self._certificates = self.node.certificates
         self._grace_seconds = 0.0
         self._port, self._http_port = settings.port, settings.http_port
         self._heap = Heap(self.catalogue.budget.memory, tuned=tuned)
@@ -135,11 +137,12 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.offer(self._grpc, SERVICE)
         self._port = self._listen()
-        scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
+        scheme = "grpc" if self._certificates is None else "grpc+tls"
         self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{self._port}"
         if settings.http_port >= 0:
-            self._http_port = await self._http.start(settings.host, settings.http_port, self._tls())
-            scheme = "https" if settings.tls_cert is not None else "http"
+            tls = None if self._certificates is None else self._certificates.context()
+            self._http_port = await self._http.start(settings.host, settings.http_port, tls)
+            scheme = "http" if tls is None else "https"
             self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{self._http_port}"
         await self._grpc.start()
         for kind in self.node.kinds.values():
@@ -181,6 +184,8 @@ class Server:
             await asyncio.to_thread(kind.end_work)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()
+        await self.node.calls.tell_suppressed()
+        await asyncio.to_thread(self.node.calls.flush_spans)
 
     async def _stop_lanes(self) -> None:
         # Within this time a client that reads gets its last message, or the reason for the end of its call.
@@ -230,22 +235,11 @@ class Server:
         bind(settings.host, settings.port, option="--port").close()
         address = f"{bracketed(settings.host)}:{settings.port}"
         try:
-            if settings.tls_cert is not None and settings.tls_key is not None:
-                credentials = grpc.ssl_server_credentials(
-                    [(settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())]
-                )
-                return int(self._grpc.add_secure_port(address, credentials))
+            if self._certificates is not None:
+                return int(self._grpc.add_secure_port(address, credentials(self._certificates.pems)))
             return int(self._grpc.add_insecure_port(address))
         except RuntimeError:
             raise AddressRefused(f"gRPC cannot listen on {address} (--port); its log says why") from None
-
-    def _tls(self) -> ssl.SSLContext | None:
-        settings = self.settings
-        if settings.tls_cert is None:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-        return context
 
     def _options(self) -> list[tuple[str, int]]:
         keepalive_ms = int(self.settings.keepalive_seconds * 1000)
@@ -295,15 +289,23 @@ class Server:
             ("offloads", node.offloads.forget_ended),
             ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
+            ("token_file", node.authenticator.reload),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
         keep(node.eviction.watch_newcomers, "newcomers", every_seconds=NEWCOMERS_SECONDS)
+        keep(node.loop_lag.look, "loop_lag", every_seconds=0.0)
+        keep(node.calls.cut_spans, "spans", every_seconds=CUT_SECONDS)
+        keep(node.calls.tell_suppressed, "log_lines", every_seconds=SUPPRESSED_SECONDS)
+        keep(node.history.sample, "history", every_seconds=SAMPLE_SECONDS)
         keep(run_later, "later", every_seconds=LATER_SECONDS)
+        if self._certificates is not None:
+            keep(self._certificates.refresh, "certificates", every_seconds=CERTIFICATES_SECONDS)
         keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
 
     async def _expire(self) -> None:
         async for dataset in in_slices(self.catalogue.expire(), LEASES_AT_ONCE):
             if dataset is not None:
+                self.node.counters.datasets_expired += 1
                 _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
                 del dataset
 

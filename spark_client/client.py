@@ -18,7 +18,6 @@ tasks can use broadcasts, but not the client: it cannot be pickled.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from flight_server.protocol import InvalidRequest
 from spark_client import cluster_servers
 from spark_client.changelog_calls import ChangelogCalls
-from spark_client.connection import Reading, RemoteServer, Timeouts, Writing, check_locations, embedded
+from spark_client.connection import (
+    CREDENTIALS,
+    Reading,
+    RemoteServer,
+    Timeouts,
+    Writing,
+    check_locations,
+    embedded,
+)
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.either import OnClassOrObject
 from spark_client.hosts import Copies, HostFiles
@@ -55,6 +62,8 @@ def _of_session(
     location: str | None = None,
     token: str | Path | None = None,
     tls_root_certs: bytes | None = None,
+    tls_client_cert: bytes | Path | None = None,
+    tls_client_key: bytes | Path | None = None,
     timeouts: Timeouts | None = None,
     reading: Reading | None = None,
     writing: Writing | None = None,
@@ -81,6 +90,8 @@ def _of_session(
             "location": location,
             "token": token,
             "tls_root_certs": tls_root_certs,
+            "tls_client_cert": tls_client_cert,
+            "tls_client_key": tls_client_key,
             "timeouts": timeouts,
             "reading": reading,
             "writing": writing,
@@ -90,8 +101,7 @@ def _of_session(
     )
 
     def make() -> ShuffleClient:
-        of_server = ("location", "token", "tls_root_certs")
-        others = {k: value for k, value in arguments.items() if k not in of_server}
+        others = {k: value for k, value in arguments.items() if k not in ("location", *CREDENTIALS)}
         match arguments["location"]:
             case where if where == EMBEDDED:
                 return kind.embedded(**others)
@@ -116,6 +126,8 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         token: the bearer token that the server requires; or the path of a file that has it, on the driver's host and on
             every executor's: then neither plans nor functions of Spark have the token.
         tls_root_certs: PEM certificates to trust; None for the system's.
+        tls_client_cert, tls_client_key: PEM, what the client presents to a server with ``--tls-client-ca``; or paths of
+            files, as for the token. Bytes go into plans and functions of Spark.
         timeouts: the deadlines of all waits.
         reading: lane, memory budget, scratch directory and check of reads, also in Spark's tasks.
         writing: lane, check and compression of writes, also in Spark's tasks.
@@ -129,6 +141,8 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         *,
         token: str | Path | None = None,
         tls_root_certs: bytes | None = None,
+        tls_client_cert: bytes | Path | None = None,
+        tls_client_key: bytes | Path | None = None,
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
         writing: Writing | None = None,
@@ -140,6 +154,8 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
             locations[0],
             token=token,
             tls_root_certs=tls_root_certs,
+            tls_client_cert=tls_client_cert,
+            tls_client_key=tls_client_key,
             timeouts=timeouts,
             reading=reading,
             writing=writing,
@@ -176,12 +192,13 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         reachable: bool = False,
         **server_options: Any,
     ) -> Self:
-        """A client with an embedded server on loopback, which ends with ``close`` or with this process.
+        """A client with an embedded server on loopback, which ends with ``close`` or with this process. The server
+        demands a random token; ``headers`` has it for other clients.
 
         Args:
             copies: as for the client, like the others; the server sweeps these directories, too.
             reachable: a cluster's executors reach the server. It listens on the address by which this host reaches
-                ``spark.driver.host`` of the session, on Spark Classic that one itself, and demands a random token.
+                ``spark.driver.host`` of the session, on Spark Classic that one itself.
                 Where executors know this host by another name, as behind a container's ports, give ``host="0.0.0.0"``,
                 ``advertise_host=``, ``port=`` and ``http_port=``.
             server_options: the server's settings, for example ``memory_limit="2GiB"``.
@@ -190,17 +207,14 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
             InvalidRequest: the server has no such setting; or there is no session to say where executors are.
             Unavailable: the server did not start; the message says why.
         """
-        if reachable:
-            server_options = {"token": secrets.token_urlsafe(32)} | server_options
-            if "host" not in server_options:
-                server_options["host"] = cluster_servers.address_of_driver()
+        if reachable and "host" not in server_options:
+            server_options["host"] = cluster_servers.address_of_driver()
         if copies is not None and copies.dirs is not None:
             server_options.setdefault("host_file_dirs", copies.dirs)
         process = embedded.start(**server_options)
-        token = server_options.get("token")
         client = cls(
             process.location,
-            token=token,
+            token=process.token,
             lease_seconds=lease_seconds,
             timeouts=timeouts,
             reading=reading,
@@ -264,6 +278,14 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
     def location(self) -> str:
         """That of the server; of several, with commas between; ``executors`` for servers in executors."""
         return self._server.location if self._executors is not None else ",".join(self._servers.locations)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header with the server's token, for its other clients: pyarrow.flight, curl, DuckDB. Empty without one.
+        Raises Unauthenticated: the token's file cannot be read, or is empty.
+        """
+        token = self._server.token
+        return {} if token is None else {"authorization": f"Bearer {token}"}
 
     def __repr__(self) -> str:
         return f"<ShuffleClient {self.location}>"

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from flight_server.memory import MemoryPool
-from flight_server.protocol import DatasetRequest, PutCommand, check_dataset_name
+from flight_server.protocol import (
+    DatasetRequest,
+    InvalidRequest,
+    NotFound,
+    PutCommand,
+    Ticket,
+    check_dataset_name,
+)
 from spark_client.connection import Compression, RemoteServer, about, check_mode, drop
 from spark_client.lanes import (
     PartitionStream,
@@ -81,19 +88,22 @@ class DatasetCalls:
             stream.commit()
             return stream.rows
 
-    def get(self, name: str, *, ordered: bool = False) -> pa.RecordBatchReader:
-        """The rows of all partitions of a dataset, which may still be written. The reader raises if it cannot give
-        them all.
+    def get(
+        self, name: str, *, ordered: bool = False, partitions: Sequence[int] | None = None
+    ) -> pa.RecordBatchReader:
+        """The rows of all partitions of a dataset, or of some, which may still be written. The reader raises if it
+        cannot give them all.
 
         Args:
             name: the dataset.
             ordered: partition by partition; batches of later partitions that do not fit the memory budget wait in a
                 local file. Otherwise in order of arrival, each partition's in its order.
+            partitions: their indexes, each once, in the order in which they come where it is ``ordered``.
 
         Raises:
-            NotFound: there is no dataset of that name.
+            NotFound: there is no dataset of that name, or no such partition.
         """
-        return self._merge(merge, name, ordered=ordered).to_reader()
+        return self._merge(merge, name, ordered=ordered, partitions=partitions).to_reader()
 
     async def aput(
         self, name: str, data: Any, *, mode: str = "create", compression: Compression = None
@@ -106,9 +116,11 @@ class DatasetCalls:
         with about(name, server.location):
             return await put_async(server, _put_command(name, mode), data, compression)
 
-    async def aget(self, name: str, *, ordered: bool = False) -> AsyncMergedStream:
+    async def aget(
+        self, name: str, *, ordered: bool = False, partitions: Sequence[int] | None = None
+    ) -> AsyncMergedStream:
         """As :meth:`get`: an async iterator of RecordBatches, and an async context manager that ends it."""
-        return await asyncio.to_thread(self._merge, merge_async, name, ordered=ordered)
+        return await asyncio.to_thread(self._merge, merge_async, name, ordered=ordered, partitions=partitions)
 
     def drop(self, name: str, generation: str | None = None) -> None:
         """Drop a dataset; its readers get an error.
@@ -155,7 +167,8 @@ class DatasetCalls:
 
         ``servers`` are all of them, those in executors and beside the driver, too, and other workers of their
         supervisors: ``location``, ``start``, ``datasets``, and used and limit of memory and disk; or why one is
-        ``gone``, which else is None. Of a dataset, those that hold it.
+        ``gone``, which else is None. Of a dataset, those that hold it. Principals that do not see all of a server do
+        not have these and other numbers of it.
         """
         self._open()
         return self._servers.statistics(name)
@@ -169,7 +182,9 @@ class DatasetCalls:
         body = DatasetRequest(name).encode()
         return self._servers.each(lambda server: server.action("why", body))
 
-    def _merge(self, how: Callable[..., _Merged], name: str, *, ordered: bool) -> _Merged:
+    def _merge(
+        self, how: Callable[..., _Merged], name: str, *, ordered: bool, partitions: Sequence[int] | None
+    ) -> _Merged:
         server = self._open(name)
         with about(name, server.location):
             info = server.flight_info(check_dataset_name(name))
@@ -177,9 +192,15 @@ class DatasetCalls:
         parts = DatasetRef.spread_partitions(info)
         streams: list[PortionStream] | list[PartitionStream]
         if parts is None:
-            streams = partition_streams(server, info.endpoints, lane=reading.lane)
+            endpoints = info.endpoints
+            if partitions is not None:
+                of = {Ticket.parse(each.ticket.ticket).partition: each for each in endpoints}
+                endpoints = [of[each] for each in _known_partitions(name, partitions, of)]
+            streams = partition_streams(server, endpoints, lane=reading.lane)
         else:
-            streams = DatasetRef.of(server, name, info).portion_streams(range(parts))
+            wanted = range(parts) if partitions is None else _known_partitions(name, partitions, range(parts))
+            parts = len(wanted)
+            streams = DatasetRef.of(server, name, info).portion_streams(wanted)
         return how(
             streams,
             parts=parts,
@@ -188,6 +209,17 @@ class DatasetCalls:
             order="stream" if ordered else "arrival",
             timeouts=server.timeouts,
         )
+
+
+def _known_partitions(name: str, wanted: Sequence[int], known: Collection[int | None]) -> Sequence[int]:
+    """``wanted``. Raises NotFound: the dataset has none of that index; InvalidRequest: no index, or one twice."""
+    if not wanted or len({*wanted}) < len(wanted):
+        raise InvalidRequest(f"partitions are one index or more, each once, not {[*wanted]}")
+    if missing := [each for each in wanted if each not in known]:
+        raise NotFound(
+            f"dataset {name!r} has {len(known)} partitions, and none of index {missing[0]}", dataset=name
+        )
+    return wanted
 
 
 def _put_command(name: str, mode: str) -> PutCommand:

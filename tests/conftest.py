@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 import uvloop
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import none
 from pyarrow import flight
 
 from spark_client.connection import embedded
@@ -152,6 +153,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only tests of Spark run, leave out the modules that have none: to import all takes each process 6 s."""
+    if config.getoption("markexpr") != "spark" or not collection_path.name.startswith("test_"):
+        return None
+    return "mark.spark" not in collection_path.read_text() or None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what is quick first and load tests last; within each of the others, the order stays random.
@@ -177,7 +185,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave the modules out of later collections: with them one takes up to a second, and many tests end with one."""
+    """Leave the modules out of later collections: with them one takes up to a second, and many tests end with one.
+
+    Hypothesis begins before: it looks for referrers of its own random numbers, and does not find frozen ones.
+    """
+    given(none())(lambda _: None)()
     gc.collect()
     gc.freeze()
 

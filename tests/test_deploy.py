@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -17,55 +18,47 @@ from pydantic import ByteSize, TypeAdapter
 
 from flight_server.config import Settings, load
 from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
+from tests.support.certificates import self_signed
+from tests.support.dockerfile import stages
 from tests.support.polling import eventually
 from tests.support.server_process import ROOT, ServerProcess
 
 DEPLOY = ROOT / "deploy"
 # What the process may need beside its memory limit.
 HEADROOM_BYTES = 512 << 20
+BIN = Path(sys.executable).parent
 PREFIX = Settings.model_config["env_prefix"]
 
 
-def instructions(path: Path) -> list[tuple[str, str]]:
-    """Return a Dockerfile's instructions with their arguments, continuation lines joined."""
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
-    joined = re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()
-    return [(word, rest) for word, _, rest in (line.partition(" ") for line in joined)]
+STAGES = stages(ROOT / "Dockerfile")
+IMAGE = STAGES["server"]
 
 
-DOCKERFILE = instructions(ROOT / "Dockerfile")
-LAST_FROM = max(index for index, (word, _) in enumerate(DOCKERFILE) if word == "FROM")
-IMAGE = dict(DOCKERFILE[LAST_FROM:])
+def checked(command: list[str | Path]) -> None:
+    """The command finds nothing; what it found is in the failure."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def size_bytes(text: str) -> int:
     return TypeAdapter(ByteSize).validate_python(text)
 
 
-def manifests(name: str) -> dict[str, Any]:
-    documents = yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text())
-    return {document["kind"]: document for document in documents}
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    return dict(yaml.safe_load((DEPLOY / "compose.yaml").read_text()))
 
 
 @pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
-    return dict(yaml.safe_load((DEPLOY / "docker-compose.yaml").read_text())["services"]["flight-server"])
-
-
-@pytest.fixture(scope="module")
-def pod() -> dict[str, Any]:
-    return dict(manifests("flight-server.yaml")["StatefulSet"]["spec"]["template"]["spec"])
-
-
-@pytest.fixture(scope="module")
-def environment(pod: dict[str, Any]) -> dict[str, str]:
-    return {entry["name"]: entry.get("value", "") for entry in pod["containers"][0]["env"]}
+def compose(composed: dict[str, Any]) -> dict[str, Any]:
+    return dict(composed["services"]["flight-server"])
 
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Settings:
     for name in Settings.model_fields:
         monkeypatch.delenv(f"{PREFIX}{name.upper()}", raising=False)
+    monkeypatch.setenv(f"{PREFIX}TOKEN", "t")
     return load({}, DEPLOY / "flight-server.toml")
 
 
@@ -85,26 +78,115 @@ def test_each_variable_that_is_set_anywhere_is_a_setting() -> None:
 
 
 def test_the_image_runs_the_server_directly_and_not_as_root() -> None:
-    assert json.loads(IMAGE["ENTRYPOINT"]) == ["flight-server"]
-    assert IMAGE["STOPSIGNAL"] == "SIGTERM"
-    user = IMAGE["USER"].split(":")[0]
-    assert user.isdecimal()
-    assert user != "0"
-    assert IMAGE["EXPOSE"].split() == [str(DEFAULT_PORT), str(DEFAULT_HTTP_PORT)]
+    assert list(STAGES)[-1] == IMAGE.name
+    assert json.loads(IMAGE.last("ENTRYPOINT")) == ["flight-server"]
+    assert IMAGE.last("STOPSIGNAL") == "SIGTERM"
+    assert IMAGE.last("EXPOSE").split() == [str(DEFAULT_PORT), str(DEFAULT_HTTP_PORT)]
+    for image in (IMAGE, STAGES["spark"]):
+        user = image.last("USER").split(":")[0]
+        assert user.isdecimal()
+        assert user != "0"
 
 
 def test_what_the_image_copies_exists_and_is_sent_to_the_build() -> None:
     sent = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    for word, rest in DOCKERFILE:
-        if word == "COPY" and "--from=" not in rest:
-            for source in rest.split()[:-1]:
-                assert source in sent
-                assert (ROOT / source).exists()
+    copied = [
+        rest.split() for stage in STAGES.values() for word, rest in stage.instructions if word == "COPY"
+    ]
+    sources = {source for *each, _ in copied if "--from=" not in each[0] for source in each}
+    assert sources == set(sent)
+    assert all((ROOT / source).exists() for source in sources)
+
+
+def test_the_dockerfile_has_no_fault_that_hadolint_finds() -> None:
+    checked([BIN / "hadolint", ROOT / "Dockerfile"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [("compose-spec", "deploy/compose.yaml"), ("github-workflows", ".github/workflows/ci.yml")],
+)
+def test_what_others_read_is_as_their_schema_says(schema: str, path: str) -> None:
+    checked([BIN / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", ROOT / path])
+
+
+def test_what_compose_names_is_there(composed: dict[str, Any]) -> None:
+    services = composed["services"]
+    for name, service in services.items():
+        assert set(service.get("depends_on", {})) <= set(services), name
+        assert set(service.get("secrets", [])) <= set(composed["secrets"]), name
+        build = service.get("build")
+        assert build is None or build["target"] in STAGES, name
+        for awaited, how in service.get("depends_on", {}).items():
+            checked_by_image = services[awaited]["image"].startswith("flight-server")
+            healthy = "healthcheck" in services[awaited] or checked_by_image
+            assert how["condition"] == "service_started" or healthy, (name, awaited)
+        for source, _, _ in (volume.partition(":") for volume in service.get("volumes", [])):
+            if source.endswith((".py", ".toml", ".yaml")):
+                assert (DEPLOY / source).is_file(), (name, source)
+            else:
+                assert source.startswith("./") or source in composed["volumes"], (name, source)
+
+
+def test_in_compose_each_client_of_the_server_has_its_token(composed: dict[str, Any]) -> None:
+    (secret,) = composed["secrets"]
+    path = f"/run/secrets/{secret}"
+    services = composed["services"]
+    assert [name for name, service in services.items() if secret not in service.get("secrets", [])] == [
+        "grafana"
+    ]
+    assert f"cat {path}" in services["flight-server"]["entrypoint"][2]
+    assert f"spark.flight.shuffle.tokenFile={path}" in services["job"]["command"]
+    (job,) = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
+    assert job["authorization"]["credentials_file"] == path
+
+
+def test_compose_publishes_ports_to_its_own_machine_alone(composed: dict[str, Any]) -> None:
+    for service in composed["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+def test_the_spark_image_becomes_what_its_arguments_name() -> None:
+    command = runpy.run_path(str(DEPLOY / "spark_entry.py"))["command"]
+    home = {"SPARK_HOME": "/opt/spark", "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.1"}
+    assert command(["spark-submit", "job.py"], home) == ["spark-submit", "job.py"]
+    worker = ["/opt/spark/bin/spark-class", "org.apache.spark.deploy.worker.Worker", "spark://master:7077"]
+    assert command(["worker", "spark://master:7077"], home) == worker
+    driver = command(["driver", "--class", "Main"], home)
+    assert driver[1:] == [
+        "--conf",
+        "spark.driver.bindAddress=10.0.0.1",
+        "--deploy-mode",
+        "client",
+        "--class",
+        "Main",
+    ]
+
+
+def test_the_spark_image_is_an_executor_by_the_variables_that_spark_sets() -> None:
+    names = "DRIVER_URL EXECUTOR_ID EXECUTOR_CORES APPLICATION_ID EXECUTOR_POD_IP RESOURCE_PROFILE_ID EXECUTOR_POD_NAME"
+    given = {f"SPARK_{name}": name.lower() for name in names.split()}
+    options = {"SPARK_JAVA_OPT_10": "-Dlast", "SPARK_JAVA_OPT_9": "-Dfirst=a b"}
+    paths = {"SPARK_HOME": "/opt/spark", "JAVA_HOME": "/java", "SPARK_CLASSPATH": "/mine"}
+    command = runpy.run_path(str(DEPLOY / "spark_entry.py"))["command"]
+    java = command(["executor"], {**given, **options, **paths, "SPARK_EXECUTOR_MEMORY": "1g"})
+    assert java[:7] == ["/java/bin/java", "-Dfirst=a b", "-Dlast", "-Xms1g", "-Xmx1g", "-cp", java[6]]
+    assert java[6] == "/opt/spark/conf:/mine:/opt/spark/jars/*"
+    assert dict(zip(java[8::2], java[9::2], strict=True)) == {
+        "--driver-url": "driver_url",
+        "--executor-id": "executor_id",
+        "--cores": "executor_cores",
+        "--app-id": "application_id",
+        "--hostname": "executor_pod_ip",
+        "--resourceProfileId": "resource_profile_id",
+        "--podName": "executor_pod_name",
+    }
 
 
 def test_the_container_of_compose_has_room_beside_the_memory_limit(
     compose: dict[str, Any], example: Settings
 ) -> None:
+    assert "flight-server" in example.allowed_hosts
     assert size_bytes(compose["mem_limit"].replace("g", "GiB")) >= example.memory_limit + HEADROOM_BYTES
 
 
@@ -120,86 +202,37 @@ def test_compose_mounts_what_the_example_names(compose: dict[str, Any], example:
     assert compose["read_only"] is True
 
 
-def test_the_pod_has_room_beside_the_memory_limit(pod: dict[str, Any], environment: dict[str, str]) -> None:
-    resources = pod["containers"][0]["resources"]
-    limit_bytes = size_bytes(resources["limits"]["memory"] + "B")
-    assert limit_bytes >= size_bytes(environment[f"{PREFIX}MEMORY_LIMIT"]) + HEADROOM_BYTES
-    assert resources["requests"]["memory"] == resources["limits"]["memory"]
-
-
-def test_the_pod_has_a_volume_larger_than_the_disk_limit(environment: dict[str, str]) -> None:
-    (claim,) = manifests("flight-server.yaml")["StatefulSet"]["spec"]["volumeClaimTemplates"]
-    volume_bytes = size_bytes(claim["spec"]["resources"]["requests"]["storage"] + "B")
-    assert volume_bytes > size_bytes(environment[f"{PREFIX}DISK_LIMIT"])
-
-
-def test_the_pod_is_given_longer_than_the_drain(pod: dict[str, Any], environment: dict[str, str]) -> None:
-    grace_seconds = float(environment[f"{PREFIX}DRAIN_GRACE_SECONDS"])
-    assert pod["terminationGracePeriodSeconds"] > grace_seconds
-    liveness = pod["containers"][0]["livenessProbe"]
-    assert liveness["periodSeconds"] * liveness["failureThreshold"] > 2 * grace_seconds
-
-
-def test_the_pod_is_probed_through_grpc_and_is_not_root(pod: dict[str, Any]) -> None:
-    (container,) = pod["containers"]
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["grpc"]["port"] == DEFAULT_PORT
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert str(pod["securityContext"]["runAsUser"]) == IMAGE["USER"].split(":")[0]
-    assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {IMAGE["VOLUME"]}
-
-
-def test_the_service_finds_the_pods_and_names_each() -> None:
-    found = manifests("flight-server.yaml")
-    service, stateful_set = found["Service"], found["StatefulSet"]["spec"]
-    labels = stateful_set["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
-    assert stateful_set["selector"]["matchLabels"].items() <= labels.items()
-    assert stateful_set["serviceName"] == service["metadata"]["name"]
-    assert service["spec"]["clusterIP"] == "None"
-    assert [port["port"] for port in service["spec"]["ports"]] == [DEFAULT_PORT, DEFAULT_HTTP_PORT]
-
-
 def test_the_executors_have_shared_memory_for_broadcasts() -> None:
-    spec = manifests("spark-executor.yaml")["Pod"]["spec"]
+    spec = yaml.safe_load((DEPLOY / "kubernetes" / "spark-executor.yaml").read_text())["spec"]
     (mount,) = spec["containers"][0]["volumeMounts"]
     (volume,) = spec["volumes"]
     assert (mount["mountPath"], mount["name"]) == ("/dev/shm", volume["name"])
     assert volume["emptyDir"]["medium"] == "Memory"
 
 
-def test_the_names_by_which_the_servers_are_asked_are_allowed(
-    example: Settings, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "flight-server" in example.allowed_hosts
-    allowed = environment[f"{PREFIX}ALLOWED_HOSTS"].replace("$(POD_NAMESPACE)", "spark")
-    monkeypatch.setenv(f"{PREFIX}ALLOWED_HOSTS", allowed)
-    advertised = environment[f"{PREFIX}ADVERTISE_HOST"].replace("$(POD_NAME)", "flight-server-0")
-    for domain in ("", ".spark", ".spark.svc", ".spark.svc.cluster.local"):
-        assert any(f"{advertised}{domain}".endswith(name) for name in load({}).allowed_hosts)
-
-
 def test_prometheus_scrapes_the_http_port() -> None:
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
     assert job["static_configs"][0]["targets"] == [f"flight-server:{DEFAULT_HTTP_PORT}"]
-    annotations = manifests("flight-server.yaml")["StatefulSet"]["spec"]["template"]["metadata"][
-        "annotations"
-    ]
-    assert annotations["prometheus.io/path"] == job["metrics_path"]
-    assert annotations["prometheus.io/port"] == str(DEFAULT_HTTP_PORT)
 
 
+@pytest.mark.parametrize("way", ["http", "tls", "grpc"])
 def test_the_health_check_tells_a_serving_server_from_an_ended_one(
-    flight_server_process: Callable[..., ServerProcess],
+    way: str, tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
 ) -> None:
-    server = flight_server_process()
-    port = server.location.rpartition(":")[2]
+    options: dict[str, Any] = {}
+    if way == "tls":
+        cert, key = self_signed(tmp_path)
+        # It presents no certificate itself.
+        options |= {"tls_cert": cert, "tls_key": key, "tls_client_ca": cert}
+    if way == "grpc":
+        options["http_port"] = -1
+    server = flight_server_process(**options)
+    http = "-1" if server.http is None else server.http.rpartition(":")[2]
+    ports = {f"{PREFIX}PORT": server.location.rpartition(":")[2], f"{PREFIX}HTTP_PORT": http}
 
     def check() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(DEPLOY / "health_check.py")]
-        return subprocess.run(
-            command, env={f"{PREFIX}PORT": port}, capture_output=True, text=True, timeout=60, check=False
-        )
+        return subprocess.run(command, env=ports, capture_output=True, text=True, timeout=60, check=False)
 
     # Its own deadline is short; a container's first failure is not the last word either.
     eventually(lambda: check().returncode, 0, deadline_seconds=60)

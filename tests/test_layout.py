@@ -59,7 +59,7 @@ LEAVES = frozenset({"spark_client.version"})
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
 # What the client may know of the server: its words, its accounting of memory, the directories of a host, and its
 # hashes of keys.
-SHARED = frozenset({"protocol", "memory", "host", "keys"})
+SHARED = frozenset({"protocol", "memory", "host", "keys", "tracing"})
 GRPC = frozenset({"grpc", "grpc_health", "grpc_reflection", "grpc_status"})
 # A relay is a client of another server, and takes its messages as bytes, which pyarrow's client cannot do.
 GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_server/kinds/source/relay.py")
@@ -69,6 +69,7 @@ GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_
 ENVIRONMENT_ALLOWED = frozenset(
     {
         "flight_server/config.py",
+        "flight_server/tracing/spans.py",
         "spark_client/connection/embedded.py",
         "spark_client/executors/executor_servers.py",
         "spark_client/executors/interpreter.py",
@@ -91,8 +92,12 @@ DOCUMENTED = frozenset(
         "pyspark.sql.types",
     }
 )
-# Used where it is installed, and done without where it is not.
+# Used where it is installed, and done without where it is not; the commands need theirs.
 OPTIONAL_LIBRARIES = {
+    **{
+        path.relative_to(ROOT).as_posix(): {"rich", "typer"}
+        for path in (ROOT / "spark_client" / "commands").glob("*.py")
+    },
     "spark_client/jobs/progress.py": {"IPython", "rich"},
     "spark_client/scan/file_systems.py": {"fsspec"},
 }

@@ -1,5 +1,13 @@
-"""Checks of tokens and of browsers' requests, for both lanes, and of servers that ``sources`` may pull from."""
+"""Tokens, principals, the table of calls, checks of browsers' requests, for both lanes; servers that ``sources`` may
+pull from.
+"""
 
-from .auth import authorize, check
+from .authenticator import AUTHORIZATION, LEGACY_TOKEN, SECOND_AUTHORIZATION, Authenticator, token_in
+from .browser_sessions import SESSION_SECONDS, BrowserSessions
 from .browsers import Doorkeeper
 from .flight_locations import ANY_HOST, FlightLocation
+from .operations import OPERATIONS, Operation, Resource, table_text
+from .principals import ANYONE, NOBODY, Permission, Principal, Quotas, unlimited
+from .quotas import Usage, Usages, acting, acting_for, open_stream
+from .size_texts import parse_size
+from .token_file import TokenFileRefused, hash_of_token

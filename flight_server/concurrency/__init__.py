@@ -5,8 +5,9 @@ from flight_server.protocol import transitions
 from .background import Background
 from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock
 from .changes import Changes
+from .loop_lag import LoopLag
 from .one_by_one import OneByOne
 from .running import Running
 from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
 from .turns import Turns
-from .waits import Waits
+from .waits import WAITED_FOR, Waits

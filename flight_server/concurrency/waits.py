@@ -15,13 +15,15 @@ Entering costs about a microsecond.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 # Kind, beginning, dataset, partition, producer, peer and deadline.
 _Wait = tuple[str, float, str | None, int | None, int | None, str | None, float | None]
+Shown = Callable[[str], bool]
 _ALL = slice(None)
+WAITED_FOR = ("producer", "budget", "reader", "disk", "source", "writer")
 
 
 class Waits:
@@ -54,12 +56,22 @@ class Waits:
     def __len__(self) -> int:
         return len(self._open)
 
-    def count(self, dataset: str | None = None) -> int:
-        """The number of open waits; of those of ``dataset``, if given."""
-        return len(self._open) if dataset is None else len(self._of(dataset))
+    def count(self, dataset: str | None = None, shown: Shown | None = None) -> int:
+        """The number of open waits; of those of ``dataset``, if given, and those of datasets that are ``shown``."""
+        return len(self._open) if (dataset, shown) == (None, None) else len(self._of(dataset, shown))
 
-    def listed(self, dataset: str | None = None, part: slice = _ALL) -> list[dict[str, Any]]:
-        """``part`` of the open waits, or of those of ``dataset``, longest first."""
+    def overdue(self, after_seconds: float) -> int:
+        """The number of open waits that have lasted so much longer than their deadline."""
+        now = time.monotonic()
+        return sum(
+            deadline is not None and now - since > deadline + after_seconds
+            for _, since, _, _, _, _, deadline in self._open.values()
+        )
+
+    def listed(
+        self, dataset: str | None = None, part: slice = _ALL, shown: Shown | None = None
+    ) -> list[dict[str, Any]]:
+        """``part`` of the same waits, longest first."""
         now = time.monotonic()
         return [
             {
@@ -71,9 +83,16 @@ class Waits:
                 "peer": peer,
                 "deadline_seconds": deadline_seconds,
             }
-            for what, since, name, partition, producer, peer, deadline_seconds in self._of(dataset)[part]
+            for what, since, name, partition, producer, peer, deadline_seconds in self._of(dataset, shown)[
+                part
+            ]
         ]
 
-    def _of(self, dataset: str | None) -> list[_Wait]:
+    def _of(self, dataset: str | None, shown: Shown | None) -> list[_Wait]:
         # Insertion-ordered: the longest wait comes first.
-        return [wait for wait in self._open.values() if dataset is None or wait[2] == dataset]
+        return [
+            wait
+            for wait in self._open.values()
+            if (dataset is None or wait[2] == dataset)
+            and (shown is None or (wait[2] is not None and shown(wait[2])))
+        ]

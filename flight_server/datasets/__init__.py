@@ -1,15 +1,15 @@
 """The datasets of a server: their partitions and attempts, states, leases and retention, and the catalogue of names."""
 
-from .ambiguous_names import meant, one_meaning
-from .attachment import Append, Attachment
+from .attachment import Append, Attachment, Sees
 from .attempts import Attempt
+from .callers import Caller
 from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
 from .generations import is_earlier_run, own_start
 from .listed_partitions import lacks_frames, listed
 from .partition import Partition, PartitionState, Totals
-from .portion_copies import held, portion_of
+from .portion_copies import held
 from .repeated_creation import check_same
 from .sealing import accepting, extend
 from .spread import check_servers, set_servers

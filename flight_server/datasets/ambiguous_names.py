@@ -17,7 +17,6 @@ import re
 from typing import Protocol
 
 from flight_server.protocol import InvalidRequest, Ticket, parse_partition
-from flight_server.storage import Disk
 
 from .dataset import Dataset
 
@@ -25,9 +24,7 @@ _NUMBER = re.compile(r"[0-9]{1,6}")
 
 
 class Names(Protocol):
-    """A :class:`Catalogue`, as far as it is asked here."""
-
-    disk: Disk
+    """A :class:`Caller`, as far as it is asked here."""
 
     def has(self, name: str) -> bool: ...
 
@@ -35,17 +32,19 @@ class Names(Protocol):
 
     def get(self, name: str, generation: str | None = None) -> Dataset | None: ...
 
+    def check_quarantine(self, name: str) -> None: ...
 
-def meant(catalogue: Names, ticket: Ticket) -> tuple[str, int | None]:
+
+def meant(names: Names, ticket: Ticket) -> tuple[str, int | None]:
     """The dataset's name and the partition of a ticket; neither need exist. Raises as :func:`one_meaning`."""
     name, _, number = ticket.dataset.rpartition("/")
-    if not (ticket.bare and _NUMBER.fullmatch(number) and catalogue.has(name)):
+    if not (ticket.bare and _NUMBER.fullmatch(number) and names.has(name)):
         return ticket.dataset, ticket.partition
-    return one_meaning(catalogue, ticket.dataset, name, parse_partition(number))
+    return one_meaning(names, ticket.dataset, name, parse_partition(number))
 
 
 def one_meaning(
-    catalogue: Names, whole: str, name: str, index: int, generation: str | None = None
+    names: Names, whole: str, name: str, index: int, generation: str | None = None
 ) -> tuple[str, int | None]:
     """``whole`` and None for the dataset of that name, or ``name`` and ``index`` for the partition.
 
@@ -53,11 +52,11 @@ def one_meaning(
         InvalidRequest: both exist, and no generation says which.
         DataQuarantined: the dataset ``whole`` is in quarantine, and no generation says which.
     """
-    partitioned, is_dataset = catalogue.get(name, generation), catalogue.has(whole)
+    partitioned, is_dataset = names.get(name, generation), names.has(whole)
     if generation is not None:
-        is_dataset = catalogue.leads_to(whole, generation) or (is_dataset and partitioned is None)
+        is_dataset = names.leads_to(whole, generation) or (is_dataset and partitioned is None)
     elif not is_dataset:
-        catalogue.disk.disposal.check_quarantine(whole)
+        names.check_quarantine(whole)
     elif partitioned is not None and index < partitioned.partition_count:
         raise InvalidRequest(
             f"{whole!r} is a dataset, and partition {index} of dataset {name!r} is there, too: take the tickets and "

@@ -12,6 +12,7 @@ from flight_server.protocol import Conflict, CreateRequest, FlightShuffleError, 
 
 from .transactions import Transactions
 
+Sees = Callable[[str], bool]
 Append = Callable[[Any, Any, SealRequest, WriteMode], Awaitable[Any]]
 
 
@@ -75,8 +76,8 @@ class Attachment:
         """The kind's own facts in FlightInfo."""
         return {}
 
-    def statistics(self) -> dict[str, Any]:
-        """The kind's own facts in ``statistics``."""
+    def statistics(self, sees: Sees) -> dict[str, Any]:
+        """The kind's own facts in ``statistics``, which name only datasets that their reader ``sees``."""
         return {}
 
     def stored(self) -> tuple[int, int, int]:

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
+from flight_server.access import Usages
 from flight_server.frames import SchemaMessage, Schemas
 from flight_server.memory import Budget
 from flight_server.protocol import (
@@ -32,20 +33,17 @@ from flight_server.protocol import (
     InvalidRequest,
     NotFound,
     OutOfBudget,
-    Ticket,
     Unavailable,
     WriteMode,
     check_new_dataset_name,
 )
 from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 
-from .ambiguous_names import meant
 from .dataset import Dataset
 from .dropped_runs import DroppedRuns
 from .generations import check_start, missing, new_generation, stale
 from .host_copies import HostCopies
-from .listed_partitions import first_of
-from .portion_copies import PortionCopies, portion_of
+from .portion_copies import PortionCopies
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
 from .transactions import Transactions
@@ -80,6 +78,7 @@ class Catalogue:
         self.dropped_runs = DroppedRuns()
         self.copies = HostCopies(budget.metadata, self.leads_to, clock)
         self.portion_copies = PortionCopies()
+        self.usages = Usages(budget)
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
@@ -112,27 +111,15 @@ class Catalogue:
         check_start(name, start)
         found = self.get(name, generation)
         if found is None:
-            self.disk.disposal.check_quarantine(name)
+            self.check_quarantine(name)
             raise missing(name, generation, self.started, here=start is not None)
         if generation is not None and generation != found.generation:
             raise stale(name, generation, self.started, here=start is not None)
         return found
 
-    def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
-        """The dataset and the partition of a ticket, of several the first one. A bare ``name/3`` may be partition 3,
-        see ``ambiguous_names``.
-
-        Raises:
-            InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things.
-            ServerLost, NotFound, DataQuarantined, StaleTicket, OutOfBudget: see :meth:`find` and
-                :meth:`Dataset.partition`.
-        """
-        name, index = meant(self, ticket)
-        dataset = portion_of(self, name, ticket.generation, ticket.start)
-        if index is None:
-            index = first_of(dataset, ticket)
-        dataset.partition(index)
-        return dataset, index
+    def check_quarantine(self, name: str) -> None:
+        """See :meth:`~flight_server.storage.Disposal.check_quarantine`."""
+        self.disk.disposal.check_quarantine(name)
 
     def listed(self, prefix: str) -> list[Dataset]:
         """Those whose name starts with ``prefix``, sorted by name."""
@@ -179,7 +166,7 @@ class Catalogue:
         assert mode is not None
         old = self.find(request.dataset) if mode is WriteMode.DELETE else self._datasets.get(request.dataset)
         repeated = old is not None and is_repeated(request, old)
-        if old is not None and repeated and self.staged.has_ended(write):
+        if old is not None and repeated and self.staged.has_ended(write, request.dataset):
             return old, False
         known = self.staged.known(write, request.dataset)
         if known is not None:
@@ -232,7 +219,7 @@ class Catalogue:
         count = len(self._datasets) + len(self.staged)
         if count >= self._max_datasets and (request.write or request.dataset not in self._datasets):
             raise OutOfBudget(
-                f"dataset {request.dataset!r} cannot be created: this server has {count}, as many as "
+                f"dataset {request.dataset!r} cannot be created: this server has as many as "
                 "--max-datasets allows; drop some, let leases end, or raise it",
                 dataset=request.dataset,
             )

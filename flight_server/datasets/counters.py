@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flight_server.frames import Frame
+
+RELOADED = ("tls", "tokens")
 
 
 @dataclass
@@ -26,6 +28,19 @@ class Counters:
     # Of the partitions of source datasets.
     pulls: int = 0
     pulls_failed: int = 0
+    datasets_expired: int = 0
+    # Objects of exchanges.
+    offloads: int = 0
+    offloads_failed: int = 0
+    offloaded_bytes: int = 0
+    # Calls that were refused or failed, by the error's code.
+    errors: dict[str, int] = field(default_factory=dict)
+    # Files that were changed and could not be read again, such as the certificate; the earlier content stays.
+    reloads_failed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RELOADED, 0))
+
+    def reload_failed(self, file: str) -> None:
+        """Count a refusal of one of ``RELOADED``."""
+        self.reloads_failed[file] += 1
 
     def frame_in(self, frame: Frame) -> None:
         self.batch_in(frame.rows, frame.size_bytes)

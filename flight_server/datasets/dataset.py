@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 
+from flight_server.access import acting
 from flight_server.concurrency import FEW, Changes, at_once, emptied, later
 from flight_server.frames import DictionaryMessage, Frame, Record, SchemaMessage, messages_of
 from flight_server.memory import DATASET_BYTES, PARTITION_BYTES, Metadata
@@ -66,6 +67,9 @@ class Dataset(Lifetime):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name, retention or Retention(), lease_seconds, clock)
+        self.owner = acting.get()
+        if self.owner is not None:
+            self.owner.check_new(name)
         self.kind = kind
         self.generation = generation or new_generation()
         self.partition_count = partitions
@@ -86,6 +90,8 @@ class Dataset(Lifetime):
         self.servers: tuple[ServerPortion, ...] = ()  # see spread
         self.stored: StoredObject | None = None  # see transfer.offloading
         self._dropped_why = "dropped"
+        if self.owner is not None:
+            self.owner.own(self)
 
     def __del__(self) -> None:
         # Its partitions would be released in one step. After an error in __init__ there are none.

@@ -13,6 +13,8 @@ for ``FORGET_SECONDS`` at least. So a driver that withdraws a dataset's copies l
 
 A host that loses its file otherwise (to a bound, or a restart) says nothing, and stays listed.
 
+A host's other files are those of datasets that the caller sees (``sees``).
+
 Memory: ``HOST_BYTES`` for each host of a dataset, in ``metadata``. Nothing of it outlives the server, as the
 datasets of broadcasts do not.
 """
@@ -32,6 +34,7 @@ MAX_HOSTS = 10_000
 FORGET_SECONDS = 3600.0
 _MIN_CONTENTS = 64
 
+Sees = Callable[[str], bool]
 Content = tuple[str, str]
 """A dataset's name and generation."""
 
@@ -67,9 +70,12 @@ class HostCopies:
     def __len__(self) -> int:
         return sum(len(hosts.copies) for hosts in self._contents.values())
 
-    def keep(self, content: Content, host: str, file: str) -> list[str]:
+    def keep(self, content: Content, host: str, file: str, sees: Sees = lambda _: True) -> list[str]:
         """Note the host's file; its files that are to be removed. Twice is fine. Raises OutOfBudget: the dataset has
         ``MAX_HOSTS``, or ``metadata`` has no room.
+
+        Args:
+            sees: whether the host's principal sees the dataset of a name; it learns of no other one's files.
         """
         self._forget()
         hosts = self._contents.get(content)
@@ -87,7 +93,8 @@ class HostCopies:
         hosts.copies[host] = _Copy(file)
         of_host = self._of_host.setdefault(host, set())
         of_host.add(content)
-        return [self._contents[each].copies[host].file for each in of_host if self._is_withdrawn(each, host)]
+        withdrawn = (each for each in of_host if sees(each[0]) and self._is_withdrawn(each, host))
+        return [self._contents[each].copies[host].file for each in withdrawn]
 
     def fetch(
         self, content: Content, host: str, file: str, location: str | None = None, lost: str | None = None
@@ -103,9 +110,9 @@ class HostCopies:
         if (hosts := self._contents.get(content)) is not None:
             hosts.tree.has_all(host)
 
-    def removed(self, content: Content, host: str, file: str) -> int:
+    def removed(self, content: Content, host: str, file: str, sees: Sees = lambda _: True) -> int:
         """The host has no such file, of any dataset; how many hosts have a withdrawn one of ``content`` left."""
-        of_host = self._of_host.get(host, set())
+        of_host = [each for each in self._of_host.get(host, set()) if sees(each[0])]
         for each in [each for each in of_host if self._contents[each].copies[host].file == file]:
             self._drop(each, host)
         hosts = self._contents.get(content)

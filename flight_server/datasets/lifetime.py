@@ -67,6 +67,11 @@ class Lifetime:
     def dropped(self) -> bool:
         return self.state is DatasetState.DROPPED
 
+    @property
+    def gone(self) -> bool:
+        """Whether no name leads to it, and no staged write is it, any more."""
+        return self.ended or self.dropped
+
     def check_step(self, verb: str) -> DatasetState:
         """The state that the verb leads to. Changes nothing."""
         after = _AFTER.get((self.state, verb))

@@ -20,6 +20,9 @@ class PortionCopies:
     def __init__(self) -> None:
         self._names: dict[str, dict[str, None]] = {}
 
+    def __len__(self) -> int:
+        return sum(map(len, self._names.values()))
+
     def of(self, dataset: str) -> tuple[str, ...]:
         return tuple(self._names.get(dataset, ()))
 

@@ -1,7 +1,8 @@
 """Staged writes: shuffles that no name leads to until they are sealed, so that a write is seen whole or not at all.
 
 Guarantee: readers of the name see nothing of a staged write before its seal. It is found by its generation only. Each
-``create`` with the same ``write`` gives the same one, so the tasks of a job need no word of each other.
+``create`` of a name with the same ``write`` gives the same one, so the tasks of a job need no word of each other; a
+``write`` of another name is another one.
 
 Who holds what
     The registry holds a staged dataset until its seal, its drop, or the end of its lease, because a driver that has
@@ -110,9 +111,10 @@ class StagedWrites:
     """The registry of one catalogue."""
 
     def __init__(self) -> None:
-        self._writes: dict[str, _Staged] = {}
+        # By the dataset's name and the write: other principals' writes, of other names, may be called alike.
+        self._writes: dict[tuple[str, str], _Staged] = {}
         self._by_generation: dict[str, _Staged] = {}
-        self._ended: dict[str, None] = {}
+        self._ended: dict[tuple[str, str], None] = {}
         self._appended: dict[tuple[str, str], Sealed] = {}
 
     def __len__(self) -> int:
@@ -120,30 +122,21 @@ class StagedWrites:
 
     def add(self, write: str, dataset: Dataset, mode: WriteMode) -> None:
         staged = _Staged(write, dataset, mode, dataset.lease_seconds)
-        self._writes[write] = self._by_generation[dataset.generation] = staged
+        self._writes[dataset.name, write] = self._by_generation[dataset.generation] = staged
         dataset.lease_seconds = min(dataset.lease_seconds or WRITE_LEASE_SECONDS, WRITE_LEASE_SECONDS)
         dataset.touch()
 
-    def has_ended(self, write: str) -> bool:
-        return write in self._ended
+    def has_ended(self, write: str, name: str) -> bool:
+        return (name, write) in self._ended
 
     def known(self, write: str, name: str) -> Dataset | None:
-        """The dataset of this write; None if it has not begun.
-
-        Raises:
-            Conflict: the write has ended.
-            InvalidRequest: it is of another name.
-        """
-        if self.has_ended(write):
+        """The dataset of this write; None if it has not begun. Raises Conflict: the write has ended."""
+        if self.has_ended(write, name):
             raise Conflict(
                 f"the write {write!r} of dataset {name!r} has ended, sealed or dropped; stop this task",
                 dataset=name,
             )
-        found = self._writes.get(write)
-        if found is not None and found.dataset.name != name:
-            raise InvalidRequest(
-                f"create: write {write!r} is for dataset {found.dataset.name!r}, not {name!r}", dataset=name
-            )
+        found = self._writes.get((name, write))
         return None if found is None else found.dataset
 
     def find(self, name: str, generation: str | None) -> Dataset | None:
@@ -152,13 +145,18 @@ class StagedWrites:
 
     def mode_of(self, dataset: Dataset) -> WriteMode | None:
         """None for a dataset that is not staged."""
-        staged = self._by_generation.get(dataset.generation)
+        staged = self._of(dataset)
         return None if staged is None else staged.mode
 
     def lease_seconds_of(self, dataset: Dataset) -> float | None:
         """The dataset's own lease, which a staged one gets with the name."""
-        staged = self._by_generation.get(dataset.generation)
+        staged = self._of(dataset)
         return dataset.lease_seconds if staged is None else staged.lease_seconds
+
+    def _of(self, dataset: Dataset) -> _Staged | None:
+        # A shuffle over several servers has the generation that its writer chose: it may be that of a staged write.
+        staged = self._by_generation.get(dataset.generation)
+        return staged if staged is not None and staged.dataset is dataset else None
 
     def appended(self, name: str, generation: str | None) -> Sealed | None:
         """The sealed append of this staged generation; None if there is none, or it was too long ago."""
@@ -168,12 +166,13 @@ class StagedWrites:
         """Forget a staged dataset, which gets back its own lease. Twice is fine. ``appended``: the part of another
         dataset that it became, if it did.
         """
-        staged = self._by_generation.pop(dataset.generation, None)
+        staged = self._of(dataset)
         if staged is None:
             return
-        del self._writes[staged.write]
+        del self._by_generation[dataset.generation]
+        del self._writes[dataset.name, staged.write]
         if not dataset.expired:  # else a task may begin it again
-            self._ended[staged.write] = None
+            self._ended[dataset.name, staged.write] = None
         dataset.lease_seconds = staged.lease_seconds
         if appended is not None:
             self._appended[dataset.name, dataset.generation] = replace(appended, partition_bytes={})

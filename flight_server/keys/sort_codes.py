@@ -184,7 +184,7 @@ class _Reversed:
 
 def check_sortable(kind: pa.DataType, name: str) -> None:
     """Raise TypeError if rows cannot be sorted by a column of this type; the text says what helps."""
-    _codes(pa.array([], kind), SortKey(name))
+    _codes(pa.nulls(0, kind), SortKey(name))
 
 
 def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flight_server.concurrency import Background
-from flight_server.datasets import Catalogue, Dataset, Sealed
+from flight_server.datasets import Caller, Catalogue, Dataset, Sealed
 from flight_server.frames import SchemaMessage
 from flight_server.memory import Reservation
 from flight_server.protocol import (
@@ -45,7 +45,7 @@ from flight_server.tiering import Reader
 
 from .sinks import Sink
 
-Action = Callable[[bytes], Awaitable[dict[str, object]]]
+Action = Callable[[bytes, Caller], Awaitable[dict[str, object]]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class DatasetKind:
 
     @property
     def actions(self) -> Mapping[str, Action]:
-        """The answer to an action's body, by the action's name."""
+        """The answer to an action's body and caller, by the action's name."""
         return {}
 
     async def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:

@@ -13,3 +13,4 @@ from .metadata import (
     Metadata,
 )
 from .pool import MemoryPool, Reservation
+from .tally import Tally

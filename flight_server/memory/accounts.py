@@ -119,6 +119,8 @@ class Pace:
         self._stalled = False
         self._taken_bytes = 0
         self.begun = False  # it has taken a message
+        self.rows = 0  # given to it
+        self.size_bytes = 0
         self.first = True  # of its connection
         self.on_stall: Callable[[], None] | None = None
 
@@ -128,9 +130,15 @@ class Pace:
 
     def took(self, size_bytes: int) -> None:
         """The reader's transport has taken these bytes. After a stall the count begins again at 0."""
+        self.size_bytes += size_bytes
         self._taken_bytes = 0 if self._stalled else self._taken_bytes + size_bytes
         self._stalled = False
         self.begun = True
+
+    def count(self, rows: int, size_bytes: int) -> None:
+        """The reader was given these, and is not watched."""
+        self.rows += rows
+        self.size_bytes += size_bytes
 
     def stall(self) -> None:
         """A write to the reader has lasted for ``STALL_SECONDS``: called at each look of ``eviction``."""

@@ -26,6 +26,8 @@ from .errors import (
     PartitionFailed,
     ProducerFailed,
     ProducerStalled,
+    QuotaExceeded,
+    QuotaInUse,
     ReaderTooSlow,
     ReadTrouble,
     Released,
@@ -35,6 +37,7 @@ from .errors import (
     Unauthenticated,
     Unavailable,
     Unsupported,
+    error_classes,
     from_json,
 )
 from .headers import (

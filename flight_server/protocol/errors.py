@@ -6,9 +6,9 @@
     NotFound          NOT_FOUND           StaleTicket, Released, Compacted, ServerLost
     Unsupported       UNIMPLEMENTED
     Unavailable       UNAVAILABLE         OutOfBudget, Draining, ReaderTooSlow, ReadTrouble, ProducerStalled,
-                                          SourceUnavailable, DamagedMessage
+                                          SourceUnavailable, DamagedMessage, QuotaInUse
     Unauthenticated   UNAUTHENTICATED
-    Forbidden         PERMISSION_DENIED
+    Forbidden         PERMISSION_DENIED   QuotaExceeded
     PartitionFailed   INTERNAL            ProducerFailed, DatasetDropped, CorruptFrame, DataQuarantined
     InternalError     INTERNAL
 
@@ -63,7 +63,7 @@ class FlightShuffleError(Exception):
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, **detail: str | int | float | bool | None) -> None:
+    def __init__(self, message: str, /, **detail: str | int | float | bool | None) -> None:
         message = _shortened(message)
         super().__init__(message)
         self.message = message
@@ -209,6 +209,12 @@ class DamagedMessage(Unavailable):
     code = "damaged_message"
 
 
+class QuotaInUse(Unavailable):
+    """The principal has as many running streams as it may."""
+
+    code = "quota_in_use"
+
+
 class Unauthenticated(FlightShuffleError):
     """No valid credentials."""
 
@@ -221,6 +227,12 @@ class Forbidden(FlightShuffleError):
 
     status = "PERMISSION_DENIED"
     code = "forbidden"
+
+
+class QuotaExceeded(Forbidden):
+    """The principal has as much as it may, until it drops some of it."""
+
+    code = "quota_exceeded"
 
 
 class PartitionFailed(FlightShuffleError):
@@ -274,7 +286,10 @@ def from_json(text: str | bytes) -> FlightShuffleError:
     """The error that :meth:`FlightShuffleError.to_json` wrote; of the base class for an unknown code. ValueError for
     other text.
     """
-    body = json.loads(text)
+    try:
+        body = json.loads(text)
+    except RecursionError:
+        raise ValueError("lists in lists, without end") from None
     if not isinstance(body, dict) or "message" not in body:
         raise ValueError("not an error of this service")
     message = str(body.pop("message"))

@@ -49,7 +49,7 @@ def check_prefix(given: object, what: str) -> str:
     text = given if isinstance(given, str) else ""
     if (found := _FILE.match(text)) is not None:
         text = unquote(text[found.end() :])
-    if text.startswith("/"):
+    if text.startswith("/") and text.isprintable():  # not with bytes that are no text
         text = _OF_FILES + quote(text)
     place, options = _split(text)
     scheme = _SCHEME.match(place)

@@ -11,4 +11,7 @@ from .flight_infos import (
     poll_info,
     timestamp_scalar,
 )
+from .history import SAMPLE_SECONDS, History
+from .pages import ListedPage, Page
 from .reports import Observed
+from .served_calls import CUT_SECONDS, SUPPRESSED_SECONDS, Calls, ServedCall

@@ -14,6 +14,7 @@ from flight_server.host import Board
 from flight_server.protocol import dump_json
 
 from .flight_infos import Locations
+from .history import History
 
 POST_SECONDS = 1.0
 GONE_SECONDS = 5.0
@@ -22,9 +23,10 @@ GONE_SECONDS = 5.0
 class Fellows:
     """Those of one server."""
 
-    def __init__(self, catalogue: Catalogue, locations: Locations) -> None:
+    def __init__(self, catalogue: Catalogue, locations: Locations, history: History) -> None:
         self._catalogue = catalogue
         self._locations = locations
+        self._history = history
         self._board: Board | None = None
         self._slot = 0
 
@@ -64,6 +66,7 @@ class Fellows:
             "memory_limit_bytes": memory.limit_bytes,
             "disk_used_bytes": disk.used_bytes,
             "disk_limit_bytes": disk.limit_bytes,
+            **self._history.rates(),
         }
 
 

@@ -1,21 +1,32 @@
 """Metrics for Prometheus, read from the server's own state at each scrape.
 
-Labels are bounded: accounts, kinds, waits, the server's own tasks. Datasets' names are not; ``/v1/statistics`` has
-them. The metrics of a kind are totals over its datasets (``DatasetKind.metrics``).
+Labels are bounded: accounts, kinds, waits, codes of errors, the server's own tasks. Datasets' names are not;
+``/v1/statistics`` has them. The metrics of a kind are totals over its datasets (``DatasetKind.metrics``). Those of the
+process have the names that Prometheus's own clients give them.
 """
 
 from __future__ import annotations
 
+import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+import pyarrow as pa
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from flight_server.concurrency import WAITED_FOR, Slice
 from flight_server.memory import MemoryPool
-from flight_server.protocol import Kind
+from flight_server.protocol import Kind, error_classes
 
 from .reports import Observed
 
@@ -35,8 +46,23 @@ _COUNTERS = {
     "bytes_read_back": "bytes read back from disk",
     "pulls": "pulls of a source's partition begun",
     "pulls_failed": "pulls of a source's partition that failed",
+    "datasets_expired": "datasets whose lease or retention has ended",
+    "offloads": "writes of an object of an exchange begun",
+    "offloads_failed": "writes of an object of an exchange that failed",
+    "offloaded_bytes": "bytes of the objects of exchanges that were written",
     "readers_ended_as_too_slow": "stalled readers that were ended because others waited for their room",
 }
+# With their label, and the values that it always has.
+_LABELLED = {
+    "errors": (
+        "calls that were refused or failed, on both lanes",
+        "code",
+        sorted({*error_classes()} - {"error"}),
+    ),
+    "reloads_failed": ("changed files that could not be read again; the earlier content stays", "file", []),
+}
+OVERDUE_SECONDS = 5.0
+"""A wait ends soon after its deadline; one that does not is stuck."""
 
 
 class Metrics:
@@ -48,43 +74,99 @@ class Metrics:
 
     async def render(self) -> bytes:
         """The exposition text, of the type CONTENT_TYPE. Cancelling is safe."""
-        of_kinds = [_gauge(*each) for kind in self._server.kinds.values() for each in await kind.metrics()]
-        collector = _ServerCollector(self._server, self._started_seconds, of_kinds)
+        added_up = [_gauge(*each) for kind in self._server.kinds.values() for each in await kind.metrics()]
+        added_up += await self._datasets()
         made = CollectorRegistry()
-        made.register(collector)
+        made.register(_ServerCollector(self._server, self._started_seconds, added_up))
+        ProcessCollector(registry=made)
         return generate_latest(made)
+
+    async def _datasets(self) -> list[Metric]:
+        catalogue, present = self._server.catalogue, Slice()
+        kinds: Counter[str] = Counter({kind.value: 0 for kind in Kind})
+        sealed = failed = 0
+        for dataset in catalogue:
+            kinds[dataset.kind.value] += 1
+            sealed += dataset.sealed
+            failed += dataset.failure is not None
+            await present.end()
+        return [
+            _family(GaugeMetricFamily, "datasets", "datasets that a name leads to", "kind", kinds.items()),
+            _gauge("datasets_sealed", "those of them that are sealed", sealed),
+            _gauge("datasets_failed", "those of them with a partition that has failed", failed),
+            _gauge("datasets_staged", "writes that no name leads to yet", len(catalogue.staged)),
+            _gauge("host_copies", "copies of broadcasts that hosts keep", len(catalogue.copies)),
+            _gauge("portion_copies", "copies of other servers' portions", len(catalogue.portion_copies)),
+        ]
 
 
 class _ServerCollector(Collector):
-    def __init__(self, server: Observed, started_seconds: float, of_kinds: list[Metric]) -> None:
+    def __init__(self, server: Observed, started_seconds: float, added_up: list[Metric]) -> None:
         self._server = server
         self._started_seconds = started_seconds
-        self._of_kinds = of_kinds
+        self._added_up = added_up
 
     def collect(self) -> Iterator[Metric]:
         server = self._server
+        yield InfoMetricFamily(PREFIX + "build", "the versions that run", value=_build())
         yield _gauge("start_time_seconds", "when this server started, since the epoch", self._started_seconds)
         yield _gauge("draining", "1 while the server takes nothing new", float(server.catalogue.draining))
+        yield _gauge("calls_running", "calls that are being served", len(server.running))
+        lag = server.loop_lag
+        yield HistogramMetricFamily(
+            PREFIX + "loop_lag_seconds",
+            "how late the event loop has run a timer, looked at four times a second",
+            buckets=lag.buckets(),
+            sum_value=lag.total_seconds,
+        )
         yield from self._pools()
+        yield from self._counters()
+        yield from self._reloaded()
+        yield from self._disk()
+        yield from self._added_up
+        readers = server.delivery.readers
+        yield _gauge("subscriptions", "readers that are attached", len(readers))
+        lag_bytes = max((each.lag_bytes for each in readers), default=0)
+        yield _gauge("subscription_lag_max_bytes", "what the slowest reader has not taken yet", lag_bytes)
+        yield from self._waits()
+
+    def _counters(self) -> Iterator[Metric]:
+        server = self._server
         for name, text in _COUNTERS.items():
             yield _counter(name, text, getattr(server.counters, name))
-        yield _counter("spilled_frames", "record batches moved to disk", server.spiller.spilled_frames)
-        yield _counter("spilled_bytes", "bytes moved to disk", server.spiller.spilled_bytes)
-        trouble = float(server.spiller.trouble is not None)
+        for name, (text, label, known) in _LABELLED.items():
+            numbers = {**dict.fromkeys(known, 0), **getattr(server.counters, name)}
+            yield _family(CounterMetricFamily, name, text, label, numbers.items())
+        failures, text = server.background.failures, "failures of the server's own tasks"
+        yield _family(CounterMetricFamily, "task_failures", text, "task", failures.items())
+
+    def _reloaded(self) -> Iterator[Metric]:
+        tokens, certificates = self._server.authenticator, self._server.certificates
+        troubles = {"tokens": tokens.trouble, "tls": certificates and certificates.trouble}
+        numbers = ((file, float(trouble is not None)) for file, trouble in troubles.items())
+        text = "1 while a file is not as it is on disk, because the server refuses that"
+        yield _family(GaugeMetricFamily, "reload_trouble", text, "file", numbers)
+        text = "when the first of the server's certificates expires, since the epoch; none without TLS"
+        expires = None if certificates is None else certificates.expires_seconds()
+        yield GaugeMetricFamily(PREFIX + "certificate_expiry_seconds", text, value=expires)
+
+    def _disk(self) -> Iterator[Metric]:
+        spiller, disposal = self._server.spiller, self._server.catalogue.disk.disposal
+        yield _counter("spilled_frames", "record batches moved to disk", spiller.spilled_frames)
+        yield _counter("spilled_bytes", "bytes moved to disk", spiller.spilled_bytes)
+        trouble = float(spiller.trouble is not None)
         yield _gauge("disk_trouble", "1 while the disk refuses to take frames", trouble)
-        failures = CounterMetricFamily(
-            PREFIX + "task_failures", "failures of the server's own tasks", labels=["task"]
+        text = "datasets whose files the disk has refused to delete; they are tried again"
+        yield _gauge("undeleted_datasets", text, disposal.refused)
+        yield _gauge(
+            "quarantined_datasets", "datasets that were found damaged on disk", len(disposal.quarantine)
         )
-        for task, number in server.background.failures.items():
-            failures.add_metric([task], number)
-        yield failures
-        yield from self._datasets()
-        yield from self._of_kinds
-        yield from self._waits()
+        foreign = len(self._server.catalogue.disk.foreign)
+        yield _gauge("foreign_files", "files in the data directory that no server has written", foreign)
 
     def _pools(self) -> Iterator[Metric]:
         memory, disk = self._server.catalogue.budget.memory, self._server.catalogue.budget.disk
-        pools = [("all", memory), *((account.name, account) for account in memory.accounts())]
+        pools = [("all", memory), *_accounts(memory)]
         yield _by_account("memory_used_bytes", "bytes held in RAM", pools, lambda pool: pool.used_bytes)
         yield _by_account("memory_limit_bytes", "their limit", pools, lambda pool: pool.limit_bytes or 0)
         yield _by_account("memory_peak_bytes", "most at any time", pools, lambda pool: pool.peak_bytes)
@@ -94,32 +176,26 @@ class _ServerCollector(Collector):
         if disk.limit_bytes is not None:
             yield _gauge("disk_limit_bytes", "their limit", disk.limit_bytes)
 
-    def _datasets(self) -> Iterator[Metric]:
-        kinds: Counter[str] = Counter({kind.value: 0 for kind in Kind})
-        for dataset in self._server.catalogue:
-            kinds[dataset.kind.value] += 1
-        lag_bytes = max((each.lag_bytes for each in self._server.delivery.readers), default=0)
-        family = GaugeMetricFamily(PREFIX + "datasets", "datasets that a name leads to", labels=["kind"])
-        for kind, number in kinds.items():
-            family.add_metric([kind], number)
-        yield family
-        yield _gauge("subscriptions", "readers that are attached", len(self._server.delivery.readers))
-        yield _gauge("subscription_lag_max_bytes", "what the slowest reader has not taken yet", lag_bytes)
-
     def _waits(self) -> Iterator[Metric]:
-        numbers: Counter[str] = Counter()
-        longest: dict[str, float] = {}
+        numbers: Counter[str] = Counter(dict.fromkeys(WAITED_FOR, 0))
+        longest = dict.fromkeys(WAITED_FOR, 0.0)
         for wait in self._server.waits.listed():
             what = str(wait["waiting_for"])
             numbers[what] += 1
-            longest.setdefault(what, float(wait["seconds"]))
-        count = GaugeMetricFamily(PREFIX + "waits", "streams that wait", labels=["waiting_for"])
-        seconds = GaugeMetricFamily(PREFIX + "wait_max_seconds", "the longest wait", labels=["waiting_for"])
-        for what, number in numbers.items():
-            count.add_metric([what], number)
-            seconds.add_metric([what], longest[what])
-        yield count
-        yield seconds
+            longest[what] = max(longest[what], float(wait["seconds"]))
+        label = "waiting_for"
+        yield _family(GaugeMetricFamily, "waits", "streams that wait", label, numbers.items())
+        yield _family(GaugeMetricFamily, "wait_max_seconds", "the longest wait", label, longest.items())
+        text = f"waits that have lasted {OVERDUE_SECONDS:g} s longer than their deadline"
+        yield _gauge("waits_overdue", text, self._server.waits.overdue(OVERDUE_SECONDS))
+
+
+def _build() -> dict[str, str]:
+    try:
+        own = version("flight-shuffle")
+    except PackageNotFoundError:  # it runs from its sources
+        own = "unknown"
+    return {"version": own, "pyarrow": pa.__version__, "python": platform.python_version()}
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -130,10 +206,27 @@ def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(PREFIX + name, text, value=value)
 
 
+def _accounts(pool: MemoryPool) -> Iterator[tuple[str, MemoryPool]]:
+    for account in pool.accounts():
+        yield account.name, account
+        yield from _accounts(account)
+
+
 def _by_account(
     name: str, text: str, pools: list[tuple[str, MemoryPool]], value: Callable[[MemoryPool], float]
 ) -> Metric:
-    family = GaugeMetricFamily(PREFIX + name, text, labels=["account"])
-    for account, pool in pools:
-        family.add_metric([account], value(pool))
+    numbers = [(account, value(pool)) for account, pool in pools]
+    return _family(GaugeMetricFamily, name, text, "account", numbers)
+
+
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    text: str,
+    label: str,
+    numbers: Iterable[tuple[str, float]],
+) -> Metric:
+    family = kind(PREFIX + name, text, labels=[label])
+    for value, number in numbers:
+        family.add_metric([value], number)
     return family

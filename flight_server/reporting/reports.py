@@ -5,16 +5,21 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
 
     {"first": 0, "limit": 1000, "count": 100000, …}
 
-    statistics                    the server's numbers, a summary of each dataset, by name, and the ``servers``: this
-                                  one, then the other workers of its supervisor (``fellows``)
+    statistics                    the server's numbers, a summary of each dataset whose name ``contains`` a text, in a
+                                  ``DatasetOrder``, and the ``servers``: this one with its ``host`` (``host_facts``),
+                                  then the other workers of its supervisor (``fellows``)
     statistics of one dataset     the same of one, with its partitions by index, its attempts as they came, and what
                                   each server has of one that is spread (``portions``)
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
+    history                       traffic, pools and waits over the last minutes (``history``), not in pages
 
 ``statistics`` and ``why`` also list the bytes that are held by generations that were replaced or outlived while they
 were read (``ended``), and by writes that no name leads to yet (``staged``), each with the ``generation`` by which it is
 dropped.
+
+Each answer has what its caller sees, with counts of that only. The server's own numbers are for principals that see all
+of it; others get their name and quotas in the place of these.
 
 A partition that no producer or reader has asked for yet is in no page. Of a dataset that is spread over several servers
 all numbers are those of this server, but for ``server_count`` and ``portions``.
@@ -23,32 +28,41 @@ all numbers are those of this server, but for ``server_count`` and ``portions``.
 from __future__ import annotations
 
 import heapq
-import re
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Any, Protocol
 
-from flight_server.concurrency import Background, Subscription, Waits, in_slices
-from flight_server.datasets import Catalogue, Counters, Dataset
+from flight_server.access import Authenticator, acting
+from flight_server.concurrency import Background, LoopLag, Running, Subscription, Waits, in_slices
+from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees
 from flight_server.frames import Frame
 from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
-from flight_server.protocol import Body, Fields, InJson, check_dataset_name, integer, parse_json
+from flight_server.storage import Segment
 from flight_server.tiering import Spiller
 from flight_server.transfer import Delivery
 
 from .fellows import Fellows
+from .history import History
+from .host_facts import host_facts
+from .pages import DatasetOrder, ListedPage, Page
 
-MAX_PAGE = 1000
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
 _AT_ONCE = 50
 """Datasets in ``statistics`` between two passes of the event loop: one with versions takes up to 0.3 ms."""
-_MAX_FIRST = 1 << 31
-_NUMBER = re.compile("[0-9]{1,15}")
 
 
-@dataclass(frozen=True)
+class ServedCertificates(Protocol):
+    """The server's own, on both ports."""
+
+    trouble: str | None
+
+    def expires_seconds(self) -> float | None: ...
+
+
+@dataclass
 class Observed:
     """The parts of one server that reports and metrics read."""
 
@@ -60,40 +74,11 @@ class Observed:
     delivery: Delivery
     kinds: Kinds
     fellows: Fellows
-
-
-@dataclass(frozen=True)
-class Page(Body):
-    """The part of a long answer that is asked for; ``dataset`` None for all datasets."""
-
-    dataset: Annotated[str | None, InJson(Fields.any)] = None
-    first: Annotated[int, integer(0, _MAX_FIRST)] = 0
-    limit: Annotated[int, integer(1, MAX_PAGE)] = MAX_PAGE
-
-    @classmethod
-    def parse(cls, data: bytes, what: str) -> Page:
-        """The page that an action's body asks for. Raises InvalidRequest."""
-        return cls.of(parse_json(data, what), what)
-
-    @classmethod
-    def of_query(cls, query: dict[str, str], what: str) -> Page:
-        """The page that a URL's query asks for. Raises InvalidRequest."""
-        numbers = {
-            key: int(text) for key, text in query.items() if key != "dataset" and _NUMBER.fullmatch(text)
-        }
-        return cls.of({**query, **numbers}, what)
-
-    def check(self, what: str) -> None:
-        super().check(what)
-        if self.dataset is not None:
-            check_dataset_name(self.dataset)
-
-    def head(self, count: int) -> dict[str, int]:
-        return {"first": self.first, "limit": self.limit, "count": count}
-
-    @property
-    def part(self) -> slice:
-        return slice(self.first, self.first + self.limit)
+    running: Running
+    loop_lag: LoopLag
+    history: History
+    authenticator: Authenticator
+    certificates: ServedCertificates | None
 
 
 @dataclass
@@ -105,23 +90,18 @@ class _Ended:
     disk_bytes: int = 0
 
 
-def _disk_bytes(dataset: Dataset) -> int:
-    segments = {each for partition in dataset.partitions() for each in partition.table.segments()}
-    return sum(each.size_bytes for each in segments)
-
-
-async def _ended(server: Observed) -> dict[str, Any]:
+async def _ended(server: Observed, caller: Caller) -> dict[str, Any]:
     """The sums over all ended generations, and up to ``MAX_NAMED_FILES`` of them, oldest first."""
     sums = _Ended()
     named: list[dict[str, Any]] = []
     reading = Counter(map(id, server.delivery.datasets()))
-    async for dataset in in_slices(server.catalogue.alive(), _AT_ONCE):
+    async for dataset in in_slices(caller.seen(server.catalogue.alive()), _AT_ONCE):
         if not dataset.ended or dataset.dropped:
             continue
-        totals, disk_bytes = await _totals(dataset), _disk_bytes(dataset)
+        totals = await _totals(dataset)
         sums.count += 1
         sums.resident_bytes += totals.resident_bytes
-        sums.disk_bytes += disk_bytes
+        sums.disk_bytes += totals.disk_bytes
         if len(named) < MAX_NAMED_FILES:
             named.append(
                 {
@@ -129,16 +109,16 @@ async def _ended(server: Observed) -> dict[str, Any]:
                     "generation": dataset.generation,
                     "readers": reading[id(dataset)],
                     "resident_bytes": totals.resident_bytes,
-                    "disk_bytes": disk_bytes,
+                    "disk_bytes": totals.disk_bytes,
                 }
             )
     return {**asdict(sums), "generations": named}
 
 
-async def _staged(server: Observed, name: str | None) -> dict[str, Any]:
+async def _staged(server: Observed, name: str | None, caller: Caller) -> dict[str, Any]:
     """The number of staged writes, for one name or for all, and up to ``MAX_NAMED_FILES`` of them, oldest first."""
     staged = server.catalogue.staged
-    found = [each for each in staged.all() if name in (None, each.name)]
+    found = [each for each in caller.seen(staged.all()) if name in (None, each.name)]
     writes = []
     for dataset in found[:MAX_NAMED_FILES]:
         totals, left = await _attempted(dataset), dataset.lease_left_seconds
@@ -159,32 +139,56 @@ async def _staged(server: Observed, name: str | None) -> dict[str, Any]:
     return {"count": len(found), "writes": writes}
 
 
-async def statistics(server: Observed, page: Page) -> dict[str, Any]:
+async def statistics(server: Observed, page: ListedPage, caller: Caller) -> dict[str, Any]:
     """The answer to ``statistics``. Raises NotFound for an unknown dataset."""
     readers = Counter(reader.dataset for reader in server.delivery.readers.values())
-    staged = await _staged(server, page.dataset)
-    answer = {**_of_server(server), "ended": await _ended(server), "staged": staged}
+    staged = await _staged(server, page.dataset, caller)
+    own = _of_server(server) if caller.sees_all else _of_principal(server, caller)
+    answer = {**own, "ended": await _ended(server, caller), "staged": staged}
+    if (usage := acting.get()) is not None:
+        answer["quotas"] = usage.statistics()
     if page.dataset is not None:
-        dataset = server.catalogue.find(page.dataset)
-        summary = await _summary(dataset, readers[dataset.name])
+        dataset = caller.find(page.dataset)
+        summary = await _summary(dataset, readers[dataset.name], caller.sees)
         return {
             **answer,
             **page.head(dataset.partition_count),
             "datasets": {dataset.name: {**summary, **await _details(server, dataset, page)}},
         }
-    listed = server.catalogue.listed("")
+    listed = [each for each in caller.listed() if page.contains in each.name]
     answer |= page.head(len(listed))
-    answer["slowest_readers"] = _slowest(server)
+    if page.order is DatasetOrder.ATTENTION:
+        listed = await _by_attention(server, listed)
+    answer["slowest_readers"] = _slowest(server, caller)
+    if caller.sees_all:
+        disk = server.catalogue.disk
+        facts = partial(host_facts, disk.data_dir, lasting=disk.lasting)
+        answer["servers"][0]["host"] = await server.background.in_thread(facts)
     answer["datasets"] = {
-        dataset.name: await _summary(dataset, readers[dataset.name])
+        dataset.name: await _summary(dataset, readers[dataset.name], caller.sees)
         async for dataset in in_slices(listed[page.part], _AT_ONCE)
     }
     return answer
 
 
-async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
+async def _by_attention(server: Observed, listed: list[Dataset]) -> list[Dataset]:
+    awaited = {wait["dataset"] for wait in server.waits.listed()}
+    ranked: list[tuple[tuple[bool, bool, int, int], Dataset]] = []
+    async for dataset in in_slices(listed, _AT_ONCE):
+        totals = await _totals(dataset)
+        stored_bytes = totals.resident_bytes + totals.disk_bytes
+        rank = (not _failed(dataset, totals), dataset.name not in awaited, -stored_bytes, len(ranked))
+        ranked.append((rank, dataset))
+    return [dataset for _, dataset in sorted(ranked, key=lambda each: each[0])]
+
+
+def _failed(dataset: Dataset, totals: _Totals) -> bool:
+    return not dataset.attached.pulled and totals.states["failed"] > 0
+
+
+async def datasets(prefix: str, page: Page, caller: Caller) -> dict[str, Any]:
     """A page of the datasets whose names start with ``prefix``."""
-    listed = server.catalogue.listed(prefix)
+    listed = caller.listed(prefix)
     rows = []
     async for dataset in in_slices(listed[page.part]):
         totals = await _totals(dataset)
@@ -195,7 +199,7 @@ async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
                 "generation": dataset.generation,
                 "partitions": dataset.partition_count,
                 "sealed": dataset.sealed,
-                "failed": not dataset.attached.pulled and totals.states["failed"] > 0,
+                "failed": _failed(dataset, totals),
                 "rows": totals.rows,
                 "bytes": totals.size_bytes,
             }
@@ -203,15 +207,17 @@ async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
     return {**page.head(len(listed)), "datasets": rows}
 
 
-async def why(server: Observed, page: Page) -> dict[str, Any]:
+async def why(server: Observed, page: Page, caller: Caller) -> dict[str, Any]:
     """A page of the open waits, the disk's trouble if there is one, ended generations and staged writes."""
-    waits, count = server.waits.listed(page.dataset, page.part), server.waits.count(page.dataset)
+    shown = None if caller.sees_all else caller.sees
+    waits = server.waits.listed(page.dataset, page.part, shown)
+    count = server.waits.count(page.dataset, shown)
     return {
         **page.head(count),
         "waits": waits,
-        "disk_trouble": server.spiller.trouble,
-        "ended": await _ended(server),
-        "staged": await _staged(server, page.dataset),
+        "disk_trouble": server.spiller.trouble if caller.sees_all else None,
+        "ended": await _ended(server, caller),
+        "staged": await _staged(server, page.dataset, caller),
     }
 
 
@@ -223,24 +229,28 @@ class _Totals:
     frames: int
     size_bytes: int
     resident_bytes: int
+    disk_bytes: int
     states: Counter[str]
 
 
 async def _totals(dataset: Dataset) -> _Totals:
     rows, resident_bytes, disk_bytes = dataset.attached.stored()
-    sums = _Totals(rows, 0, resident_bytes + disk_bytes, resident_bytes, Counter())
+    sums = _Totals(rows, 0, resident_bytes + disk_bytes, resident_bytes, disk_bytes, Counter())
+    segments: set[Segment] = set()
     async for partition in in_slices(dataset.partitions()):
+        segments.update(partition.table.segments())
         totals = partition.totals
         sums.rows += totals.rows
         sums.frames += totals.frames
         sums.size_bytes += totals.bytes
         sums.resident_bytes += partition.resident_bytes
         sums.states[partition.state.value] += 1
+    sums.disk_bytes += sum(each.size_bytes for each in segments)
     return sums
 
 
 async def _attempted(dataset: Dataset) -> _Totals:
-    sums = _Totals(0, 0, 0, 0, Counter())
+    sums = _Totals(0, 0, 0, 0, 0, Counter())
     async for attempt in in_slices(list(dataset.attempts)):
         sums.states[attempt.state.value] += 1
         sums.rows += attempt.rows
@@ -248,18 +258,20 @@ async def _attempted(dataset: Dataset) -> _Totals:
     return sums
 
 
-async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
+async def _summary(dataset: Dataset, readers: int, sees: Sees) -> dict[str, Any]:
     totals, attempted = await _totals(dataset), await _attempted(dataset)
     left = dataset.lease_left_seconds
     return {
         "kind": dataset.kind.value,
         "generation": dataset.generation,
         "sealed": dataset.sealed,
+        "failed": _failed(dataset, totals),
         "durable": dataset.durable,
         "rows": totals.rows,
         "frames": totals.frames,
         "bytes": totals.size_bytes,
         "resident_bytes": totals.resident_bytes,
+        "disk_bytes": totals.disk_bytes,
         "partition_count": dataset.partition_count,
         "server_count": max(1, len(dataset.servers)),
         "partition_states": dict(totals.states),
@@ -268,7 +280,7 @@ async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
         "attempt_states": dict(attempted.states),
         "attempts_rows": attempted.rows,
         "attempts_bytes": attempted.size_bytes,
-        **dataset.attached.statistics(),
+        **dataset.attached.statistics(sees),
     }
 
 
@@ -314,12 +326,14 @@ def _reader(server: Observed, subscription: Subscription[Frame]) -> dict[str, An
     }
 
 
-def _slowest(server: Observed) -> list[dict[str, Any]]:
-    slowest = heapq.nlargest(SLOWEST_READERS, server.delivery.readers, key=lambda each: each.lag_bytes)
+def _slowest(server: Observed, caller: Caller) -> list[dict[str, Any]]:
+    readers = server.delivery.readers
+    seen = (each for each, reader in readers.items() if caller.sees(reader.dataset))
+    slowest = heapq.nlargest(SLOWEST_READERS, seen, key=lambda each: each.lag_bytes)
     return [
         {
-            "dataset": server.delivery.readers[each].dataset,
-            "partition": server.delivery.readers[each].partition,
+            "dataset": readers[each].dataset,
+            "partition": readers[each].partition,
             **_reader(server, each),
         }
         for each in slowest
@@ -341,6 +355,17 @@ def _of_server(server: Observed) -> dict[str, Any]:
         ],
         "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
         "servers": server.fellows.listed(),
+        "token_file_trouble": server.authenticator.trouble,
+        "certificates_trouble": server.certificates and server.certificates.trouble,
+    }
+
+
+def _of_principal(server: Observed, caller: Caller) -> dict[str, Any]:
+    """The part of the server's numbers that a principal gets which does not see all of it."""
+    return {
+        "principal": caller.principal.name,
+        "draining": server.catalogue.draining,
+        "waits": server.waits.count(None, caller.sees),
     }
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from flight_server.access import acting
 from flight_server.memory import MemoryPool
 from flight_server.protocol import directory_name
 
@@ -94,12 +95,16 @@ class Disk:
         return None if self.data_dir is None else self.data_dir / DATASETS_NAME
 
     def writer(self, name: str, generation: str) -> SegmentWriter | None:
-        """The writer of a generation's segments, in a directory of their own; None without ``data_dir``."""
+        """The writer of a generation's segments, in a directory of their own; None without ``data_dir``. They count for
+        the principal whose call asks.
+        """
         if self.datasets_dir is None:
             return None
+        owner = acting.get()
+        pool = self.pool if owner is None else owner.disk
         directory = self.datasets_dir / f"{directory_name(name)}-{generation}"
         return SegmentWriter(
-            directory, self.pool, self._segment_bytes, self.disposal.dispose, self.marker(name, generation)
+            directory, pool, self._segment_bytes, self.disposal.dispose, self.marker(name, generation)
         )
 
     def turn(self, name: str) -> asyncio.Lock:

@@ -73,6 +73,11 @@ class Disposal:
         if self._refused:
             self._do(self._try_again)
 
+    @property
+    def refused(self) -> int:
+        """How many datasets have files that the disk has refused to delete or to withdraw."""
+        return len(self._refused)
+
     def may_come_back(self, name: str) -> bool:
         """Whether the disk has refused to forget a generation of this name, so that the next start may find it."""
         return any(files.dataset == name and files.committed for files in list(self._refused))

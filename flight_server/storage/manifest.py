@@ -240,7 +240,7 @@ class Manifest:
             }
             _require("the length of the frames", holds=len(records) % _FRAME.size == 0)
             manifest = cls(**header, frames=PackedFrames(records))
-        except (ValueError, TypeError, AttributeError, struct.error) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Torn(str(error)) from error
         manifest._check()
         return manifest
@@ -256,7 +256,7 @@ class Manifest:
         """Raise Torn if an index, a range or a name is not valid."""
         try:
             self._check_values()
-        except (ValueError, TypeError, AttributeError, FlightShuffleError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, FlightShuffleError) as error:
             raise Torn(str(error)) from error
 
     def _check_values(self) -> None:

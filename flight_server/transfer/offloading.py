@@ -27,7 +27,7 @@ from typing import TypeVar
 import pyarrow as pa
 import structlog
 
-from flight_server.datasets import Dataset, own_start
+from flight_server.datasets import Counters, Dataset, own_start
 from flight_server.protocol import Conflict, Unavailable, check_allowed, shown
 from flight_server.storage import Disk, StoredObject, to_its_end
 from flight_server.tiering import Reader
@@ -51,10 +51,19 @@ class Offloads:
         deadline_seconds: of each call to the storage.
     """
 
-    def __init__(self, prefixes: Sequence[str], reads: Reads, disk: Disk, *, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        prefixes: Sequence[str],
+        reads: Reads,
+        disk: Disk,
+        counters: Counters,
+        *,
+        deadline_seconds: float,
+    ) -> None:
         self.prefixes = tuple(prefixes)
         self._reads = reads
         self._disk = disk
+        self._counters = counters
         self._deadline_seconds = deadline_seconds
         self._threads = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="flight-server-offload")
         self._written: set[Dataset] = set()  # that have an object
@@ -94,7 +103,13 @@ class Offloads:
                 await asyncio.wait([late], timeout=self._deadline_seconds)
             async with self._disk.turn(stored.address):
                 if dataset.stored is None:
-                    await self._write(dataset, stored)
+                    self._counters.offloads += 1
+                    try:
+                        await self._write(dataset, stored)
+                    except BaseException:
+                        self._counters.offloads_failed += 1
+                        raise
+                    self._counters.offloaded_bytes += stored.size_bytes
         return stored.address
 
     async def _write(self, dataset: Dataset, stored: StoredObject) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from flight_server.datasets import Caller
 from flight_server.protocol import ProducerStalled, PutCommand
 from flight_server.tiering import Admission
 
@@ -26,10 +27,12 @@ class Producer:
     """
 
     def __init__(
-        self, admission: Admission, peer: str, *, idle_seconds: float | None, stall_seconds: float
+        self, admission: Admission, caller: Caller, *, idle_seconds: float | None, stall_seconds: float
     ) -> None:
-        self.peer = peer
+        self.caller = caller
+        self.peer = caller.peer
         self.command: PutCommand | None = None
+        self.rows = self.size_bytes = 0  # that were stored
         self.idle_seconds = idle_seconds
         self.stall_seconds = stall_seconds
         self._admission = admission

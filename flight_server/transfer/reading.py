@@ -28,7 +28,7 @@ from functools import partial
 from flight_server.concurrency import EndOfQueue, Gone, Subscription, Waits, WouldBlock
 from flight_server.datasets import Catalogue, Counters, Dataset, Partition, PartitionState
 from flight_server.frames import NO_DICTIONARIES, Frame, Message, Payload, SchemaMessage, missing_messages
-from flight_server.memory import Reservation
+from flight_server.memory import Pace, Reservation
 from flight_server.protocol import (
     ACKNOWLEDGE_HEADER,
     GENERATION_HEADER,
@@ -179,7 +179,9 @@ class Reads:
                 waits=self._waits,
                 counted=self.counters.frame_read_back,
             )
-            cursor = _Cursor(self.counters, dataset, subscription, waiting, back, wanted=wanted)
+            cursor = _Cursor(
+                self.counters, dataset, subscription, waiting, back, wanted=wanted, pace=reader.pace
+            )
             burst = FrameBurst(back, partition, told)
             try:
                 while True:
@@ -245,7 +247,9 @@ class _Cursor:
         back: ReadBack,
         *,
         wanted: FrameRange,
+        pace: Pace,
     ) -> None:
+        self._pace = pace
         self.waiting = waiting  # taken from the subscription, not yet in a burst
         self.ended = False
         self.counters = counters
@@ -285,6 +289,7 @@ class _Cursor:
         self.waiting += (*missing_messages(self._sent, frame.dictionaries), frame)
         self._sent = frame.dictionaries
         self._wanted.sent(frame)
+        self._pace.rows += frame.rows
         self._dataset.touch()
         self.counters.frame_out(frame)
         return True

@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Protocol
 
 import pyarrow as pa
 
-from flight_server.datasets import Catalogue, Counters, Dataset
+from flight_server.access import open_stream
+from flight_server.datasets import Caller, Catalogue, Counters, Dataset
 from flight_server.frames import Accepted, Checked, FrameBuilder, FrameDecoder, Inspected, SchemaMessage
 from flight_server.kinds import BatchSink, FrameSink, Kinds, Sink
 from flight_server.memory import Reservation
@@ -101,9 +103,9 @@ class PutReceiver:
         self._idle_seconds = idle_seconds
         self._stall_seconds = stall_seconds
 
-    def producer(self, peer: str) -> Producer:
+    def producer(self, caller: Caller) -> Producer:
         return Producer(
-            self.admission, peer, idle_seconds=self._idle_seconds, stall_seconds=self._stall_seconds
+            self.admission, caller, idle_seconds=self._idle_seconds, stall_seconds=self._stall_seconds
         )
 
     def decoder(self) -> FrameDecoder:
@@ -124,11 +126,14 @@ class PutReceiver:
         """
         put = _Put(self, producer, answers)
         try:
-            async for message in messages:
-                await put.take(message)
-                del message  # while room for its echo or the next one is awaited, only its frame may hold it
-                await put.echo()
-            await put.end()
+            with open_stream():
+                async for message in messages:
+                    await put.take(message)
+                    del (
+                        message
+                    )  # while room for its echo or the next one is awaited, only its frame may hold it
+                    await put.echo()
+                await put.end()
         except FlightShuffleError as error:
             put.abort(error)
             raise
@@ -164,7 +169,9 @@ class _Put:
             if not descriptor:
                 raise InvalidRequest("the first message of a put must carry the descriptor of its dataset")
             check_size(len(descriptor), f"the descriptor of a put from {self._peer}")
-            self._command = self._producer.command = parse_descriptor(descriptor)
+            command = parse_descriptor(descriptor)
+            self._producer.caller.check(command.dataset)
+            self._command = self._producer.command = command
         try:
             inspected = self._decoder.inspect(message)
             accepted = await self._decode(inspected, len(message))
@@ -212,17 +219,24 @@ class _Put:
     async def _add(self, sink: BatchSink, batch: pa.RecordBatch, size_bytes: int) -> None:
         assert self._command is not None
         await sink.add(batch, await self._admit(sink.dataset, size_bytes))
+        self._producer.rows += batch.num_rows
+        self._producer.size_bytes += size_bytes
         self._receiver.counters.batch_in(batch.num_rows, size_bytes)
         sink.dataset.touch()
 
     async def _admit(self, dataset: Dataset, size_bytes: int) -> Reservation:
-        """Wait for room to keep a message; the lease does not end meanwhile. Raises DatasetDropped after a drop."""
+        """Wait for room to keep a message; the lease does not end meanwhile. Raises DatasetDropped after a drop,
+        QuotaExceeded.
+        """
         assert self._command is not None
-        partition = self._command.partition
-        with dataset.held_back():
+        partition, owner = self._command.partition, dataset.owner
+        claim = nullcontext() if owner is None else owner.claim(size_bytes, dataset.name)
+        with dataset.held_back(), claim:
             room = await self._admission.admit(
                 size_bytes, dataset=dataset.name, partition=partition, peer=self._peer
             )
+            if owner is not None:
+                owner.frames.take(room)
         if dataset.dropped:
             dataset.partition(partition or 0).check()
         return room
@@ -356,6 +370,8 @@ class _Put:
             return
         assert isinstance(sink, FrameSink)
         sink.publish(sink.place(bytes(checked.accepted.metadata)), frame)
+        self._producer.rows += frame.rows
+        self._producer.size_bytes += frame.size_bytes
         self._receiver.counters.frame_in(frame)
         sink.dataset.touch()
 

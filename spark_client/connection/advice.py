@@ -87,17 +87,24 @@ def check_mode(mode: Any) -> str:
     return str(mode)
 
 
+def read_credential(path: Path, what: str) -> bytes:
+    """A file's bytes. Raises Unauthenticated: it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Unauthenticated(
+            f"{what} is to be read from {path} on {socket.gethostname()}, in the driver and in every task: {error}"
+        ) from error
+
+
 def read_token(path: Path) -> str:
-    """The token in a file, without white space around it. Raises Unauthenticated: the file cannot be read, or
-    is empty.
+    """The token in a file, without white space around it. Raises Unauthenticated: the file cannot be read, has other
+    bytes than UTF-8, or is empty.
     """
     try:
-        token = path.read_text().strip()
-    except (OSError, ValueError) as error:
-        raise Unauthenticated(
-            f"the token of the server is to be read from {path} on {socket.gethostname()}, in the driver and in "
-            f"every task: {error}"
-        ) from error
+        token = read_credential(path, "the token of the server").decode().strip()
+    except UnicodeDecodeError as error:
+        raise Unauthenticated(f"{path} on {socket.gethostname()} has no token: {error}") from error
     if not token:
         raise Unauthenticated(f"{path} on {socket.gethostname()}, which has the server's token, is empty")
     return token

@@ -42,6 +42,7 @@ from flight_server.protocol import (
     Unavailable,
     from_json,
 )
+from flight_server.tracing import traceparent
 
 
 class Unreachable(Unavailable):
@@ -116,9 +117,10 @@ class _Collect(flight.ClientMiddleware):
         self._call = call
 
     def sending_headers(self) -> dict[str, str]:
-        if self._call is None or self._call.token is None:
-            return {}
-        return {"authorization": f"Bearer {self._call.token}"}
+        headers = {} if (parent := traceparent()) is None else {"traceparent": parent}
+        if self._call is not None and self._call.token is not None:
+            headers["authorization"] = f"Bearer {self._call.token}"
+        return headers
 
     def received_headers(self, headers: dict[str, list[str | bytes]]) -> None:
         if self._call is not None:

@@ -6,7 +6,8 @@ driver dies in any other way, SIGKILL included: it reads a pipe (``--exit-with-p
 holds. A process that was forked from the driver without ``exec`` holds it, too; the server then ends with the last of
 them. Ctrl-C does not reach the server: it has its own session.
 
-It listens on 127.0.0.1: executors on other hosts need a server that all of them reach.
+It listens on 127.0.0.1: executors on other hosts need a server that all of them reach. It demands a token, because
+other users of the machine reach it, too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import atexit
 import collections
 import difflib
 import json
+import os
+import secrets
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
@@ -65,8 +67,9 @@ class Embedded:
     A collector must not wait: then the server gets a SIGTERM, and the thread that reads its output waits for its end.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], token: str) -> None:
         assert process.stdout is not None
+        self.token = token
         self._process = process
         self._log = _Log(process.stdout)
         # Thread and finalizer must not refer to this object: it could never be collected.
@@ -115,42 +118,36 @@ def start(**options: Any) -> Embedded:
 
     Args:
         options: the server's options, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
-            ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` is passed in a
-            file, because other users of the machine could read a command line.
+            ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` is a random one
+            by default, and is passed in the environment, because other users of the machine could read a command line.
 
     Raises:
-        InvalidRequest: the server has no such option (the message names the nearest), or both ``token`` and
-            ``config`` are given.
+        InvalidRequest: the server has no such option; the message names the nearest.
         Unavailable: it did not start; the message has its last lines.
     """
     given = {"host": "127.0.0.1", "port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True}
-    token = options.pop("token", None)
-    with tempfile.TemporaryDirectory(prefix="flight-shuffle-") as private:
-        if token is not None:
-            if "config" in options:
-                raise InvalidRequest("give the token in the configuration file, or leave the file out")
-            options["config"] = Path(private, "token.toml")
-            options["config"].write_text(f"token = {json.dumps(str(token))}\n")
-        process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
-            [sys.executable, "-m", PROGRAM, *flags(given | options)],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        embedded = Embedded(process)
-        try:
-            embedded.wait_until_ready()
-        except Unavailable:
-            embedded.close()
-            _check_names(options)
-            raise
-        except BaseException:
-            embedded.close()
-            raise
-        return embedded
+    token = str(options.pop("token", None) or secrets.token_urlsafe(32))
+    process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
+        [sys.executable, "-m", PROGRAM, *flags(given | options)],
+        cwd=_ROOT,
+        env={**os.environ, "FLIGHT_SERVER_TOKEN": token},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    embedded = Embedded(process, token)
+    try:
+        embedded.wait_until_ready()
+    except Unavailable:
+        embedded.close()
+        _check_names(options)
+        raise
+    except BaseException:
+        embedded.close()
+        raise
+    return embedded
 
 
 def _check_names(options: dict[str, Any]) -> None:

@@ -57,8 +57,11 @@ from .advice import read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children
 from .restarts import retrying
 from .stream_options import Reading, Timeouts, Writing
+from .tls import ClientCertificate
 
 WINDOW_BYTES = 4 << 20
+CREDENTIALS = ("token", "tls_root_certs", "tls_client_cert", "tls_client_key")
+"""The arguments that belong to one server's address."""
 T = TypeVar("T")
 
 
@@ -71,7 +74,7 @@ class _Connections:
         immortal_in_children(self)
         self.pid = os.getpid()
         self.lock = threading.RLock()  # what is attached may be a peer, which is kept under it, too
-        self.clients: list[flight.FlightClient] = []
+        self.clients: dict[Any, flight.FlightClient] = {}
         self.turn = itertools.count()
         self.attached: dict[Any, Any] = {}
 
@@ -83,6 +86,7 @@ class RemoteServer:
         token: sent as ``authorization: Bearer …`` with every call. A path is the file that has it, in every process
             that uses the server: pickles then have the path only.
         tls_root_certs: PEM; None for the system's.
+        tls_client_cert, tls_client_key: PEM, or its files, for a server that wants it, see ``tls``.
         max_connections: TCP connections to this address, opened as they are needed.
         window_bytes: ``lookahead_bytes``, see the module.
         embedded: it is a client's own, which ends with the client: errors say so.
@@ -96,6 +100,8 @@ class RemoteServer:
         *,
         token: str | Path | None = None,
         tls_root_certs: bytes | None = None,
+        tls_client_cert: bytes | Path | None = None,
+        tls_client_key: bytes | Path | None = None,
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
         writing: Writing | None = None,
@@ -106,6 +112,9 @@ class RemoteServer:
         self.location = location
         self.given_token = token
         self.tls_root_certs = tls_root_certs
+        self.tls_client_cert = tls_client_cert
+        self.tls_client_key = tls_client_key
+        self.client_certificate = ClientCertificate.of(tls_client_cert, tls_client_key)
         self.timeouts = timeouts or Timeouts()
         self.reading = reading or Reading()
         self.writing = writing or Writing()
@@ -131,6 +140,8 @@ class RemoteServer:
         return {
             "token": self.given_token,
             "tls_root_certs": self.tls_root_certs,
+            "tls_client_cert": self.tls_client_cert,
+            "tls_client_key": self.tls_client_key,
             "timeouts": self.timeouts,
             "reading": self.reading,
             "writing": self.writing,
@@ -184,17 +195,20 @@ class RemoteServer:
                 "first use of the client"
             )
         connections = self._here()
-        turn = next(connections.turn) % self._max_connections
+        # A client with an earlier certificate stays for the streams that it carries.
+        pair = None if self.client_certificate is None else self.client_certificate.read()
+        turn = next(connections.turn) % self._max_connections, pair
         with connections.lock:
-            if turn >= len(connections.clients):
-                connections.clients.append(self._connect())
-                return connections.clients[-1]
+            if turn not in connections.clients:
+                connections.clients[turn] = self._connect(pair)
             return connections.clients[turn]
 
-    def _connect(self) -> flight.FlightClient:
+    def _connect(self, pair: tuple[bytes, bytes] | None) -> flight.FlightClient:
         options: dict[str, Any] = {"generic_options": self.grpc_options()}
         if self.tls_root_certs is not None:
             options["tls_root_certs"] = self.tls_root_certs
+        if pair is not None:
+            options["cert_chain"], options["private_key"] = pair
         with Call(self.location).errors():
             return flight.FlightClient(self.location, middleware=[CollectFactory()], **options)
 
@@ -230,7 +244,7 @@ class RemoteServer:
                 peer.close()
         connections, self._connections = self._here(), _Connections()
         with connections.lock:
-            for client in connections.clients:
+            for client in connections.clients.values():
                 client.close()
             for thing in connections.attached.values():
                 thing.close()

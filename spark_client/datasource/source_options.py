@@ -108,6 +108,8 @@ class SourceOptions:
             location,
             token=values.get("token", values.get("token_file", base.given_token)),
             tls_root_certs=values.get("tls_root_certs", base.tls_root_certs),
+            tls_client_cert=values.get("tls_client_cert", base.tls_client_cert),
+            tls_client_key=values.get("tls_client_key", base.tls_client_key),
             timeouts=replace(base.timeouts, **fields_of(Timeouts, values)),
             reading=replace(base.reading, **fields_of(Reading, values)),
             writing=replace(base.writing, **fields_of(Writing, values)),

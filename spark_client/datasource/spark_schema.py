@@ -68,7 +68,7 @@ class SparkSchema:
         _checked_names(schema, dataset, struct.names)
         found = cls(Declared(f"dataset {dataset!r}", utc_arrow_schema(struct)))
         # Refused here, not in a task.
-        found.cast(pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema))
+        found.cast(pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema))
         return found
 
     def cast(self, batch: Any) -> Any:

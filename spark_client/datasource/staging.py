@@ -171,7 +171,7 @@ class Staging:
                 declared = Declared(f"append to dataset {name!r}", known, by_name=True)
             # Refused here, not in a task.
             declared.cast(
-                pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)
+                pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
             )
         request = CreateRequest(
             name,

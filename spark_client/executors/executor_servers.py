@@ -59,7 +59,8 @@ _NEEDED = (
 )
 """The modules of the extra ``server``."""
 _TAIL_LINES = 20
-_CONFIG = "token.toml"
+_CONFIG = "server.toml"
+"""An empty file. Its path on the command line says whose server a process is."""
 _CANNOT = "no server can run in this executor: "
 _REASON = re.compile(f"{_CANNOT}[^\n]*")
 
@@ -149,7 +150,7 @@ class ExecutorServers:
         _check_address_space()
         _check_packages()
         config = folder / _CONFIG
-        _write_private(config, f"token = {json.dumps(self.token)}\n")
+        config.touch()
         given = {
             "host": address_towards(*self.driver),
             "port": 0,
@@ -165,7 +166,12 @@ class ExecutorServers:
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own module with the application's own options
                 [sys.executable, "-m", "flight_server", *flags(given | dict(self.options))],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths()), "TMPDIR": str(scratch)},
+                env={
+                    **os.environ,
+                    "FLIGHT_SERVER_TOKEN": self.token,
+                    "PYTHONPATH": os.pathsep.join(_paths()),
+                    "TMPDIR": str(scratch),
+                },
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -1,8 +1,8 @@
 """Brings the package to executors as a zip, and explains the error where it is missing.
 
 Guarantee: :func:`ship`, or the file that ``flight-shuffle zip`` writes, has all that an executor needs but pyarrow,
-numpy and google-crc32c: the modules of ``spark_client`` and those of ``flight_server`` that they import. The same
-sources give the same bytes.
+numpy and google-crc32c: the modules of ``spark_client`` without ``commands``, and those of ``flight_server`` that they
+import. The same sources give the same bytes.
 
 A zip, because Spark does not put wheels on the path of its tasks.
 """
@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flight_server.protocol import InvalidRequest
 from spark_client.version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ def zipped() -> bytes:
         for name, source in sorted(_sources().items()):
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), source, zipfile.ZIP_DEFLATED)
     return out.getvalue()
+
+
+def write_zip(path: Path) -> None:
+    """Write the zip to a file. Raises InvalidRequest: Spark needs another name; OSError."""
+    if path.suffix != ".zip":
+        # Spark puts files of other names, wheels for example, on no path, and says nothing.
+        raise InvalidRequest(f"Spark needs a name that ends with .zip, not {path.name!r}")
+    try:
+        path.write_bytes(zipped())
+    except OSError as error:
+        raise OSError(f"the zip cannot be written: {error}") from error
 
 
 def ship(spark: SparkSession) -> None:
@@ -147,7 +159,8 @@ def _sources() -> dict[str, bytes]:
         with zipfile.ZipFile(root) as archive:
             ours = [name for name in archive.namelist() if name.startswith(_OURS) and name.endswith(".py")]
             return {name: archive.read(name) for name in ours}
-    waiting = list(client.rglob("*.py"))
+    # The command is for people, and needs packages that executors lack.
+    waiting = [each for each in client.rglob("*.py") if client / "commands" not in each.parents]
     # At the top, too: there Spark looks for data sources. An installed wheel has it only there.
     registration = client / "datasource" / _REGISTRATION
     found = {_REGISTRATION: (registration if registration.is_file() else root / _REGISTRATION).read_bytes()}

@@ -28,6 +28,7 @@ from pyspark import TaskContext
 
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate, copy_name
+from flight_server.tracing import task_span, traceparent
 from spark_client.arrow import Coalescer, Declared, counts
 from spark_client.connection import AWAY, Reading, RemoteServer, TimedOut, refuses
 from spark_client.executors import ExecutorServers
@@ -111,11 +112,27 @@ class ReadTask:
     limits: BatchLimits = NO_LIMITS
     kept: bool = False
     options: Reading = field(default_factory=Reading)
+    parent: str | None = field(default_factory=traceparent)
+    """The driver's span, for traces."""
 
     def run(
         self, numbers: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
     ) -> Iterator[Any]:
-        """The stages' batches. ``memory`` None makes one; ``work`` counts."""
+        """The stages' batches, in one span. ``memory`` None makes one; ``work`` counts."""
+        with task_span("reduce", self.parent) as facts:
+            if facts is None:
+                yield from self.batches(numbers, memory, work)
+                return
+            facts |= {"dataset": _named(self.source), "rows": 0, "bytes": 0}
+            for batch in self.batches(numbers, memory, work):
+                facts["rows"] += batch.num_rows
+                facts["bytes"] += batch.nbytes
+                yield batch
+
+    def batches(
+        self, numbers: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
+    ) -> Iterator[Any]:
+        """As :meth:`run`, for a task that has a span."""
         memory = memory or _memory(self.options)
         clock = None if work is None else work.clock
         source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
@@ -135,6 +152,10 @@ class ReadTask:
                             else _read(share, piece, memory)
                         )
                         yield from run(self.stages, given, how)
+
+
+def _named(source: Any) -> str | None:
+    return source.dataset if isinstance(source, DatasetRef) else None
 
 
 def _share_of(source: Any, pieces: Sequence[PartitionSlice], memory: TaskMemory, opened: ExitStack) -> Any:
@@ -204,6 +225,7 @@ class WriteTask:
     part: int = 0
     parts: int = 1
     counts: bool = False
+    parent: str | None = field(default_factory=traceparent)
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
@@ -214,12 +236,16 @@ class WriteTask:
         memory = _memory(self.server.reading)
         if self.source is not None and self.shares is not None:
             reading = ReadTask(self.source, self.shares, self.stages, self.limits, kept=True)
-            rows = reading.run(batches, memory, work)
+            rows = reading.batches(batches, memory, work)
         else:
             rows = run(
                 self.stages, batches, Pass(kept=True, limits=self.limits, memory=memory, clock=work.clock)
             )
-        answer = self.write(rows, producer, attempt, context.attemptNumber())
+        with task_span("map", self.parent) as facts:
+            answer = self.write(rows, producer, attempt, context.attemptNumber())
+            if facts is not None:
+                facts |= {"dataset": self.dataset, "producer": producer, "attempt": attempt}
+                facts |= {name: answer[name] for name in ("rows", "bytes", "frames")}
         work.spilled_bytes = memory.spilled_bytes
         work.ended(perf_counter() - began)
         yield report(self.target, producer, attempt, answer, work)

@@ -32,6 +32,7 @@ from flight_server.protocol import (
     bulk_path,
     from_json,
 )
+from flight_server.tracing import traceparent
 from spark_client.connection import RemoteServer, TimedOut, Unreachable
 
 from .batch_bursts import BurstReader
@@ -89,6 +90,8 @@ class BulkReader:
         self._request_headers = {"Accept": ARROW_STREAM}
         if server.reading.check:
             self._request_headers[CHECKSUMS_HEADER] = CHECKSUMS
+        if (parent := traceparent()) is not None:
+            self._request_headers["traceparent"] = parent
         if (token := server.token) is not None:
             self._request_headers["Authorization"] = f"Bearer {token}"
         self._where = pool.location

@@ -41,6 +41,7 @@ from flight_server.protocol import (
     Unauthenticated,
     from_json,
 )
+from flight_server.tracing import traceparent
 from spark_client.connection import Compression, ForkedProcess, RemoteServer, TimedOut, Unreachable
 
 from .compression import BufferCompressor, most_to
@@ -153,6 +154,8 @@ class BulkWriter:
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}
         if self._server.writing.check:
             headers[CHECKSUMS_HEADER] = CHECKSUMS
+        if (parent := traceparent()) is not None:
+            headers["traceparent"] = parent
         if (token := self._server.token) is not None:
             headers["Authorization"] = f"Bearer {token}"
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import socket
 import ssl
 import threading
@@ -19,13 +20,14 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from flight_server.protocol import CHECKSUMS, Unavailable
-from spark_client.connection import RemoteServer, Timeouts
+from spark_client.connection import RemoteServer, Timeouts, TlsContexts
 
 MAX_BUSY = 32
 MAX_IDLE = 8
 _READ_BUFFER_BYTES = 64 << 10
 ERROR_BODY_BYTES = 64 << 10
 _MAX_LINE_BYTES = 8 << 10
+_STATUS, _LENGTH = re.compile("[0-9]{3}"), re.compile("[0-9]{1,18}")
 
 
 class NoBulkLane(Unavailable):
@@ -54,10 +56,8 @@ class HttpPool:
         self.location = f"{parts.scheme}://{parts.netloc}"
         self._where = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
         self._timeouts = server.timeouts
-        self._tls: ssl.SSLContext | None = None
-        if parts.scheme == "https":
-            certs = server.tls_root_certs
-            self._tls = ssl.create_default_context(cadata=None if certs is None else certs.decode())
+        secure = parts.scheme == "https"
+        self._tls = TlsContexts(server.tls_root_certs, server.client_certificate) if secure else None
         self._slots = None if max_busy is None else threading.BoundedSemaphore(max_busy)
         self._max_idle = max_idle
         self._idle: list[Connection] = []
@@ -111,7 +111,7 @@ class HttpPool:
             connection.close()
 
     def __del__(self) -> None:
-        # The constructor may have failed, on a bad certificate.
+        # The constructor may have failed, on a bad port.
         if hasattr(self, "_idle"):
             self.close()
 
@@ -119,7 +119,7 @@ class HttpPool:
 class Connection:
     """One HTTP/1.1 connection; the caller reads the body from ``file``."""
 
-    def __init__(self, where: tuple[str, int], tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
+    def __init__(self, where: tuple[str, int], tls: TlsContexts | None, timeouts: Timeouts) -> None:
         self.has_slot = False
         self.reused = False
         self._interrupted = False
@@ -132,7 +132,9 @@ class Connection:
     def request(
         self, target: str, headers: dict[str, str], method: str = "GET"
     ) -> tuple[int, dict[str, str]]:
-        """Send a request without a body; the answer's status, and its headers by names in lower case."""
+        """Send a request without a body; the answer's status, and its headers by names in lower case. Raises
+        Unauthenticated: the client's certificate cannot be read, or does not fit its key.
+        """
         if self.sock is None:
             self.sock = self._open()
             self.file = cast("io.BufferedReader", self.sock.makefile("rb", buffering=_READ_BUFFER_BYTES))
@@ -147,7 +149,7 @@ class Connection:
         assert self.file is not None
         status_line = _line(self.file)
         parts = status_line.split(" ", 2)
-        if not parts[0].startswith("HTTP/1.") or len(parts) < 2 or not parts[1].isdecimal():
+        if not parts[0].startswith("HTTP/1.") or len(parts) < 2 or not _STATUS.fullmatch(parts[1]):
             raise NoBulkLane(f"{named} does not speak HTTP/1.1: it answered {status_line[:80]!r}")
         return int(parts[1]), _headers(self.file)
 
@@ -174,7 +176,7 @@ class Connection:
                 if hasattr(socket, name):
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             if self._tls is not None:
-                sock = self._tls.wrap_socket(sock, server_hostname=self._where[0])
+                sock = self._tls.newest().wrap_socket(sock, server_hostname=self._where[0])
         except BaseException:
             sock.close()
             raise
@@ -234,7 +236,7 @@ class Body:
         self._file = file
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = headers.get("content-length", "")
-        if not self._chunked and not length.isdecimal():
+        if not self._chunked and not _LENGTH.fullmatch(length):
             raise NoBulkLane("the answer has neither chunks nor a length, so its end could not be known")
         self._left = 0 if self._chunked else int(length)
         self._back = memoryview(b"")

@@ -30,6 +30,7 @@ LaneChoice = Literal["auto", "grpc", "bulk"]
 
 
 Batch = Any
+_MAX_DIGITS = 18
 """A ``pyarrow.RecordBatch``; pyarrow publishes no types."""
 
 
@@ -75,7 +76,7 @@ class ReadTotals:
     def parse(cls, headers: Mapping[str, str]) -> ReadTotals | None:
         """The totals in these headers; None if rows or frames are missing or no numbers."""
         rows, frames = headers.get(ROWS_TRAILER, ""), headers.get(FRAMES_TRAILER, "")
-        if not (rows.isdecimal() and frames.isdecimal()):
+        if not (rows.isdecimal() and frames.isdecimal()) or max(len(rows), len(frames)) > _MAX_DIGITS:
             return None
         try:
             return cls(int(rows), int(frames), int(headers.get(CRC_TRAILER, ""), 16))

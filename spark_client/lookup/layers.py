@@ -254,7 +254,7 @@ class Layer:
             return picked[0]
         if not picked:
             return pa.RecordBatch.from_arrays(
-                [pa.array([], field.type) for field in self._fields(columns)], schema=self._fields(columns)
+                [pa.nulls(0, field.type) for field in self._fields(columns)], schema=self._fields(columns)
             )
         together = pa.concat_batches(picked)
         return Picker(together).take(np.argsort(np.concatenate(order)))

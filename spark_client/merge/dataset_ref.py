@@ -28,6 +28,7 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import (
     PLAN,
     REUSE_CONNECTION,
+    FlightShuffleError,
     PlanRequest,
     Ticket,
     bulk_path,
@@ -134,7 +135,11 @@ class DatasetRef:
             path = bulk_path(dataset, ticket.partition or 0, ticket.generation)
             locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
             portions.append(Portion(tuple(locations)))
-        assert first is not None
+        if first is None:
+            raise FlightShuffleError(
+                f"{server.location} says of dataset {dataset!r} no place where it could be read",
+                dataset=dataset,
+            )
         return cls(server, dataset, first.generation or "", tuple(portions))
 
     @classmethod

@@ -131,7 +131,7 @@ def _check_placed(steps: Steps, keys: tuple[str, ...], count: int, where: str) -
     if not keys:
         return
     schema = steps.leg.schema
-    nothing = pa.RecordBatch.from_arrays([pa.array([], type_) for type_ in schema.types], schema=schema)
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
     try:
         # Raises for types that the tasks could not place.
         partition_ids(nothing, keys, count)

@@ -212,7 +212,7 @@ def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
                 f"{where} is {kind}, and {shown(value)} is no value of it; the nearest is {shown(nearest)}"
             )
         found.append(converted)
-    return pa.concat_arrays(found) if found else pa.array([], kind)
+    return pa.concat_arrays(found) if found else pa.nulls(0, kind)
 
 
 def _in_zone(time: datetime, zone: str) -> Any:

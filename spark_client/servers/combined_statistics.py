@@ -17,7 +17,8 @@ _ALL = frozenset({"sealed", "durable"})
 
 def combined(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The answers of different servers to the action ``statistics``, at least one, without ``servers``."""
-    found: dict[str, Any] = _together("", [{**each, "datasets": {}, "servers": []} for each in answers])
+    found: dict[str, Any] = _together("", [{**each, "datasets": {}} for each in answers])
+    found.pop("servers", None)
     names = dict.fromkeys(name for answer in answers for name in answer["datasets"])
     found["datasets"] = {name: _dataset([each["datasets"].get(name) for each in answers]) for name in names}
     if "count" in found:
@@ -29,17 +30,21 @@ def listed(
     answers: Mapping[str, Mapping[str, Any]], gone: Mapping[str, tuple[str | None, str]]
 ) -> list[dict[str, Any]]:
     """Each server once, with its numbers or the reason why it is ``gone``: those that were asked, then other workers of
-    their supervisors.
+    their supervisors. A server says nothing of itself to principals that do not see all of it.
 
     Args:
         answers: by location.
         gone: by location the start that is known, and the reason.
     """
-    found = [dict(answer["servers"][0], location=location) for location, answer in answers.items()]
+    found = [
+        dict(answer["servers"][0], location=location)
+        for location, answer in answers.items()
+        if answer.get("servers")
+    ]
     found += [{"location": each, "start": start, "gone": reason} for each, (start, reason) in gone.items()]
     locations, starts = {each["location"] for each in found}, {each["start"] for each in found}
     for answer in answers.values():
-        for each in answer["servers"][1:]:
+        for each in answer.get("servers", [])[1:]:
             if each["location"] not in locations and (each["start"] is None or each["start"] not in starts):
                 found.append(each)
                 locations.add(each["location"])

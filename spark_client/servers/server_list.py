@@ -189,7 +189,8 @@ class ServerList:
             for each, error in refused.items()
             if not isinstance(error, NotFound)
         }
-        return {**combined([*answers.values()]), "servers": listed(answers, gone)}
+        servers = listed(answers, gone)
+        return combined([*answers.values()]) | ({"servers": servers} if servers else {})
 
     def end(self) -> None:
         """End the driver's server, and those that were learnt: one that cannot be reached ends with its executor. Given

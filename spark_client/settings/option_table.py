@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from flight_server.protocol import check_attempt, check_dataset_name
@@ -75,8 +74,9 @@ OPTIONS = (
     Option("location", lambda text: ",".join(check_locations(text)), _SOURCE),
     Option("token", some_text("the server's token"), _SESSION),
     Option("token", texts.token, _SOURCE),
-    Option("token_file", lambda text: Path(some_text("a file")(text)), _ALL),
+    Option("token_file", texts.file, _ALL),
     Option("tls_root_certs", texts.certificates, _ALL),
+    *(Option(name, texts.file, _ALL) for name in ("tls_client_cert", "tls_client_key")),
     Option("lane", one_of("auto", "grpc", "bulk"), _ALL),
     Option("check", flag, _ALL),
     Option("compression", texts.compression, _SESSION),

@@ -8,7 +8,8 @@ Names are those of the client's arguments in Spark's spelling: ``spark.flight.sh
 Secrets
     Spark hides the values of names with ``token`` in its pages, its event log and SQL, and Spark Connect's server also
     from its client: there a token is an argument. Spark sends the session's settings, and the functions of the tasks
-    with the token in them, to executors over its own connections. With ``tokenFile`` they have only the file's name.
+    with the token in them, to executors over its own connections. With ``tokenFile`` they have only the file's name, as
+    they have of the client's certificate and key, which Spark would show.
 
     A token or certificate of the session belongs to the session's location: with another location they are not used.
 """
@@ -21,7 +22,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flight_server.protocol import InvalidRequest
-from spark_client.connection import Reading, Timeouts, Writing
+from spark_client.connection import CREDENTIALS, Reading, Timeouts, Writing
 from spark_client.hosts import Copies
 
 from .option_table import SESSION, fields_of, options_of
@@ -36,7 +37,6 @@ _SETTINGS = {
     for name, option in options_of(SESSION).items()
 }
 _PARTS = {"reading": Reading, "writing": Writing, "timeouts": Timeouts, "copies": Copies}
-_CREDENTIALS = ("token", "tls_root_certs")
 
 
 def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
     session = _parse(_texts(spark))
     where = session.get("location")
     if "location" in arguments and where is not None and arguments["location"] != where:
-        session = {name: value for name, value in session.items() if name not in _CREDENTIALS}
+        session = {name: value for name, value in session.items() if name not in CREDENTIALS}
     elif "token" not in arguments and "connect" in type(spark).__module__:
         _check_hidden(spark)
     arguments = session | arguments
@@ -110,7 +110,7 @@ def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
         values["token"] = values["token_file"]
     arguments = {
         name: values[name]
-        for name in ("location", "lease_seconds", "offload_to", *_CREDENTIALS)
+        for name in ("location", "lease_seconds", "offload_to", *CREDENTIALS)
         if name in values
     }
     for name, kind in _PARTS.items():

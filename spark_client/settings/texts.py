@@ -94,6 +94,11 @@ def certificates(text: str) -> bytes:
         raise ValueError(f"PEM text, or a file that the driver can read ({error})") from error
 
 
+def file(text: str) -> Path:
+    """The path of a file."""
+    return Path(some_text("a file")(text))
+
+
 def token(text: str) -> str:
     """A token that can be sent."""
     # Not a ValueError, whose message would show it.

@@ -153,7 +153,7 @@ def empty(reduction: Reduction) -> pa.Table:
     columns = [
         pa.nulls(1, state.type)
         if state.kernel
-        else state.merged(pa.array([], state.type), np.empty(0, np.int64), 1)
+        else state.merged(pa.nulls(0, state.type), np.empty(0, np.int64), 1)
         for state in reduction.states
     ]
     return pa.table(columns, schema=reduction.schema)

@@ -19,6 +19,7 @@ SUITES = {
     "trees": "a broadcast of 1 GiB to 50 hosts, simulated by the real tree; no server runs",
     "sources": "files of 5,000 to 20,000 columns, created and pulled",
     "paused": "a good reader beside 60 to 1,000 that take nothing, against the same alone",
+    "floods": "the longest of a small client's calls while others flood the server, of nine kinds",
     "on_spark.pipelines": "input -> Python -> exchange -> Python, against Spark's own shuffle, and where the time goes",
     "on_spark.small_jobs": "the same for 1,000 rows",
     "on_spark.groups": "a function for each of 20,000 groups, of one input and of two, against applyInArrow",

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from flight_server.__main__ import serve
 from flight_server.config import Settings
+from tests.support.certificates import self_signed
 from tests.support.server_process import ROOT, ServerProcess
 
 DEADLINE_SECONDS = 60
@@ -200,6 +201,13 @@ def test_a_bad_value_in_the_environment_is_one_clear_line(name: str, value: str,
     assert ended.exit_code == 2
     (line,) = ended.stderr.strip().splitlines()
     assert words in line
+
+
+def test_a_client_ca_without_certificates_is_refused(tmp_path: Path) -> None:
+    cert, key = self_signed(tmp_path)
+    ended = run("--tls-cert", str(cert), "--tls-key", str(key), "--tls-client-ca", __file__)
+    assert ended.exit_code == 2
+    assert ended.stderr == f"flight-server: --tls-client-ca: {__file__} has no PEM certificates\n"
 
 
 def test_a_token_that_is_refused_is_not_shown(tmp_path: Path) -> None:

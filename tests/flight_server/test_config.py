@@ -86,12 +86,12 @@ def test_a_size_that_is_none_or_too_small_is_refused(text: str | int) -> None:
 
 def test_each_source_counts_over_the_one_after_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
-    file.write_text('lease_seconds = 1.0\nport = 1\nhost = "file"\n')
+    file.write_text('lease_seconds = 1.0\nport = 1\nhost = "127.0.0.2"\n')
     assert config.load({}, file).lease_seconds == 1.0
     monkeypatch.setenv("FLIGHT_SERVER_PORT", "2")
-    monkeypatch.setenv("FLIGHT_SERVER_HOST", "environment")
-    settings = config.load({"host": "flag"}, file)
-    assert (settings.lease_seconds, settings.port, settings.host) == (1.0, 2, "flag")
+    monkeypatch.setenv("FLIGHT_SERVER_HOST", "127.0.0.3")
+    settings = config.load({"host": "127.0.0.4"}, file)
+    assert (settings.lease_seconds, settings.port, settings.host) == (1.0, 2, "127.0.0.4")
     assert settings.schema_seconds == Settings.model_fields["schema_seconds"].default
 
 
@@ -105,7 +105,28 @@ def test_certificate_and_key_go_together() -> None:
     for given in ({"tls_cert": "a"}, {"tls_key": "a"}):
         with pytest.raises(ValidationError, match="go together"):
             config.load(given)
+    with pytest.raises(ValidationError, match="--tls-client-ca goes with --tls-cert and --tls-key"):
+        config.load({"tls_client_ca": "c"})
     assert config.load({"tls_cert": "a", "tls_key": "b"}).tls_key == Path("b")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "flight.example.org", ""])
+def test_beyond_this_machine_the_start_is_refused_without_access_control(host: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        config.load({"host": host})
+    (sentence,) = config.explained(refused.value)
+    for word in (f"--host {host} ", "FLIGHT_SERVER_TOKEN", "--tls-client-ca", "--insecure"):
+        assert word in sentence
+    tls = {"tls_cert": "a", "tls_key": "b"}
+    with pytest.raises(ValidationError):
+        config.load({"host": host, **tls})
+    for given in ({"token": "t"}, {"token_file": "f"}, {"insecure": True}, {**tls, "tls_client_ca": "c"}):
+        assert config.load({"host": host, **given}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost"])
+def test_on_this_machine_alone_no_token_is_needed(host: str) -> None:
+    assert config.load({"host": host}).token is None
 
 
 def test_an_empty_token_is_not_no_token() -> None:
@@ -139,3 +160,11 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(token: str
         config.load({"token": token})
     (sentence,) = config.explained(caught.value)
     assert sentence.removeprefix("--token: a token").count("tok") == 0
+
+
+def test_neither_the_settings_nor_their_errors_show_the_token() -> None:
+    assert "S3CR3T" not in repr(config.load({"token": "S3CR3T"}))
+    for wrong in ({"token": "S3CR3T "}, {"token": "S3CR3T", "tls_cert": "c"}):
+        with pytest.raises(ValidationError) as refused:
+            config.load(wrong)
+        assert "S3CR3T" not in str(refused.value)

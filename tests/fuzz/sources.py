@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 from pyspark.sql import functions as sql
 from pyspark.sql import types
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_client import ShuffleClient
+from spark_client.pyspark_parts import arrow_schema_of
 
 from .cases import Column, State, Table, struct_of
 from .pools import Pools
@@ -28,7 +28,7 @@ class Sources:
     def state(self, client: ShuffleClient, table: Table, pools: Pools) -> State:
         struct = struct_of(table.schema)
         plain = _plain(struct)
-        given = to_arrow_schema(plain, timezone="UTC")
+        given = arrow_schema_of(plain, timezone="UTC")
         columns = [
             pa.array(
                 pools.column(field.dataType, table.rows, f"{table.name} {field.name}", nulls=field.nullable),

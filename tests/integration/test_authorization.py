@@ -149,6 +149,11 @@ def test_a_handshake_without_a_message_is_told_what_is_wanted(server: ServerProc
         raw.ask("Handshake", iter([]))
 
 
+def test_a_long_message_of_a_handshake_is_refused_before_it_is_looked_at(server: ServerProcess) -> None:
+    with RawFlight(server.location) as raw, pytest.raises(Refused, match="a message of the handshake"):
+        raw.ask("Handshake", iter([field(2, bytes(1 << 20))]))
+
+
 def test_a_token_given_as_a_binary_header_must_be_the_token(server: ServerProcess) -> None:
     for token, options in (
         (TOKEN.encode(), {"headers": [(b"auth-token-bin", TOKEN.encode())]}),

@@ -176,7 +176,9 @@ def test_a_server_on_all_interfaces_is_read_by_the_name_that_it_gives_out(
     flight_server_process: Start,
 ) -> None:
     names = json.dumps(["flight-server"])
-    server = flight_server_process(host="0.0.0.0", environment={"FLIGHT_SERVER_ALLOWED_HOSTS": names})
+    server = flight_server_process(
+        host="0.0.0.0", insecure=True, environment={"FLIGHT_SERVER_ALLOWED_HOSTS": names}
+    )
     assert server.http is not None
     advertised = server.http.partition("://")[2]
     local = f"http://127.0.0.1:{port(server)}"

@@ -73,6 +73,21 @@ def test_a_request_that_comes_slowly_is_served_if_no_others_wait(flight_server_p
         assert calls.ended[number]["grpc-status"] == "0"
 
 
+def test_silent_calls_of_one_connection_end_no_call_of_another(flight_server_process: Start) -> None:
+    server = flight_server_process(memory_limit="64MiB")
+    with OpenCalls(server.location) as silent, OpenCalls(server.location) as other:
+        message = field(1, b"locations")
+        request = begun_message(len(message), message)
+        number = other.begin("DoAction")
+        other.send(number, request[:-1])
+        numbers = [silent.begin("DoGet") for _ in range(800)]
+        silent.wait_for_end(*numbers[:250])
+        assert not other.take(0.0) or number not in other.ended
+        other.send(number, request[-1:], end=True)
+        other.wait_for_end(number)
+        assert other.ended[number]["grpc-status"] == "0"
+
+
 @pytest.mark.parametrize("method", ["DoPut", "DoGet"])
 def test_of_too_many_calls_that_send_nothing_the_oldest_end_and_a_good_call_is_served(
     flight_server_process: Start, method: str

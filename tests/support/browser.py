@@ -112,6 +112,11 @@ class Browser:
         self._call("Page.navigate", url=url)
         eventually(lambda: self.evaluate("document.readyState"), "complete")
 
+    def prefer(self, scheme: str) -> None:
+        """Have the page's user prefer the colours ``light`` or ``dark``."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._call("Emulation.setEmulatedMedia", features=features)
+
     def evaluate(self, script: str) -> Any:
         """Run an expression in the page; its value as JSON has it, a promise's when it is kept.
 

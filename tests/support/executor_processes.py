@@ -21,10 +21,10 @@ def servers_of(client: ShuffleClient) -> list[int]:
         if directory.name.isdecimal():
             try:
                 command = (directory / "cmdline").read_bytes()
-                folder = (directory / "cwd").resolve()
-                if b"--exit-with-process" in command and client._server.token in (
-                    folder / "token.toml"
-                ).read_text().split('"'):
+                token = f"FLIGHT_SERVER_TOKEN={client._server.token}".encode()
+                if b"--exit-with-process" in command and token in (directory / "environ").read_bytes().split(
+                    b"\0"
+                ):
                     found.append(int(directory.name))
             except OSError:
                 pass  # it has ended, or is another user's

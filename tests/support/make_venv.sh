@@ -7,7 +7,7 @@ works() { # has the version, and Debian's python3-venv beside it
     "$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }
 
-for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
+for candidate in ${PYTHON:-python3.14 python3.13 python3.12 python3.11 python3}; do
     if works "$candidate"; then
         exec "$candidate" -m venv "$1"
     fi

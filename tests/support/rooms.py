@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each room uses only rooms below it. The modules at a package's root are above all rooms.
 ROOMS: dict[str, tuple[str, ...]] = {
     "spark_client": (
+        "commands",
         "pipeline",
         "scan",
         "broadcast",
@@ -56,6 +57,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "memory",
         "concurrency",
         "host",
+        "tracing",
         "protocol",
         "keys",
     ),

@@ -79,6 +79,7 @@ class ServerProcess:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
+                    errors="backslashreplace",
                 )
             )
         try:

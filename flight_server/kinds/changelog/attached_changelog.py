@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.concurrency import Changes
-from flight_server.datasets import Append, Attachment, Dataset, Transactions
+from flight_server.datasets import Append, Attachment, Dataset, Sees, Transactions
 from flight_server.protocol import (
     DIFF_COLUMN,
     Conflict,
@@ -73,8 +73,16 @@ class AttachedChangelog(Attachment):
     def facts(self) -> dict[str, Any]:
         return {"since": self.changelog.since, "upper": self.changelog.upper}
 
-    def statistics(self) -> dict[str, Any]:
-        return {"changelog": self.changelog.statistics()}
+    def statistics(self, sees: Sees) -> dict[str, Any]:
+        said = self.changelog.statistics()
+        keep = said["keep"]
+        if keep is not None and keep.get("emit") is not None and not sees(keep["emit"]):
+            said["keep"] = {name: value for name, value in keep.items() if name != "emit"}
+            if "not_emitting" in said:
+                said["not_emitting"] = (
+                    "what it emits to takes nothing; this principal does not see that dataset"
+                )
+        return {"changelog": said}
 
     def stored(self) -> tuple[int, int, int]:
         return self.changelog.rows, self.changelog.memory_bytes, self.changelog.disk_bytes

@@ -6,8 +6,9 @@ lag. The names of the last ``MAX_LAPSED`` that ended so are remembered: a client
 the version that it held, or ``Compacted``, never another.
 
 Owners
-    A hold names its owner in words for people; the owner has no special right. Any client may renew or release any hold
-    by its whole name, as it may drop the changelog. The open stream of a read or follower has its peer, and cannot be
+    A hold names its owner in words for people; these give no right. It belongs to the principal that took it: only that
+    one and admins may renew, move or release it. One without a principal (the server had no tokens) is any client's.
+    The open stream of a read or follower has its peer, and cannot be
     released.
 """
 
@@ -36,6 +37,7 @@ class Hold:
         owner: as the last request with an owner names it.
         passed: since when there is a newer version, as far as was looked; None if there was none.
         lasting: whether it has no maximal lag.
+        principal: that took it.
     """
 
     version: int
@@ -44,6 +46,7 @@ class Hold:
     owner: str | None = None
     passed: float | None = None
     lasting: bool = False
+    principal: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,11 +148,20 @@ class Holds:
             raise gone(self._dataset, wanted, since, upper)
         return wanted
 
-    def put(self, name: str, version: int, until: float, *, taken: float, owner: str | None = None) -> Hold:
-        """Take, renew or move the hold. One that there is keeps ``taken``, and its owner unless one is given."""
+    def put(
+        self,
+        name: str,
+        version: int,
+        until: float,
+        *,
+        taken: float,
+        owner: str | None = None,
+        principal: str | None = None,
+    ) -> Hold:
+        """Take, renew or move it. One that there is keeps ``taken``, its principal, and its owner if none comes."""
         held = self._holds.get(name)
         if held is None:
-            held = Hold(version, until, taken, owner)
+            held = Hold(version, until, taken, owner, principal=principal)
         passed = held.passed if held.version == version else None
         held = replace(held, version=version, until=until, owner=owner or held.owner, passed=passed)
         self._holds[name] = held

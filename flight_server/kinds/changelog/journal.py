@@ -8,7 +8,8 @@ Files of a changelog's directory
     ``changelog``            the state file, the JSON object of :class:`StateRecord`
     ``log-000001`` …         the commits after version ``covered``, in entries of these headers:
                                  {"commits": [[version, time, rows, [id, version] or null], …], "files": [name, …]}
-                                 {"hold": name, "version": v, "until": time, "taken": time, "owner": text or null}
+                                 {"hold": name, "version": v, "until": time, "taken": time, "owner": text or null,
+                                  "principal": text, if it has one}
                                  {"release": [name, …]}
                              The body has the commits' updates; ``files`` are runs of a large put, each with the rows
                              of the one version.
@@ -39,6 +40,7 @@ from .holds import Hold, Holds
 from .runs import STATE_NAME, UNFINISHED_NAME, Damaged, LogEntry
 from .timeline import monotonic_time, past_time, wall_time
 
+HOLD_FIELDS = ("version", "until", "taken", "owner", "principal")
 _LOG = re.compile("log-([0-9]{6,})")
 _RUN = re.compile("run-([0-9]{6,})")
 
@@ -114,7 +116,7 @@ class StateRecord:
             for name, _ in state.runs:
                 if not _RUN.fullmatch(name):
                     raise Damaged(f"{STATE_NAME} names a run {name!r}")
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Damaged(f"{STATE_NAME} does not have its fields: {error}") from error
         return state
 
@@ -127,18 +129,18 @@ def commit_entry(commits: list[LoggedCommit], files: list[str], body: bytes) -> 
 
 def hold_entry(name: str, hold: Hold) -> LogEntry:
     """The entry of a hold."""
-    fields = ("version", "until", "taken", "owner")
-    return LogEntry({"hold": name, **dict(zip(fields, stored_hold(hold), strict=True))}, b"")
+    return LogEntry({"hold": name, **dict(zip(HOLD_FIELDS, stored_hold(hold), strict=False))}, b"")
 
 
 def stored_hold(hold: Hold) -> list[Any]:
-    """Its version, until, taken and owner, with times of the host's clock."""
-    return [hold.version, wall_time(hold.until), wall_time(hold.taken), hold.owner]
+    """Its ``HOLD_FIELDS``, with times of the host's clock; without the principal if it has none."""
+    principal = [] if hold.principal is None else [hold.principal]
+    return [hold.version, wall_time(hold.until), wall_time(hold.taken), hold.owner, *principal]
 
 
 def bring_back_hold(holds: Holds, name: str, stored: Sequence[Any]) -> None:
     """Put a hold as :func:`stored_hold` gave it. Raises TypeError or ValueError."""
-    version, until, taken, owner = (*stored, None, None)[:4]
+    version, until, taken, owner, principal = (*stored, None, None, None)[:5]
     since = past_time(time.time() if taken is None else float(taken))
     holds.put(
         name,
@@ -146,6 +148,7 @@ def bring_back_hold(holds: Holds, name: str, stored: Sequence[Any]) -> None:
         monotonic_time(float(until)),
         taken=since,
         owner=None if owner is None else str(owner),
+        principal=None if principal is None else str(principal),
     )
 
 
@@ -163,7 +166,7 @@ def commits_of(entry: LogEntry) -> list[LoggedCommit]:
             )
             for version, time, rows, said in entry.header.get("commits", ())
         ]
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
         raise Damaged(f"a log entry does not have its fields: {error}") from error
 
 

@@ -35,7 +35,7 @@ from flight_server.storage import (
 
 from .changelog import Changelog
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, delete_forgotten
-from .journal import StateRecord, bring_back_hold, commits_of, numbered
+from .journal import HOLD_FIELDS, StateRecord, bring_back_hold, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
 from .runs import (
@@ -196,7 +196,7 @@ def _replay_entry(
     header = entry.header
     try:
         if "hold" in header:
-            stored = [header.get(field) for field in ("version", "until", "taken", "owner")]
+            stored = [header.get(field) for field in HOLD_FIELDS]
             bring_back_hold(changelog.holds, str(header["hold"]), stored)
         changelog.holds.release(map(str, header.get("release", ())))
         names = [str(name) for name in header.get("files", ())]

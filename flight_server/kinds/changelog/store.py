@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from flight_server.concurrency import Background, OneByOne, Waits
-from flight_server.datasets import Append, Catalogue, Dataset, check_same
+from flight_server.datasets import Append, Caller, Catalogue, Dataset, check_same
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
@@ -324,9 +324,9 @@ class Store:
 
     # Holds
 
-    async def hold(self, dataset: Dataset, request: HoldRequest) -> dict[str, object]:
+    async def hold(self, dataset: Dataset, request: HoldRequest, caller: Caller) -> dict[str, object]:
         """Take, renew, move or release a hold; as :func:`~flight_server.kinds.changelog.holding.take_hold`."""
-        return await take_hold(self.of(dataset), request, self.threads)
+        return await take_hold(self.of(dataset), request, self.threads, caller)
 
     def expire_holds(self) -> None:
         """End holds whose lease or lag has ended, and idle processes of queries; log holds that hold compaction back

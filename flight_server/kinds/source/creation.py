@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from flight_server.access import FlightLocation
+from flight_server.access import FlightLocation, acting_for
 from flight_server.datasets import Catalogue, Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.protocol import (
@@ -127,19 +127,19 @@ class Sources:
     async def _renew(
         self, request: CreateRequest, asked: Request, wanted: SchemaMessage | None, old: Dataset
     ) -> None:
-        """Install a new generation in the place of ``old``, if that still has its name.
+        """Install a new generation in the place of ``old``, if that still has its name. It has the same owner.
 
         A failure is logged; the next pull that finds a change tries again.
         """
         facts = {"dataset": old.name, "generation": old.generation}
         try:
             source = await self._open(request, wanted)
+            if self._catalogue.get(old.name) is old and not self._catalogue.draining:
+                with acting_for(old.owner):
+                    new = self._install(request, asked, wanted, source)
+                _log.info("source_renewed", new_generation=new.generation, **facts)
         except FlightShuffleError as error:
             _log.warning("source_not_renewed", reason=error.message, **facts)
-            return
-        if self._catalogue.get(old.name) is old and not self._catalogue.draining:
-            new = self._install(request, asked, wanted, source)
-            _log.info("source_renewed", new_generation=new.generation, **facts)
 
     async def _open(self, request: CreateRequest, wanted: SchemaMessage | None) -> Source:
         assert request.source is not None

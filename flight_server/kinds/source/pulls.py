@@ -41,7 +41,7 @@ from typing import Any
 import structlog
 
 from flight_server.concurrency import Background, transitions
-from flight_server.datasets import Attachment, Counters, Dataset, Partition, PartitionState
+from flight_server.datasets import Attachment, Counters, Dataset, Partition, PartitionState, Sees
 from flight_server.frames import FrameBuilder
 from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import (
@@ -244,7 +244,7 @@ class Pulls(Attachment):
         for pull in self._pulls.values():
             pull.cancel()
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self, _: Sees) -> dict[str, Any]:
         """The numbers of pulls that were started, that run, and whose failure is remembered."""
         pulls = self._pulls.values()
         running = sum(pull.state is not _FAILED for pull in pulls)

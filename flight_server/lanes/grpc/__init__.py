@@ -1,4 +1,5 @@
 """The gRPC lane: the Flight RPCs and actions."""
 
 from .actions import Actions
+from .port_credentials import credentials
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService

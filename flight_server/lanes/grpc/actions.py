@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 from pyarrow import flight
 
+from flight_server.access import OPERATIONS, Permission
 from flight_server.concurrency import dumped, in_steps
-from flight_server.datasets import Dataset, held, meant, own_start, portion_of
+from flight_server.datasets import Caller, Dataset, own_start
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -37,7 +38,7 @@ from flight_server.protocol import (
     parsing,
     wire,
 )
-from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
+from flight_server.reporting import ListedPage, Locations, Page, expiration, reports, timestamp_scalar
 from flight_server.transfer import Offloads, plan
 
 
@@ -60,20 +61,30 @@ class Actions:
         self._offloads = offloads
         self._drain_requested = drain_requested
         self._drain_grace_seconds = drain_grace_seconds
+        self._rows = {name: OPERATIONS[f"action {name}"] for name in (*_HANDLERS, *self._kinds.actions)}
 
-    async def run(self, action: str, body: bytes) -> bytes:
-        """The body of the action's one result. Raises Unsupported: there is no such action."""
-        if (of_a_kind := self._kinds.actions.get(action)) is not None:
-            return dump_json(await of_a_kind(body))
-        handler = _HANDLERS.get(action)
-        if handler is None:
+    async def run(self, action: str, body: bytes, caller: Caller) -> bytes:
+        """The body of the action's one result.
+
+        Raises:
+            Unsupported: there is no such action.
+            Forbidden, NotFound: see :class:`Caller`.
+        """
+        operation = self._rows.get(action)
+        if operation is None:
             what = "this is not a Flight SQL server: " if action in flight_sql.ACTIONS else ""
             shown = action if len(action) <= 80 else action[:80] + "…"
             raise Unsupported(f"{what}there is no action {shown!r}; there are {', '.join(ACTIONS)}")
-        return await handler(self, body)
+        caller = caller.doing(operation)
+        if (of_a_kind := self._kinds.actions.get(action)) is not None:
+            return dump_json(await of_a_kind(body, caller))
+        return await _HANDLERS[action](self, body, caller)
 
-    async def _create(self, body: bytes) -> bytes:
+    async def _create(self, body: bytes, caller: Caller) -> bytes:
         request = CreateRequest.of(await in_steps(parsing(body, "create")))
+        caller.check(request.dataset)
+        if request.keep is not None and request.keep.emit is not None:
+            caller.check_permission(Permission.WRITE, request.keep.emit, ", to which the rule emits")
         schema = None
         if request.schema is not None:
             # A large one in a thread: its texts are checked one by one.
@@ -96,12 +107,13 @@ class Actions:
             }
         )
 
-    async def _seal(self, body: bytes) -> bytes:
+    async def _seal(self, body: bytes, caller: Caller) -> bytes:
         request = await in_steps(SealRequest.parsing(body))
+        caller.check(request.dataset, request.generation)
         stored: list[str] = []
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
         if sealed is None:
-            dataset = self._catalogue.find(request.dataset, request.generation)
+            dataset = caller.find(request.dataset, request.generation)
             if request.offload is not None:
                 self._offloads.check(dataset, request.offload)  # before anything is sealed
             sealed = await self._kinds[dataset.kind].seal(dataset, request)
@@ -120,92 +132,96 @@ class Actions:
             }
         )
 
-    async def _drop(self, body: bytes) -> bytes:
+    async def _drop(self, body: bytes, caller: Caller) -> bytes:
         request = DatasetRequest.parse(body, "drop", needed=True)
         assert request.dataset is not None
         if request.staged:
+            caller.check(request.dataset, request.generation)
             dataset = await self._catalogue.remove(request.dataset, request.generation, staged=True)
         else:
-            dataset = await self._remove(request.dataset, request.generation)
+            dataset = await self._remove(request.dataset, request.generation, caller)
         return dump_json({"dropped": request.dataset, "generation": dataset.generation})
 
-    async def _remove(self, name: str, generation: str | None) -> Dataset:
-        """Drop all that this server has of the dataset. Raises as :meth:`Catalogue.remove`."""
+    async def _remove(self, name: str, generation: str | None, caller: Caller) -> Dataset:
+        """Drop all that this server has of the dataset. Raises as :meth:`Caller.check` and :meth:`Catalogue.remove`."""
+        caller.check(name, generation)
         if generation is not None:
             self._catalogue.dropped_runs.add(name, generation)
-        first, *copies = held(self._catalogue, name, generation)
+        first, *copies = caller.held(name, generation)
         for copy in copies:
             self._catalogue.drop(copy.name, copy.generation)
         dataset = await self._catalogue.remove(first.name, generation)
         await self._offloads.forget(dataset)
         return dataset
 
-    async def _renew(self, body: bytes) -> bytes:
+    async def _renew(self, body: bytes, caller: Caller) -> bytes:
         request = DatasetRequest.parse(body, "renew", needed=True)
         assert request.dataset is not None
-        mine = held(self._catalogue, request.dataset, request.generation)
+        mine = caller.held(request.dataset, request.generation)
         for dataset in mine:
             dataset.touch()
         return dump_json({"dataset": request.dataset, "lease_left_seconds": mine[0].lease_left_seconds})
 
-    async def _acknowledge(self, body: bytes) -> bytes:
+    async def _acknowledge(self, body: bytes, caller: Caller) -> bytes:
         request = AcknowledgeRequest.parse(body)
-        dataset = self._catalogue.find(request.dataset, request.generation)
+        dataset = caller.find(request.dataset, request.generation)
         dataset.partition(request.partition).acknowledge(request.reader, request.frames, time.monotonic())
         dataset.touch()
         return dump_json({"frames": request.frames})
 
-    async def _plan(self, body: bytes) -> bytes:
+    async def _plan(self, body: bytes, caller: Caller) -> bytes:
         request = PlanRequest.parse(body)
-        dataset = portion_of(self._catalogue, request.dataset, request.generation, request.start)
+        dataset = caller.portion_of(request.dataset, request.generation, request.start)
         slices = await plan(dataset, request)
         return await dumped({"dataset": dataset.name, "generation": dataset.generation, "pieces": slices})
 
-    async def _copies(self, body: bytes) -> bytes:
+    async def _copies(self, body: bytes, caller: Caller) -> bytes:
         request = CopiesRequest.parse(body)
         copies, content = self._catalogue.copies, (request.dataset, request.generation)
+        host, file = request.host or "", request.file or ""
+        caller.check(*content)
         match request.verb:
             case CopyVerb.KEEP:
-                self._catalogue.find(*content)
-                return dump_json({"withdrawn": copies.keep(content, request.host or "", request.file or "")})
+                caller.find(*content)
+                return dump_json({"withdrawn": copies.keep(content, host, file, caller.sees)})
             case CopyVerb.FETCH:
-                self._catalogue.find(*content)
+                caller.find(*content)
                 where = (request.location, request.lost)
-                return dump_json(
-                    {"from": copies.fetch(content, request.host or "", request.file or "", *where)}
-                )
+                return dump_json({"from": copies.fetch(content, host, file, *where)})
             case CopyVerb.FETCHED:
-                copies.fetched(content, request.host or "")
+                copies.fetched(content, host)
                 return dump_json({})
             case CopyVerb.REMOVED:
-                return dump_json({"left": copies.removed(content, request.host or "", request.file or "")})
+                return dump_json({"left": copies.removed(content, host, file, caller.sees)})
             case CopyVerb.WITHDRAW:
+                caller.check_permission(Permission.WRITE, request.dataset)
                 return dump_json({"hosts": copies.withdraw(content)})
             case CopyVerb.WHICH:
                 kept, withdrawn = copies.which(content)
                 gone = not self._catalogue.leads_to(*content)
                 return dump_json({"kept": kept, "withdrawn": withdrawn, "gone": gone})
 
-    async def _statistics(self, body: bytes) -> bytes:
-        return dump_json(await reports.statistics(self._observed, reports.Page.parse(body, "statistics")))
+    async def _statistics(self, body: bytes, caller: Caller) -> bytes:
+        page = ListedPage.parse(body, "statistics")
+        return dump_json(await reports.statistics(self._observed, page, caller))
 
-    async def _why(self, body: bytes) -> bytes:
-        return dump_json(await reports.why(self._observed, reports.Page.parse(body, "why")))
+    async def _why(self, body: bytes, caller: Caller) -> bytes:
+        return dump_json(await reports.why(self._observed, Page.parse(body, "why"), caller))
 
-    async def _locations(self, body: bytes) -> bytes:
+    async def _locations(self, body: bytes, _: Caller) -> bytes:
         _no_arguments(body, "locations")
         lanes = self._lanes
         servers = lanes.servers or list(filter(None, [lanes.grpc]))
         known = {"locations": lanes.known, "put_locations": lanes.puts, "servers": servers}
         return dump_json({**known, "start": own_start(), "offload_to": self._offloads.prefixes})
 
-    async def _drain(self, body: bytes) -> bytes:
+    async def _drain(self, body: bytes, _: Caller) -> bytes:
         _no_arguments(body, "drain")
         self._catalogue.draining = True
         self._drain_requested.set()
         return dump_json({"draining": True, "grace_seconds": self._drain_grace_seconds})
 
-    async def _cancel_flight_info(self, body: bytes) -> bytes:
+    async def _cancel_flight_info(self, body: bytes, caller: Caller) -> bytes:
         # Without pyarrow's objects: those of a FlightInfo of 64 MiB can take several GiB.
         info = wire.first_field(body, 1, "CancelFlightInfoRequest") or b""
         endpoint = wire.first_field(info, 3, "FlightInfo")
@@ -214,18 +230,18 @@ class Actions:
         ticket = Ticket.parse(
             wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
         )
-        name, _ = meant(self._catalogue, ticket)
-        await self._remove(name, ticket.generation)
+        name, _ = caller.meant(ticket)
+        await self._remove(name, ticket.generation, caller)
         return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
 
-    async def _renew_flight_endpoint(self, body: bytes) -> bytes:
+    async def _renew_flight_endpoint(self, body: bytes, caller: Caller) -> bytes:
         serialized = wire.bytes_field(body, 1, "RenewFlightEndpointRequest")
         wire.check_few_fields(serialized, "FlightEndpoint")
         try:
             endpoint = flight.FlightEndpoint.deserialize(serialized)
         except (pa.ArrowException, ValueError) as error:
             raise InvalidRequest(f"RenewFlightEndpoint: not a FlightEndpoint: {error}") from None
-        dataset, _ = self._catalogue.resolve(Ticket.parse(endpoint.ticket.ticket))
+        dataset, _ = caller.resolve(Ticket.parse(endpoint.ticket.ticket))
         dataset.touch()
         ends_at = expiration(dataset)
         expires = None if ends_at is None else timestamp_scalar(ends_at)
@@ -252,7 +268,7 @@ def _no_arguments(body: bytes, action: str) -> None:
         raise InvalidRequest(f"{action} takes no arguments")
 
 
-_HANDLERS: dict[str, Callable[[Actions, bytes], Awaitable[bytes]]] = {
+_HANDLERS: dict[str, Callable[[Actions, bytes, Caller], Awaitable[bytes]]] = {
     "create": Actions._create,
     "seal": Actions._seal,
     "drop": Actions._drop,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from flight_server.concurrency import Slice, Turns, in_slices
-from flight_server.datasets import Catalogue, Dataset, lacks_frames, listed
+from flight_server.datasets import Caller, Catalogue, Dataset, lacks_frames, listed
 from flight_server.kinds import Kinds, VersionedMessage, VersionRead
 from flight_server.memory import Reservation
 from flight_server.protocol import (
@@ -30,6 +30,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.checksums import crc32c, message_crc32c
 from flight_server.protocol.enveloped import Envelopes
+from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameBurst, FrameRange, PartitionEnds, Reads, head_of_read
 
@@ -40,22 +41,25 @@ class GrpcGet:
     """Serves DoGet."""
 
     def __init__(self, catalogue: Catalogue, reads: Reads, kinds: Kinds) -> None:
-        self._catalogue = catalogue
+        self._check_open = catalogue.check_open
         self._kinds = kinds
         self._reads = reads
         self._turns = Turns()
 
-    async def serve(self, request: bytes, context: Context) -> None:
+    async def serve(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         """Send the frames that the ticket names. Raises FlightShuffleError: see :meth:`Reads.read`; the client has got
         only a part, and no totals.
         """
-        self._catalogue.check_open()
+        self._check_open()
         asked = wire.bytes_field(request, 1, "Ticket")
         ticket = Ticket.parse(asked)
-        dataset, index = self._catalogue.resolve(ticket)
+        call.dataset, call.partition = ticket.dataset, ticket.partition
+        dataset, index = caller.resolve(ticket)
+        call.dataset, call.partition = dataset.name, index
         dataset.touch()
         read = self._kinds[dataset.kind].read(dataset, ticket.versions, ticket.until)
         reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
+        call.reads(reader.pace, dataset)
         if read is not None:
             with self._reads.delivery.of_connection(reader):
                 await self._serve_versions(dataset, read, reader, asked, context)
@@ -133,6 +137,7 @@ class GrpcGet:
                 for message in burst:
                     await self._send_made(message, reader, context, envelopes, burst.room)
                     self._reads.counters.message_out(message.size_bytes)
+                    reader.pace.count(message.rows, message.size_bytes)
                     rows, frames = rows + message.rows, frames + 1
                 dataset.touch()
                 del burst

@@ -14,8 +14,10 @@ from typing import Any, Self
 
 import grpc
 
+from flight_server.datasets import Caller
 from flight_server.memory import Reservation
 from flight_server.protocol import ReaderTooSlow, wire
+from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
 from flight_server.transfer import AnswerRoom, Producer, PutReceiver
 
@@ -29,11 +31,13 @@ _ANSWER_COST_BYTES = 160  # of keeping one, however short it is
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
-async def take_put(puts: PutReceiver, first: FirstMessages, context: Context) -> None:
+async def take_put(
+    puts: PutReceiver, first: FirstMessages, context: Context, caller: Caller, call: ServedCall
+) -> None:
     """Take the put of one call to its end. Raises FlightShuffleError: see :meth:`PutReceiver.receive` and
     :meth:`FirstMessages.unheard`.
     """
-    producer = puts.producer(context.peer())
+    call.producer = producer = puts.producer(caller)
     async with (
         GrpcAnswers(context, puts.answer_room, producer) as answers,
         aclosing(_messages(context, producer, first, answers)) as messages,
@@ -49,7 +53,7 @@ async def _messages(
     gRPC's own iterator would hold each message until the next has come.
     """
     await producer.room()
-    async with first.unheard():
+    async with first.unheard(context.peer()):
         message = await _next_message(context, producer, answers)
     while message is not None:
         taken = [message]

@@ -17,7 +17,6 @@ Cancelling
 from __future__ import annotations
 
 import asyncio
-import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -25,16 +24,23 @@ from functools import partial, wraps
 from typing import Any
 
 import grpc
-import structlog
 
-from flight_server.access import authorize, check
-from flight_server.concurrency import Running
-from flight_server.datasets import Dataset, held
+from flight_server.access import (
+    AUTHORIZATION,
+    LEGACY_TOKEN,
+    NOBODY,
+    OPERATIONS,
+    SECOND_AUTHORIZATION,
+    Authenticator,
+    Principal,
+    open_stream,
+    token_in,
+)
+from flight_server.datasets import Caller, Dataset
 from flight_server.protocol import (
     ACTIONS,
     ERROR_TRAILER,
     FlightShuffleError,
-    InternalError,
     InvalidRequest,
     OutOfBudget,
     PutCommand,
@@ -45,7 +51,16 @@ from flight_server.protocol import (
     original,
     wire,
 )
-from flight_server.reporting import Locations, filling, flight_info, info_bytes, next_look, poll_info
+from flight_server.reporting import (
+    Calls,
+    Locations,
+    ServedCall,
+    filling,
+    flight_info,
+    info_bytes,
+    next_look,
+    poll_info,
+)
 from flight_server.tiering import Reader
 from flight_server.transfer import (
     MAX_CONTROL_BYTES,
@@ -65,13 +80,12 @@ from .grpc_put import take_put
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
 HANDSHAKE_SECONDS = 10.0
+MAX_HANDSHAKE_BYTES = 64 << 10  # as gRPC allows for headers
 LAST_WORDS_SECONDS = 1.0
 
 _DETAILS = "grpc-status-details-bin"
 _ARROW_STATUS = ("x-arrow-status", "5")  # IOError, under which pyarrow keeps class and extra_info
 _WITH_DETAILS = {"UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED", "INTERNAL"}
-
-_log = structlog.get_logger("flight_server.lanes.grpc.service")
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 Handler = Callable[..., Awaitable[Any]]
@@ -86,9 +100,9 @@ class FlightService:
         puts: PutReceiver,
         actions: Actions,
         locations: Locations,
-        running: Running,
+        calls: Calls,
         *,
-        token: str | None,
+        authenticator: Authenticator,
         max_schema_bytes: int,
         stall_seconds: float,
     ) -> None:
@@ -96,12 +110,12 @@ class FlightService:
         self._puts = puts
         self._actions = actions
         self._locations = locations
-        self._running = running
+        self._calls = calls
         self._catalogue = puts.catalogue
         self._waits = puts.admission.waits
         self._get = GrpcGet(self._catalogue, reads, puts.kinds)
         self._first = FirstMessages(stall_seconds)
-        self._token = token
+        self._authenticator = authenticator
         self._max_schema_bytes = max_schema_bytes
 
     def handlers(self) -> Any:
@@ -112,29 +126,29 @@ class FlightService:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Handshake": many(self._guard(self.handshake, authorized=False)),
-                "ListFlights": many(self._single(self.list_flights)),
+                "Handshake": many(self._guard("Handshake", self.handshake)),
+                "ListFlights": many(self._single("ListFlights", self.list_flights)),
                 # One answer each, written by the handler: it holds room until the client has taken it.
-                "GetFlightInfo": many(self._single(self.get_flight_info)),
-                "PollFlightInfo": many(self._single(self.poll_flight_info)),
-                "GetSchema": one(self._single(self.get_schema)),
-                "DoGet": many(self._single(self.do_get)),
-                "DoPut": many(self._guard(self.do_put)),
-                "DoExchange": many(self._guard(self.do_exchange)),
-                "DoAction": many(self._single(self.do_action, limit_bytes=sys.maxsize)),
-                "ListActions": many(self._single(self.list_actions)),
+                "GetFlightInfo": many(self._single("GetFlightInfo", self.get_flight_info)),
+                "PollFlightInfo": many(self._single("PollFlightInfo", self.poll_flight_info)),
+                "GetSchema": one(self._single("GetSchema", self.get_schema)),
+                "DoGet": many(self._single("DoGet", self.do_get)),
+                "DoPut": many(self._guard("DoPut", self.do_put)),
+                "DoExchange": many(self._guard("DoExchange", self.do_exchange)),
+                "DoAction": many(self._single("DoAction", self.do_action, limit_bytes=sys.maxsize)),
+                "ListActions": many(self._single("ListActions", self.list_actions)),
             },
         )
 
-    def _single(self, handler: Handler, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Handler:
+    def _single(self, rpc: str, handler: Handler, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Handler:
         """The guarded handler of calls that have one request."""
 
         @wraps(handler)
-        async def single(_: AsyncIterator[bytes], context: Context) -> Any:
+        async def single(_: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall) -> Any:
             # No variable here holds the request while it is handled.
-            return await handler(await self._request(context, limit_bytes), context)
+            return await handler(await self._request(context, limit_bytes), context, caller, call)
 
-        return self._guard(single)
+        return self._guard(rpc, single)
 
     async def _request(self, context: Context, limit_bytes: int) -> bytes:
         request = await self._first.read(context)
@@ -143,28 +157,33 @@ class FlightService:
         check_size(len(request), "the request", limit_bytes)
         return request
 
-    def _guard(self, handler: Handler, *, authorized: bool = True) -> Handler:
-        """The handler with authorization before it, and the mapping of errors around it."""
+    def _guard(self, rpc: str, handler: Handler) -> Handler:
+        """The handler with a row of the table of access before it, and the mapping of errors around it."""
+        operation = OPERATIONS[rpc]
 
         async def guarded(requests: AsyncIterator[bytes], context: Context) -> Any:
+            call = ServedCall("grpc", rpc, context.peer())
+            self._calls.begin(call, lambda name: _metadata(context).get(name))
             try:
-                async with self._running.call():
-                    if authorized:
-                        self._authorize(context)
-                    return await handler(requests, context)
-            except FlightShuffleError as error:
-                # A fresh one: gRPC keeps the exception that ends a call, and its traceback would keep the variables of
-                # the call's Python frames.
-                answer: FlightShuffleError = error.fresh()
-            except (grpc.aio.BaseError, grpc.RpcError):
+                principal = NOBODY if operation.is_open else self._principal(context)
+                call.principal = principal.name
+                async with self._calls.running.call(principal):
+                    with self._catalogue.usages.calls_of(principal):
+                        # No variable: gRPC keeps the exception that ends a call, and so this frame.
+                        return await handler(
+                            requests,
+                            context,
+                            Caller(self._catalogue, principal, operation, call.peer),
+                            call,
+                        )
+            except (grpc.aio.BaseError, grpc.RpcError, asyncio.CancelledError):
+                self._calls.left(call)
                 raise  # aborted already, or the client is gone: no answer is possible
-            except Exception as bug:  # noqa: BLE001  # the text of an unknown exception must not go on the wire
-                error_id = secrets.token_hex(6)
-                _log.error("internal_error", error_id=error_id, rpc=handler.__name__, exc_info=bug)
-                answer = InternalError(
-                    f"internal error {error_id}: the server's log has the cause under this id",
-                    error_id=error_id,
-                )
+            except Exception as error:  # noqa: BLE001  # the text of an unknown exception must not go on the wire
+                answer = self._calls.failed(call, error)
+            finally:
+                self._calls.ended(call)
+                del call
             # Outside the except clauses, so that the exception has no context.
             try:
                 await _abort(context, answer)
@@ -175,12 +194,20 @@ class FlightService:
 
         return guarded
 
-    def _authorize(self, context: Context) -> None:
-        header, legacy = _metadata(context, "authorization"), _metadata(context, "auth-token-bin")
-        authorize(self._token, header, None if legacy is None else legacy.encode("latin-1"))
+    def _principal(self, context: Context) -> Principal:
+        """Raises as :meth:`Authenticator.principal`."""
+        given = _metadata(context)
+        legacy = given.get(LEGACY_TOKEN)
+        return self._authenticator.principal(
+            given.get(AUTHORIZATION),
+            given.get(SECOND_AUTHORIZATION),
+            None if legacy is None else legacy.encode("latin-1"),
+        )
 
-    async def handshake(self, _: AsyncIterator[bytes], context: Context) -> None:
-        """Exchange credentials for the token, in the answer's header ``authorization``. A client without that header
+    async def handshake(
+        self, _: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
+    ) -> None:
+        """Exchange credentials for their token, in the answer's header ``authorization``. A client without that header
         sends a first message, the token or a ``BasicAuth`` with it as the password, and gets the token as a message,
         too.
 
@@ -194,21 +221,41 @@ class FlightService:
             raise Unauthenticated(f"the handshake has not ended within {HANDSHAKE_SECONDS:g} s") from None
 
     async def _shake_hands(self, context: Context) -> None:
-        token = self._token
-        if token is not None:
-            by_message = _metadata(context, "authorization") is None
-            if by_message:
-                _check_handshake(token, await self._first.read(context) or b"")
+        if self._authenticator.wants_token:
+            given = _metadata(context)
+            header = given.get(SECOND_AUTHORIZATION) or given.get(AUTHORIZATION)
+            if header is None:
+                token = self._token_of_handshake(await self._handshake_message(context) or b"")
             else:
-                self._authorize(context)
-            await context.send_initial_metadata((("authorization", f"Bearer {token}"),))
-            if by_message:
-                await context.write(wire.field(2, token.encode()))
-        while (request := await self._first.read(context)) is not None:
+                self._authenticator.principal(header)
+                token = token_in(header).encode()
+            await context.send_initial_metadata(((AUTHORIZATION, f"Bearer {token.decode('latin-1')}"),))
+            if header is None:
+                await context.write(wire.field(2, token))
+        while (request := await self._handshake_message(context)) is not None:
             payload = wire.bytes_field(request, 2, "HandshakeRequest")
             await context.write(wire.field(2, payload) if payload else b"")
 
-    async def list_flights(self, request: bytes, context: Context) -> None:
+    async def _handshake_message(self, context: Context) -> bytes | None:
+        request = await self._first.read(context)
+        check_size(len(request or b""), "a message of the handshake", MAX_HANDSHAKE_BYTES)
+        return request
+
+    def _token_of_handshake(self, request: bytes) -> bytes:
+        payload = wire.bytes_field(request, 2, "HandshakeRequest")
+        if not payload:
+            self._authenticator.principal(None)
+        given = [payload]
+        with suppress(InvalidRequest):  # not a BasicAuth: 2 user name, 3 password
+            given.append(wire.bytes_field(payload, 3, "BasicAuth"))
+        for token in given:
+            if self._authenticator.principal_of_token(token) is not None:
+                return token
+        raise Unauthenticated(
+            "the token in the handshake, as the password or as the whole payload, is not this server's"
+        )
+
+    async def list_flights(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         """The FlightInfo of each dataset whose name starts with the criteria, except failed and dropped ones."""
         try:
             prefix = wire.bytes_field(request, 1, "Criteria").decode()
@@ -216,26 +263,30 @@ class FlightService:
             raise InvalidRequest(
                 "the criteria is a prefix of dataset names, so it must be UTF-8 text"
             ) from None
-        for dataset in self._catalogue.listed(prefix):
+        for dataset in caller.listed(prefix):
             try:
                 # One FlightInfo is for all that this server has of a dataset.
-                if held(self._catalogue, original(dataset.name)[0], dataset.generation)[0] is dataset:
+                if caller.held(original(dataset.name)[0], dataset.generation)[0] is dataset:
                     await self._send_info(flight_info, dataset, None, context)
             except (OutOfBudget, ReaderTooSlow):
                 raise
             except FlightShuffleError:
                 continue
 
-    async def get_flight_info(self, request: bytes, context: Context) -> None:
-        await self._send_info(flight_info, *self._parse_info_request(request), context)
+    async def get_flight_info(
+        self, request: bytes, context: Context, caller: Caller, call: ServedCall
+    ) -> None:
+        await self._send_info(flight_info, *_find(parse_descriptor(request), caller, call), context)
 
-    async def poll_flight_info(self, request: bytes, context: Context) -> None:
+    async def poll_flight_info(
+        self, request: bytes, context: Context, caller: Caller, call: ServedCall
+    ) -> None:
         """The PollInfo of the dataset or partition that the descriptor names: at once, or, with the descriptor of an
         earlier answer, when it has changed since (with versions: has another one), or is full, or after
         ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
         named = parse_descriptor(request)
-        dataset, partition = self._find(named)
+        dataset, partition = _find(named, caller, call)
         remaining = context.time_remaining()
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
         if named.seen is not None and filling(dataset, partition) and dataset.failure is None:
@@ -263,66 +314,63 @@ class FlightService:
             Reader(dataset.name, 0, context.peer()),
         )
 
-    async def get_schema(self, request: bytes, context: Context) -> bytes:
-        dataset, _ = self._parse_info_request(request)
+    async def get_schema(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> bytes:
+        dataset, _ = _find(parse_descriptor(request), caller, call)
         schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
-    def _parse_info_request(self, request: bytes) -> tuple[Dataset, int | None]:
-        return self._find(parse_descriptor(request))
+    async def do_get(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
+        with open_stream():
+            await self._get.serve(request, context, caller, call)
 
-    def _find(self, named: PutCommand) -> tuple[Dataset, int | None]:
-        """The dataset that a descriptor names, of the named generation, if any, and the named partition, if any. Raises
-        NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
-        """
-        dataset = held(self._catalogue, named.dataset, named.generation)[0]
-        if named.partition is not None:
-            dataset.partition(named.partition)
-        return dataset, named.partition
-
-    async def do_get(self, request: bytes, context: Context) -> None:
-        await self._get.serve(request, context)
-
-    async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def do_put(
+        self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
+    ) -> None:
         self._catalogue.check_open()
-        await take_put(self._puts, self._first, context)
+        await take_put(self._puts, self._first, context, caller, call)
 
-    async def do_exchange(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def do_exchange(
+        self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
+    ) -> None:
         """Refused: no computation here needs both directions at once."""
         raise Unsupported("this server has no DoExchange: write with DoPut and read with DoGet")
 
-    async def do_action(self, request: bytes, context: Context) -> None:
+    async def do_action(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         try:
             action = wire.bytes_field(request, 1, "Action").decode()
         except UnicodeDecodeError:
             raise InvalidRequest("the action's name is not UTF-8 text") from None
         check_size(len(request), f"the action {action!r}", action_limit_bytes(action, self._max_schema_bytes))
+        if action in ACTIONS:
+            call.operation = f"DoAction {action}"
         body = wire.bytes_field(request, 2, "Action")
         del request
         async with counted(self._puts.admission, action, body, context.peer()):
-            answer = await self._actions.run(action, body)
+            answer = await self._actions.run(action, body, caller)
         await context.write(wire.field(1, answer))
 
-    async def list_actions(self, request: bytes, context: Context) -> None:
+    async def list_actions(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         for name, description in ACTIONS.items():
             await context.write(wire.field(1, name.encode()) + wire.field(2, description.encode()))
 
 
-def _metadata(context: Context, key: str) -> str | None:
-    for name, value in context.invocation_metadata():
-        if name == key:
-            return value if isinstance(value, str) else value.decode("latin-1")
-    return None
+def _find(named: PutCommand, caller: Caller, call: ServedCall) -> tuple[Dataset, int | None]:
+    """The dataset that a descriptor names, of the named generation, if any, and the named partition, if any. Raises
+    NotFound, Forbidden, StaleTicket, OutOfBudget: see :meth:`Caller.find` and :meth:`Dataset.partition`.
+    """
+    call.dataset, call.partition = named.dataset, named.partition
+    dataset = caller.held(named.dataset, named.generation)[0]
+    if named.partition is not None:
+        dataset.partition(named.partition)
+    return dataset, named.partition
 
 
-def _check_handshake(token: str, request: bytes) -> None:
-    payload = wire.bytes_field(request, 2, "HandshakeRequest")
-    if not payload:
-        authorize(token, None)
-    given = [payload]
-    with suppress(InvalidRequest):  # not a BasicAuth: 2 user name, 3 password
-        given.append(wire.bytes_field(payload, 3, "BasicAuth"))
-    check(token, given, "in the handshake, as the password or as the whole payload,")
+def _metadata(context: Context) -> dict[str, str]:
+    """The first value of each key."""
+    return {
+        key: value if isinstance(value, str) else value.decode("latin-1")
+        for key, value in reversed(tuple(context.invocation_metadata()))
+    }
 
 
 async def _abort(context: Context, error: FlightShuffleError) -> None:

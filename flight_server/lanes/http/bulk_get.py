@@ -49,6 +49,7 @@ from flight_server.protocol import (
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
+from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameRange, PartitionEnds, Reads, head_of_read
 
@@ -190,7 +191,7 @@ class BulkRead:
             **(totals.fields if whole else {}),
         }
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request, call: ServedCall) -> web.StreamResponse:
         """Send the stream to its end, or cut it.
 
         Raises:
@@ -202,6 +203,7 @@ class BulkRead:
         dataset.want(first_index)
         self.check()
         pace = Pace(proven=not request.secure)  # see outlet
+        call.reads(pace, dataset)
         reader = Reader(dataset.name, first_index, peer, pace)
         schema = await reads.schema_of(dataset, reader)
         # In one step with the headers' totals: an append adds partitions.

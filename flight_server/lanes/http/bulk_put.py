@@ -37,6 +37,7 @@ from io import BytesIO
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
+from flight_server.datasets import Caller
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     ACCEPTED,
@@ -209,12 +210,12 @@ class Intake(asyncio.BufferedProtocol):
         ConnectionError: the client has left.
     """
 
-    def __init__(self, puts: PutReceiver, request: web.Request, scratch: memoryview, peer: str) -> None:
+    def __init__(self, puts: PutReceiver, request: web.Request, scratch: memoryview, caller: Caller) -> None:
         _check(request)
         if request.transport is None:
             raise ConnectionResetError("the client has left")
         self._puts = puts
-        self._producer = puts.producer(peer)
+        self.producer = puts.producer(caller)
         self._http = request.protocol
         self._transport = request.transport
         self._scratch = scratch
@@ -237,7 +238,7 @@ class Intake(asyncio.BufferedProtocol):
         ``refuse``.
         """
         async with aclosing(self._messages()) as messages:
-            await self._puts.receive(messages, self._producer, self)
+            await self._puts.receive(messages, self.producer, self)
         self._transport.write(answer(ACCEPTED))
         self._transport.close()
         return _TakenOver(self)
@@ -267,9 +268,9 @@ class Intake(asyncio.BufferedProtocol):
         assert incoming is not None
         taken = 0
         while True:
-            await self._producer.room()
+            await self.producer.room()
             if not incoming.ready:
-                with self._producer.awaited():
+                with self.producer.awaited():
                     await self._arrival()
                 taken = 0
             elif taken == MESSAGES_AT_ONCE:
@@ -302,14 +303,14 @@ class Intake(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._looking = loop.call_later(LOOK_SECONDS, self._look)
         self._release_taken()
-        if self._rooms and loop.time() - self._rooms[0][0] >= self._producer.stall_seconds:
+        if self._rooms and loop.time() - self._rooms[0][0] >= self.producer.stall_seconds:
             self._transport.abort()
             return
         if self._arrived is not None and not self._arrived.done() and self._incoming is not None:
             inside = self._incoming.begun
-            limit_seconds = self._producer.stall_seconds if inside else self._producer.idle_seconds
+            limit_seconds = self.producer.stall_seconds if inside else self.producer.idle_seconds
             if limit_seconds is not None and loop.time() - self._heard >= limit_seconds:
-                self._arrived.set_exception(self._producer.stalled(inside=inside))
+                self._arrived.set_exception(self.producer.stalled(inside=inside))
 
     # PutAnswers
 

@@ -1,5 +1,4 @@
-"""The bulk lane for versions: ``POST /v1/hold``, with which the page ends holds, and
-``GET /v1/datasets/{name}/partitions/0?as_of=…&after=…&follow=true``.
+"""The bulk lane for versions: ``GET /v1/datasets/{name}/partitions/0?as_of=…&after=…&follow=true``.
 
 Guarantee: as ``bulk_get``'s: the terminator follows only the end of a snapshot or of deltas; a follower's stream is
 cut. Each message's ``custom_metadata`` names its version.
@@ -7,14 +6,13 @@ cut. Each message's ``custom_metadata`` names its version.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from flight_server.datasets import Dataset
-from flight_server.kinds import Action, VersionRead
+from flight_server.kinds import VersionRead
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,
@@ -22,10 +20,10 @@ from flight_server.protocol import (
     FRAMES_TRAILER,
     PARTITION_HEADER,
     ROWS_TRAILER,
-    InvalidRequest,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
+from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
 from flight_server.transfer import Reads, head_of_read
 
@@ -53,7 +51,7 @@ class BulkVersionRead:
             "Cache-Control": "no-store",
         }
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request, call: ServedCall) -> web.StreamResponse:
         """Send the stream to its end, or cut it.
 
         Raises:
@@ -64,6 +62,7 @@ class BulkVersionRead:
         delivery, counters = self.reads.delivery, self.reads.counters
         counters.gets += 1
         pace = Pace()
+        call.reads(pace, self.dataset)
         reader = Reader(self.dataset.name, 0, self.peer, pace)
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         headers = {**await self.headers(), "Trailer": f"{ROWS_TRAILER}, {FRAMES_TRAILER}"}
@@ -84,6 +83,7 @@ class BulkVersionRead:
                     )
                     for message in burst:
                         counters.message_out(message.size_bytes)
+                        pace.count(message.rows, message.size_bytes)
                         rows, frames = rows + message.rows, frames + 1
                     self.dataset.touch()
                     del burst, messages
@@ -92,27 +92,3 @@ class BulkVersionRead:
         finally:
             stream.cut_unless_whole()
         return stream
-
-
-HOLD_PATH = "/v1/hold"
-MAX_BODY_BYTES = 4096
-
-
-async def answer_hold(request: web.Request, action: Action, stall_seconds: float) -> dict[str, object]:
-    """The answer to ``POST /v1/hold``, whose body is that of the action ``hold``.
-
-    Raises:
-        InvalidRequest: the body has no length, is longer than ``MAX_BODY_BYTES``, or takes longer than
-            ``stall_seconds``; or as the action, like its other errors.
-    """
-    size_bytes = request.content_length
-    if size_bytes is None or size_bytes > MAX_BODY_BYTES:
-        raise InvalidRequest(
-            f"{HOLD_PATH} takes JSON of at most {MAX_BODY_BYTES} bytes, with a Content-Length"
-        )
-    try:
-        async with asyncio.timeout(stall_seconds):
-            body = await request.content.readexactly(size_bytes)
-    except (TimeoutError, asyncio.IncompleteReadError):
-        raise InvalidRequest(f"{HOLD_PATH}: the body did not come") from None
-    return await action(body)

@@ -6,12 +6,12 @@ The connections of :class:`Runner` write their own, which quote nothing.
 
 from __future__ import annotations
 
-import secrets
+from typing import Any
 
-import structlog
 from aiohttp import web
 
-from flight_server.protocol import FlightShuffleError, InternalError, InvalidRequest
+from flight_server.protocol import FlightShuffleError, InvalidRequest
+from flight_server.reporting import Calls, ServedCall
 
 RETRY_AFTER_SECONDS = 1
 _STATUS = {
@@ -23,8 +23,6 @@ _STATUS = {
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
 }
-
-_log = structlog.get_logger("flight_server.lanes.http.http_errors")
 
 
 def status_of(error: FlightShuffleError) -> int:
@@ -48,13 +46,21 @@ def refusal(error: FlightShuffleError, http: web.HTTPException | None = None) ->
 class Runner(web.AppRunner):
     """A runner with connections of :class:`_Connection`; aiohttp has no option for that."""
 
+    def __init__(self, app: web.Application, calls: Calls, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._calls = calls
+
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
         server.__class__ = _Server
+        assert isinstance(server, _Server)
+        server.calls = self._calls
         return server
 
 
 class _Server(web.Server):
+    calls: Calls
+
     def __call__(self) -> web.RequestHandler:
         connection = super().__call__()
         connection.__class__ = _Connection
@@ -74,17 +80,14 @@ class _Connection(web.RequestHandler):
         """The answer where no handler gave one. ``message`` is not used: it may quote the client."""
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun already")
-        error: FlightShuffleError
+        server = self._manager
+        assert isinstance(server, _Server)
+        call = ServedCall("http", request.method, str(request.remote))
+        error: Exception = RuntimeError("aiohttp gave no reason") if not isinstance(exc, Exception) else exc
+        event = "call_failed"
         if status < 500:
-            kind = type(exc).__name__
-            _log.warning("malformed_request", peer=request.remote, kind=kind)
+            kind, event = type(exc).__name__, "malformed_request"
             error = InvalidRequest(f"the request is not HTTP/1.1 as this server reads it ({kind})")
-        else:
-            error_id = secrets.token_hex(6)
-            _log.error("internal_error", error_id=error_id, path=request.path, exc_info=exc)
-            error = InternalError(
-                f"internal error {error_id}: the server's log has the cause under this id", error_id=error_id
-            )
-        answer = refusal(error)
+        answer = refusal(server.calls.failed(call, error, event))
         answer.force_close()
         return answer

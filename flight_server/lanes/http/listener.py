@@ -6,13 +6,15 @@
                                                                       partitions=3,7&from=…
     HEAD of both                                                      generation, sealed, totals
     POST /v1/put                                                      takes a put        (``bulk_put``)
-    POST /v1/hold                                                     as the action      (``bulk_versions``)
+    POST /v1/hold                                                     as the action, for the page
     GET  /v1/datasets?prefix=…                                        the datasets       (``reports``)
     GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names; these
                                                                       three in pages: first=…&limit=…
+    GET  /v1/history                                                  traffic, pools and waits over the last minutes
     GET  /metrics                                                     Prometheus
     GET  /healthz, /readyz                                            alive; 503 while draining
-    GET  /                                                            a page that shows the statistics
+    POST /login, /logout                                              a browser's session        (``logins``)
+    GET  /, /page/…                                                   a page that shows the reports  (``dashboard``)
 
 Names
     A dataset's name stands in the path as it is. A slash may be ``%2F``. A path to a dataset whose own name ends in
@@ -24,8 +26,8 @@ Errors
     an id, as on the gRPC lane.
 
 Access
-    ``browsers`` says which requests of web pages are refused, ``auth`` how a request carries the token. The health URLs
-    need neither, and the page ``/``, which has no data, no token.
+    ``browsers`` says which requests of web pages are refused, ``operations`` the right that each request needs,
+    ``authenticator`` and ``logins`` how it carries a token. The health URLs need no client certificate either.
 
 Compression
     None: it would cost more than loopback and data-centre networks do. Arrow buffers that a producer has compressed go
@@ -41,46 +43,58 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 from urllib.parse import unquote
 
-import structlog
 from aiohttp import web
 
-from flight_server.access import Doorkeeper, authorize
-from flight_server.concurrency import Running, Turns
-from flight_server.datasets import one_meaning, portion_of
+from flight_server.access import (
+    AUTHORIZATION,
+    NOBODY,
+    OPERATIONS,
+    SECOND_AUTHORIZATION,
+    Authenticator,
+    Doorkeeper,
+    Operation,
+    Principal,
+    Resource,
+    open_stream,
+)
+from flight_server.concurrency import Turns
+from flight_server.datasets import Caller
 from flight_server.protocol import (
     HOLD,
     PUT_PATH,
     FlightShuffleError,
-    InternalError,
     InvalidRequest,
     NotFound,
+    Unauthenticated,
     check_attempt,
     check_dataset_name,
     check_range,
     dump_json,
     parse_partition,
 )
-from flight_server.reporting import metrics, reports
+from flight_server.reporting import Calls, ListedPage, Page, ServedCall, metrics, reports
 from flight_server.transfer import PutReceiver, Reads
 
 from .bulk_get import ArrowStream, BulkRead
 from .bulk_put import READ_BYTES, Intake
-from .bulk_versions import HOLD_PATH, BulkVersionRead, answer_hold
+from .bulk_versions import BulkVersionRead
+from .dashboard import PAGE_PATH, Dashboard
 from .http_errors import Runner, refusal
 from .listening import bind
+from .logins import LOGIN_PATH, LOGOUT_PATH, Logins
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
 from .read_queries import frame_number, listed_partitions, query_of, versions_of
+from .request_bodies import small_body
 
 BACKLOG = 1024
+HOLD_PATH = "/v1/hold"
 IDLE_CONNECTION_SECONDS = 75.0
 SHUTDOWN_SECONDS = 1.0
 NEWCOMER_BYTES = 512 << 10
@@ -89,19 +103,15 @@ readers that have begun keep a good part of the loop while a crowd comes."""
 KEEPALIVE_PROBES = 3
 
 _HEALTH = frozenset({"/healthz", "/readyz"})
-_OPEN_TO_ALL = _HEALTH | {"/"}
-# Only its own style and script, and requests to this server.
-_PAGE_MAY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+_ELSEWHERE = Operation("a path that is none", None, Resource.NOTHING)
 _DATASETS = "/v1/datasets/"
 _RESOURCE = re.compile(r"(?P<dataset>.+?)(/partitions/(?P<partition>[^/]*))?")
 
 
-_log = structlog.get_logger("flight_server.lanes.http.listener")
+# Newer versions of aiohttp warn of keys that are plain texts, and older ones have no others.
+_CALL: Any = getattr(web, "RequestKey", lambda name, _: name)("call", ServedCall)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
@@ -109,9 +119,10 @@ class HttpOptions:
     """How the HTTP lane listens. ``names``: of this server, beside its addresses."""
 
     names: Sequence[str]
-    token: str | None
+    authenticator: Authenticator
     stall_seconds: float
     keepalive_seconds: float
+    client_certificates: bool
 
 
 class HttpServer:
@@ -122,16 +133,17 @@ class HttpServer:
         reads: Reads,
         puts: PutReceiver,
         observed: reports.Observed,
-        running: Running,
+        calls: Calls,
         options: HttpOptions,
     ) -> None:
         self._reads = reads
         self._puts = puts
         self._observed = observed
-        self._running = running
+        self._calls = calls
         self._options = options
         self._catalogue = observed.catalogue
-        self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
+        self._dashboard = Dashboard()
+        self._logins = Logins(options.authenticator, options.stall_seconds)
         self._metrics = metrics.Metrics(observed)
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._runner: Runner | None = None
@@ -139,24 +151,39 @@ class HttpServer:
         self._asked: set[object] = set()
         self._silent_since: dict[object, float] = {}
         self._newcomers = Turns(both_ends=True)
-        self._doorkeeper = Doorkeeper(options.names, observed.background, any_name=options.token is not None)
+        self._routes: dict[Any, tuple[Operation, Handler]] = {}
+        self._doorkeeper = Doorkeeper(
+            options.names, observed.background, any_name=options.authenticator.wants_token
+        )
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen; returns the port. Raises OSError: the address cannot be bound."""
         app = web.Application(middlewares=[self._guard])
-        app.router.add_get("/v1/datasets", self._list)
-        app.router.add_get(_DATASETS + "{rest:.+}", self._read)
-        app.router.add_post(PUT_PATH, self._put)
-        app.router.add_post(HOLD_PATH, self._hold)
-        app.router.add_get("/v1/statistics", self._statistics)
-        app.router.add_get("/v1/why", self._why)
-        app.router.add_get("/metrics", self._scrape)
-        app.router.add_get("/healthz", self._alive)
-        app.router.add_get("/readyz", self._ready)
-        app.router.add_get("/", self._dashboard)
+        handlers: dict[str, Handler] = {
+            "GET /v1/datasets": self._list,
+            f"GET {_DATASETS}{{rest:.+}}": self._read,
+            f"POST {PUT_PATH}": self._put,
+            f"POST {HOLD_PATH}": self._hold,
+            "GET /v1/statistics": self._statistics,
+            "GET /v1/why": self._why,
+            "GET /v1/history": self._history,
+            "GET /metrics": self._scrape,
+            "GET /healthz": self._alive,
+            "GET /readyz": self._ready,
+            f"POST {LOGIN_PATH}": self._logins.log_in,
+            f"POST {LOGOUT_PATH}": self._logins.log_out,
+            "GET /": self._dashboard.home,
+            f"GET {PAGE_PATH}": self._dashboard.file,
+        }
+        for call, handler in handlers.items():
+            method, _, path = call.partition(" ")
+            add: Any = app.router.add_get if method == "GET" else app.router.add_post  # GET serves HEAD, too
+            add(path, handler)
+            self._routes[handler] = OPERATIONS[call], handler
         listener = self._listener(host, port, tls)
         self._runner = Runner(
             app,
+            self._calls,
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=IDLE_CONNECTION_SECONDS,
@@ -164,7 +191,9 @@ class HttpServer:
         )
         await self._runner.setup()
         await web.SockSite(self._runner, listener, ssl_context=tls, backlog=BACKLOG).start()
-        return int(listener.getsockname()[1])
+        bound = int(listener.getsockname()[1])
+        self._logins.listen_at(bound, secure=tls is not None)
+        return bound
 
     async def stop(self) -> None:
         """Close every connection, after ``Running`` has ended the calls on them. Twice is fine."""
@@ -206,47 +235,61 @@ class HttpServer:
         return listener
 
     @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         self._asked.add(request.protocol)
+        resource = request.match_info.route.resource
+        where = "" if resource is None else f" {resource.canonical}"
+        call = request[_CALL] = ServedCall("http", request.method + where, _peer(request))
+        self._calls.begin(call, request.headers.get)
         try:
-            async with self._running.call():
-                if request.path not in _HEALTH:
-                    await self._doorkeeper.check(request)
-                if request.path not in _OPEN_TO_ALL:
-                    authorize(self._options.token, request.headers.get("authorization"))
-                return await handler(request)
-        except FlightShuffleError as error:
-            return _answer(request, error)
+            operation, served = self._routes.get(request.match_info.handler, (_ELSEWHERE, None))
+            if request.path not in _HEALTH:
+                if self._options.client_certificates and not request.get_extra_info("peercert"):
+                    raise Unauthenticated("this server wants a client certificate: present one over TLS")
+                await self._doorkeeper.check(request)
+            principal = NOBODY if operation.is_open else self._principal(request)
+            call.principal = principal.name
+            async with self._calls.running.call(principal):
+                with self._catalogue.usages.calls_of(principal):
+                    caller = Caller(self._catalogue, principal, operation, call.peer)
+                    return await (handler(request) if served is None else served(request, caller))
         except web.HTTPMethodNotAllowed as error:
-            return refusal(
-                InvalidRequest(
-                    f"only GET and HEAD are served here: write with Arrow Flight, or POST to {PUT_PATH}"
-                ),
-                error,
+            wrong = InvalidRequest(
+                f"only GET and HEAD are served here: write with Arrow Flight, or POST to {PUT_PATH}"
             )
+            return refusal(self._calls.failed(call, wrong), error)
         except web.HTTPException as error:
-            return refusal(NotFound(f"there is nothing at {request.path}; see /v1/datasets"), error)
+            nothing = NotFound(f"there is nothing at {request.path}; see /v1/datasets")
+            return refusal(self._calls.failed(call, nothing), error)
         except ConnectionError:
+            self._calls.left(call)
             return web.Response()  # the client has left
-        except Exception as bug:  # noqa: BLE001  # the text of an unknown exception must not go on the wire
-            error_id = secrets.token_hex(6)
-            _log.error("internal_error", error_id=error_id, path=request.path, exc_info=bug)
-            return _answer(
-                request,
-                InternalError(
-                    f"internal error {error_id}: the server's log has the cause under this id",
-                    error_id=error_id,
-                ),
-            )
+        except asyncio.CancelledError:
+            self._calls.left(call)
+            raise
+        except Exception as error:  # noqa: BLE001  # the text of an unknown exception must not go on the wire
+            return _answer(request, self._calls.failed(call, error))
+        finally:
+            self._calls.ended(call)
 
-    async def _read(self, request: web.Request) -> web.StreamResponse:
+    def _principal(self, request: web.Request) -> Principal:
+        """Raises as :meth:`Authenticator.principal`."""
+        second = request.headers.get(SECOND_AUTHORIZATION)
+        given = request.headers.get(AUTHORIZATION) if second else self._logins.authorization(request)
+        return self._options.authenticator.principal(given, second)
+
+    async def _read(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         # From the raw path: a slash that is escaped belongs to the name.
         found = _RESOURCE.fullmatch(request.rel_url.raw_path.removeprefix(_DATASETS))
         if found is None:
             raise InvalidRequest("the path has no dataset's name")
         name = check_dataset_name(unquote(found["dataset"]))
+        call: ServedCall = request[_CALL]
+        call.dataset = name
         index: int | None = None
-        catalogue, peer = self._catalogue, _peer(request)
+        peer = caller.peer
         query = query_of(
             request,
             "generation",
@@ -265,8 +308,9 @@ class HttpServer:
         if found["partition"] is not None:
             index = parse_partition(found["partition"])
             whole = f"{name}/partitions/{found['partition']}"
-            name, index = one_meaning(catalogue, whole, name, index, generation)
-        dataset = portion_of(catalogue, name, generation, query.get("start"))
+            name, index = caller.one_meaning(whole, name, index, generation)
+            call.dataset, call.partition = name, index
+        dataset = caller.portion_of(name, generation, query.get("start"))
         listed = listed_partitions(query, dataset, index)
         if index is not None:
             dataset.partition(index)
@@ -285,44 +329,48 @@ class HttpServer:
         if request.method == "HEAD":
             wanted.check()
             return ArrowStream(await wanted.headers())
-        catalogue.check_open()
-        await self._newcomers.take(NEWCOMER_BYTES)
-        return await wanted.answer(request)
-
-    async def _put(self, request: web.Request) -> web.StreamResponse:
         self._catalogue.check_open()
-        return await Intake(self._puts, request, self._scratch, _peer(request)).receive()
+        await self._newcomers.take(NEWCOMER_BYTES)
+        with open_stream():
+            return await wanted.answer(request, call)
 
-    async def _hold(self, request: web.Request) -> web.StreamResponse:
-        return _json(await answer_hold(request, self._puts.kinds.actions[HOLD], self._options.stall_seconds))
+    async def _put(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        self._catalogue.check_open()
+        intake = Intake(self._puts, request, self._scratch, caller)
+        request[_CALL].producer = intake.producer
+        return await intake.receive()
 
-    async def _list(self, request: web.Request) -> web.StreamResponse:
+    async def _hold(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        body = await small_body(request, self._options.stall_seconds)
+        return _json(await self._puts.kinds.actions[HOLD](body, caller))
+
+    async def _list(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         query = query_of(request, "prefix", "first", "limit")
         prefix = query.pop("prefix", "")
-        return _json(await reports.datasets(self._observed, prefix, reports.Page.of_query(query, "datasets")))
+        return _json(await reports.datasets(prefix, Page.of_query(query, "datasets"), caller))
 
-    async def _statistics(self, request: web.Request) -> web.StreamResponse:
-        page = reports.Page.of_query(query_of(request, "dataset", "first", "limit"), "statistics")
-        return _json(await reports.statistics(self._observed, page))
+    async def _statistics(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        query = query_of(request, "dataset", "first", "limit", "contains", "order")
+        page = ListedPage.of_query(query, "statistics")
+        return _json(await reports.statistics(self._observed, page, caller))
 
-    async def _why(self, request: web.Request) -> web.StreamResponse:
-        page = reports.Page.of_query(query_of(request, "dataset", "first", "limit"), "why")
-        return _json(await reports.why(self._observed, page))
+    async def _why(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        page = Page.of_query(query_of(request, "dataset", "first", "limit"), "why")
+        return _json(await reports.why(self._observed, page, caller))
 
-    async def _scrape(self, _: web.Request) -> web.StreamResponse:
+    async def _history(self, request: web.Request, _: Caller) -> web.StreamResponse:
+        query_of(request)
+        return _json(self._observed.history.listed())
+
+    async def _scrape(self, *_: object) -> web.StreamResponse:
         return web.Response(body=await self._metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
-    async def _alive(self, _: web.Request) -> web.StreamResponse:
+    async def _alive(self, *_: object) -> web.StreamResponse:
         return _json({"alive": True})
 
-    async def _ready(self, _: web.Request) -> web.StreamResponse:
+    async def _ready(self, *_: object) -> web.StreamResponse:
         draining = self._catalogue.draining
         return _json({"ready": not draining, "draining": draining}, status=503 if draining else 200)
-
-    async def _dashboard(self, _: web.Request) -> web.StreamResponse:
-        return web.Response(
-            text=self._page, content_type="text/html", headers={"Content-Security-Policy": _PAGE_MAY}
-        )
 
 
 def _peer(request: web.Request) -> str:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from flight_server import reporting
 from flight_server.concurrency.turns import MESSAGE_COST_BYTES, TURN_BYTES, Turns
 from flight_server.frames import SchemaMessage
 from flight_server.protocol import CreateRequest, wire
+from tests.support.callers import anyone
 from tests.support.frames import frame
 from tests.support.nodes import running_node
 
@@ -112,7 +114,9 @@ async def test_a_reader_whose_client_takes_everything_lets_the_others_in_between
         leads: list[int] = []
         async with asyncio.TaskGroup() as group:
             for peer in taken:
-                group.create_task(service.do_get(wire.field(1, b"d"), Call(peer, taken, leads)))
+                context, call = Call(peer, taken, leads), reporting.ServedCall("grpc", "DoGet", peer)
+                caller = anyone(node.catalogue, peer=peer)
+                group.create_task(service.do_get(wire.field(1, b"d"), context, caller, call))
         assert set(taken.values()) == {FRAMES + 1}  # and the schema
         assert max(leads) <= 3
 

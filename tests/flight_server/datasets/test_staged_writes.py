@@ -10,7 +10,7 @@ import pytest
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import MAX_PARTITIONS, WRITE_LEASE_SECONDS, CreateRequest, Kind, WriteMode
-from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutOfBudget
+from flight_server.protocol.errors import AlreadyExists, Conflict, NotFound, OutOfBudget
 from tests.flight_server.datasets.test_dataset import Clock
 from tests.support.catalogues import expired, new_catalogue
 
@@ -53,8 +53,7 @@ def test_the_same_write_gets_the_same_dataset_and_another_one_another(catalogue:
     first = stage(catalogue, "d", "w")
     assert stage(catalogue, "d", "w") is first
     assert stage(catalogue, "d", "v") is not first
-    with pytest.raises(InvalidRequest, match="write 'w' is for dataset 'd', not 'e'"):
-        stage(catalogue, "e", "w")
+    assert stage(catalogue, "e", "w").name == "e", "a write of another name is another one"
 
 
 def test_one_that_is_left_ends_with_the_lease_of_what_it_is_for(catalogue: Catalogue, clock: Clock) -> None:
@@ -107,7 +106,7 @@ def test_staged_datasets_count_among_the_datasets(catalogue: Catalogue) -> None:
     catalogue.create(CreateRequest("d"), None)
     stage(catalogue, "d", "w")
     stage(catalogue, "d", "v")
-    with pytest.raises(OutOfBudget, match="this server has 3"):
+    with pytest.raises(OutOfBudget, match="this server has as many as --max-datasets allows"):
         stage(catalogue, "d", "u")
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server import config
-from flight_server.datasets import Attachment, Dataset
+from flight_server.datasets import Attachment, Caller, Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import Action, BatchSink, DatasetKind, VersionBurst, VersionedMessage, VersionRead
 from flight_server.memory import Reservation
@@ -104,7 +104,7 @@ class KeptKind(DatasetKind):
     def actions(self) -> Mapping[str, Action]:
         return {"hold": self._hold}
 
-    async def _hold(self, body: bytes) -> dict[str, object]:
+    async def _hold(self, body: bytes, _: Caller) -> dict[str, object]:
         return {"said": body.decode()}
 
     async def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from flight_server.datasets import own_start
+from flight_server.concurrency import Waits
+from flight_server.datasets import Counters, own_start
 from flight_server.host import Board, board
-from flight_server.reporting import Fellows, Locations
+from flight_server.reporting import Fellows, History, Locations
+from flight_server.tiering import Spiller
 from tests.support.catalogues import new_catalogue
 
 NAMES = ["grpc://a:1", "grpc://b:1", "grpc://c:1"]
+
+
+def alone(locations: Locations) -> Fellows:
+    catalogue, waits = new_catalogue(None, 64 << 20), Waits()
+    return Fellows(catalogue, locations, History(catalogue, Counters(), Spiller(catalogue), waits))
 
 
 def fellows() -> list[Fellows]:
     """Two workers of three: the third one has not written anything."""
     notes, found = Board(3), []
     for slot, name in enumerate(NAMES[:2]):
-        found.append(Fellows(new_catalogue(None, 64 << 20), Locations(grpc=name, servers=NAMES)))
+        found.append(alone(Locations(grpc=name, servers=NAMES)))
         found[-1].join(notes, slot)
     return found
 
 
 def test_a_server_without_a_supervisor_lists_itself() -> None:
-    (alone,) = Fellows(new_catalogue(None, 64 << 20), Locations(grpc=NAMES[0])).listed()
-    assert (alone["location"], alone["start"], alone["gone"]) == (NAMES[0], own_start(), None)
-    assert alone["memory_limit_bytes"] > alone["memory_used_bytes"] == alone["datasets"] == 0
+    (own,) = alone(Locations(grpc=NAMES[0])).listed()
+    assert (own["location"], own["start"], own["gone"]) == (NAMES[0], own_start(), None)
+    assert own["memory_limit_bytes"] > own["memory_used_bytes"] == own["datasets"] == 0
+    assert own["bytes_in_per_second"] == own["bytes_out_per_second"] == 0
 
 
 async def test_a_worker_lists_itself_first_and_the_others_with_their_numbers() -> None:

@@ -21,7 +21,8 @@ from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import InvalidRequest, NotFound
 from flight_server.reporting import flight_infos, reports
 from flight_server.reporting.metrics import Metrics
-from flight_server.reporting.reports import MAX_PAGE, Page
+from flight_server.reporting.pages import MAX_PAGE, DatasetOrder, ListedPage, Page
+from tests.support.callers import anyone
 from tests.support.nodes import running_node
 
 PARTITIONS = 5 * AT_ONCE
@@ -56,9 +57,13 @@ async def turns_of_others(work: Awaitable[Any]) -> int:
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda node: reports.statistics(node.observed, Page()),
-        lambda node: reports.statistics(node.observed, Page("d")),
-        lambda node: reports.datasets(node.observed, "", Page()),
+        lambda node: reports.statistics(
+            node.observed, ListedPage(), anyone(node.catalogue, "action statistics")
+        ),
+        lambda node: reports.statistics(
+            node.observed, ListedPage("d"), anyone(node.catalogue, "action statistics")
+        ),
+        lambda node: reports.datasets("", Page(), anyone(node.catalogue, "GET /v1/datasets")),
         lambda node: flight_infos.flight_info(node.locations, node.catalogue.find("d")),
         lambda node: flight_infos.poll_info(node.locations, node.catalogue.find("d")),
     ],
@@ -79,7 +84,12 @@ async def test_other_tasks_have_their_turns_while_changelogs_are_added_up(tmp_pa
             request = CreateRequest(f"log-{number}", Kind.CHANGELOG, schema=text)
             await node.changelogs.create(request, SchemaMessage.of(schema))
         assert await turns_of_others(Metrics(node.observed).render()) >= 60 // CHANGELOGS_AT_ONCE
-        assert await turns_of_others(reports.statistics(node.observed, Page())) >= 1
+        assert (
+            await turns_of_others(
+                reports.statistics(node.observed, ListedPage(), anyone(node.catalogue, "action statistics"))
+            )
+            >= 1
+        )
         await asyncio.to_thread(node.changelogs.close)
 
 
@@ -88,7 +98,9 @@ async def test_the_pages_of_a_dataset_are_its_partitions_each_once(tmp_path: Pat
         seen: list[str] = []
         first = 0
         while True:
-            answer = await reports.statistics(node.observed, Page("d", first, 700))
+            answer = await reports.statistics(
+                node.observed, ListedPage("d", first, 700), anyone(node.catalogue, "action statistics")
+            )
             seen += answer["datasets"]["d"]["partitions"]
             first = answer["first"] + answer["limit"]
             if first >= answer["count"]:
@@ -101,18 +113,26 @@ async def test_an_answer_has_no_more_than_a_page_by_default(tmp_path: Path) -> N
     async with core_with_partitions(tmp_path) as node:
         for number in range(MAX_PAGE + 2):
             node.catalogue.create(CreateRequest(f"other-{number:05}"), None)
-        answer = await reports.statistics(node.observed, Page())
+        answer = await reports.statistics(
+            node.observed, ListedPage(), anyone(node.catalogue, "action statistics")
+        )
         assert (len(answer["datasets"]), answer["count"]) == (MAX_PAGE, MAX_PAGE + 3)
         assert "partitions" not in answer["datasets"]["d"]
         assert answer["datasets"]["d"]["partition_states"] == {"open": PARTITIONS}
-        last = await reports.statistics(node.observed, Page(first=MAX_PAGE, limit=10))
+        last = await reports.statistics(
+            node.observed, ListedPage(first=MAX_PAGE, limit=10), anyone(node.catalogue, "action statistics")
+        )
         assert list(last["datasets"]) == [
             f"other-{number:05}" for number in range(MAX_PAGE - 1, MAX_PAGE + 2)
         ]
-        listed = await reports.datasets(node.observed, "other-", Page(first=1, limit=1))
+        listed = await reports.datasets(
+            "other-", Page(first=1, limit=1), anyone(node.catalogue, "GET /v1/datasets")
+        )
         assert [each["dataset"] for each in listed["datasets"]] == ["other-00001"]
         assert listed["count"] == MAX_PAGE + 2
-        one = await reports.statistics(node.observed, Page("d"))
+        one = await reports.statistics(
+            node.observed, ListedPage("d"), anyone(node.catalogue, "action statistics")
+        )
         assert len(one["datasets"]["d"]["partitions"]) == MAX_PAGE
 
 
@@ -121,19 +141,27 @@ async def test_the_attempts_of_a_dataset_are_summed_up_and_come_in_pages(tmp_pat
         dataset, _ = node.catalogue.create(CreateRequest("s", Kind.SHUFFLE), None)
         for producer in range(5):
             dataset.begin_attempt(producer, "a")
-        summary = (await reports.statistics(node.observed, Page()))["datasets"]["s"]
+        summary = (
+            await reports.statistics(node.observed, ListedPage(), anyone(node.catalogue, "action statistics"))
+        )["datasets"]["s"]
         assert (summary["attempt_states"], summary["attempts_rows"]) == ({"writing": 5}, 0)
-        answer = await reports.statistics(node.observed, Page("s", first=1, limit=2))
+        answer = await reports.statistics(
+            node.observed, ListedPage("s", first=1, limit=2), anyone(node.catalogue, "action statistics")
+        )
         assert [each["producer"] for each in answer["datasets"]["s"]["attempts"]] == [1, 2]
 
 
 async def test_waits_come_in_pages_longest_first(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         with node.waits.enter("producer", dataset="a"), node.waits.enter("disk", dataset="b"):
-            answer = await reports.why(node.observed, Page(first=1, limit=1))
+            answer = await reports.why(
+                node.observed, Page(first=1, limit=1), anyone(node.catalogue, "action why")
+            )
             assert [each["waiting_for"] for each in answer["waits"]] == ["disk"]
             assert answer["count"] == 2
-            assert (await reports.why(node.observed, Page("a")))["count"] == 1
+            assert (await reports.why(node.observed, Page("a"), anyone(node.catalogue, "action why")))[
+                "count"
+            ] == 1
 
 
 @pytest.mark.parametrize(
@@ -154,4 +182,39 @@ def test_a_page_in_a_url_that_cannot_be_is_refused(query: dict[str, str]) -> Non
 async def test_statistics_of_an_unknown_dataset_are_not_found(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         with pytest.raises(NotFound):
-            await reports.statistics(node.observed, Page("none"))
+            await reports.statistics(
+                node.observed, ListedPage("none"), anyone(node.catalogue, "action statistics")
+            )
+
+
+async def test_datasets_are_listed_by_name_or_by_what_needs_attention_and_those_of_a_text(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path) as node:
+        for name in ("a", "b-failed", "c", "d-awaited", "e-f"):
+            dataset, _ = node.catalogue.create(CreateRequest(name), None)
+            if name == "b-failed":
+                dataset.partition(0).fail(InvalidRequest("a reason"))
+        caller = anyone(node.catalogue, "action statistics")
+        with node.waits.enter("producer", dataset="d-awaited"):
+            found = {
+                order: list(
+                    (await reports.statistics(node.observed, ListedPage(order=order), caller))["datasets"]
+                )
+                for order in DatasetOrder
+            }
+            page = ListedPage(first=1, limit=2, order=DatasetOrder.ATTENTION, contains="-")
+            part = await reports.statistics(node.observed, page, caller)
+        assert found[DatasetOrder.NAME] == ["a", "b-failed", "c", "d-awaited", "e-f"]
+        assert found[DatasetOrder.ATTENTION] == ["b-failed", "d-awaited", "a", "c", "e-f"]
+        assert (part["count"], list(part["datasets"])) == (3, ["d-awaited", "e-f"])
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [({"order": "size"}, "'order' is one of name, attention"), ({"contains": 7}, "must be text")],
+)
+def test_an_unknown_order_is_refused(query: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        ListedPage.of(query, "statistics")
+    assert ListedPage.of_query({"contains": "7", "limit": "7"}, "statistics").contains == "7"

@@ -19,9 +19,10 @@ from flight_server.protocol import CreateRequest, Retention
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.reporting import reports
-from flight_server.reporting.reports import Page
+from flight_server.reporting.pages import ListedPage
 from flight_server.tiering.readback import Reader
 from flight_server.transfer import FrameRange
+from tests.support.callers import anyone
 from tests.support.nodes import read_messages, running_node
 
 READER = Reader("d", 0, "test")
@@ -203,7 +204,10 @@ async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
         monkeypatch.setattr(Partition, "frames", None)
         with reading:
             shown = [
-                (await reports.statistics(node.observed, Page(name)))["datasets"][name] for name in ("a", "b")
+                (await reports.statistics(node.observed, ListedPage(name), anyone(node.catalogue)))[
+                    "datasets"
+                ][name]
+                for name in ("a", "b")
             ]
         assert node.spiller.spilled_frames > 0
         assert {

@@ -27,6 +27,7 @@ from flight_server.protocol.errors import (
     InvalidRequest,
     ProducerFailed,
 )
+from tests.support.callers import anyone
 from tests.support.nodes import read_messages, read_table, running_node
 from tests.support.raw_flight import command, commit, flight_data, ipc_messages, path, put_messages
 
@@ -68,7 +69,9 @@ class Client:
 async def receive(node: Node, messages: Sequence[bytes], **options: Any) -> Client:
     client = Client(messages, **options)
     async with asyncio.timeout(30):
-        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
+        await node.puts.receive(
+            client.requests(), node.puts.producer(anyone(node.catalogue, "DoPut", "test")), client
+        )
     return client
 
 
@@ -221,7 +224,9 @@ async def test_dictionaries_that_no_batch_follows_are_counted_too(tmp_path: Path
                 held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
 
         client = Watching([flight_data(schema.header, descriptor=path("d")), *[replacement] * 5])
-        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
+        await node.puts.receive(
+            client.requests(), node.puts.producer(anyone(node.catalogue, "DoPut", "test")), client
+        )
         # The decoder has not decoded one of them, so it still holds all five.
         assert held == [5 * (len(replacement) + FRAME_BYTES)]
         assert nothing_left(node)
@@ -238,7 +243,9 @@ async def test_what_the_decoder_keeps_of_compressed_dictionaries_is_counted(tmp_
                 held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
 
         client = Watching(messages)
-        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
+        await node.puts.receive(
+            client.requests(), node.puts.producer(anyone(node.catalogue, "DoPut", "test")), client
+        )
         stored = len(messages[1]) + len(messages[2])
         assert held[0] > stored + 200_000
         assert (

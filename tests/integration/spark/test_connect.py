@@ -45,8 +45,9 @@ def settings(client):
         hidden = str(error)
     assert ShuffleClient.get(spark, token="geheim")._server.token == "geheim"
     spark.conf.unset("spark.flight.shuffle.token")
-    found = ShuffleClient.get(spark)
-    assert found is ShuffleClient.get(spark)
+    token = client.headers["authorization"].removeprefix("Bearer ")
+    found = ShuffleClient.get(spark, token=token)
+    assert found is ShuffleClient.get(spark, token=token)
     found.put("three", pa.table({"n": [1, 2, 3]}))
     return hidden, spark.read.format("flight").load("three").count()
 

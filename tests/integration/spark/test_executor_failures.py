@@ -195,5 +195,5 @@ def test_of_a_killed_driver_no_process_and_no_file_is_left_on_executors_hosts(
         assert found("*.arrows")
         driver.kill()
         eventually(driver.running, list[str]())
-        for left in ("server.json", "token.toml", "*.arrows", "*-*.lock", "*.segment"):
+        for left in ("server.json", "server.toml", "*.arrows", "*-*.lock", "*.segment"):
             eventually(partial(found, left), list[Path]())

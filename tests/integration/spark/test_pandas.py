@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
+SPARK_SETTINGS = {
+    "sql__session__timeZone": "Europe/Berlin",
+    "sql__timeType__enabled": "true",
+    # Off in Spark 4.1.
+    "sql__geospatial__enabled": "true",
+}
 
 PREFER_EXTENSION = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
 # pandas has timestamps of nanoseconds, and dicts, which are no keys.

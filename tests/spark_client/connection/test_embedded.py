@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import InvalidRequest, Unauthenticated, Unavailable
@@ -60,16 +61,32 @@ def test_an_option_that_the_server_has_not_is_named_with_the_nearest() -> None:
     assert "disk_limit" in str(wrong.value)
 
 
-def test_the_token_is_needed_and_not_on_the_command_line() -> None:
-    with ShuffleClient.embedded(token='a "secret"') as client:
-        assert client.datasets() == []
+@pytest.mark.parametrize("token", [None, 'a "secret"'], ids=["random", "given"])
+def test_a_token_is_needed_and_is_not_on_the_command_line(
+    token: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Others than these two belong to other servers.
+    monkeypatch.setenv("FLIGHT_SERVER_TOKEN", "of-the-environment")
+    config = tmp_path / "server.toml"
+    config.write_text('token = "of-the-file"')
+    with ShuffleClient.embedded(token=token, config=config) as client:
+        client.put("d", pa.table({"n": [1]}))
         process = client._embedded
         assert process is not None
-        assert b"secret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        assert (token is None and len(process.token) >= 32) or process.token == token
+        assert process.token.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        assert Path(f"/proc/{process.pid}/environ").stat().st_mode & 0o077 == 0
         with ShuffleClient(client.location) as stranger, pytest.raises(Unauthenticated):
             stranger.datasets()
-    with pytest.raises(InvalidRequest, match="token"):
-        embedded.start(token="x", config="somewhere.toml")
+        given = [(name.encode(), value.encode()) for name, value in client.headers.items()]
+        with flight.connect(client.location) as other:
+            options = flight.FlightCallOptions(headers=given)
+            assert [info.total_records for info in other.list_flights(options=options)] == [1]
+
+
+def test_a_client_of_a_server_without_a_token_has_no_header() -> None:
+    with ShuffleClient("grpc://127.0.0.1:1") as client:
+        assert client.headers == {}
 
 
 DRIVER = """

@@ -23,7 +23,7 @@ from spark_client.datasource.batch_write import FlightWriter
 from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
 from spark_client.datasource.staging import FEW_BYTES, LostWrite, StagedWrite, Staging
 from spark_client.datasource.stream_write import FlightStreamWriter
-from tests.support.certificates import self_signed
+from tests.support.certificates import Authority
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -239,10 +239,14 @@ def test_what_is_pickled_into_tasks_has_token_and_certificate_and_shows_neither(
     tmp_path: Path, lane: str
 ) -> None:
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
-    cert, key = self_signed(tmp_path)
-    with ServerProcess.start(http_port=0, tls_cert=cert, tls_key=key, token="s3cret") as process:
+    authority = Authority.new(tmp_path, "ours")
+    cert, key = authority.sign("both")
+    with ServerProcess.start(
+        tls_cert=cert, tls_key=key, tls_client_ca=authority.cert, token="s3cret"
+    ) as process:
         given = {"location": process.location, "path": "d", "token": "s3cret", "lane": lane}
-        given["tls_root_certs"] = cert.read_text()
+        given["tls_root_certs"] = authority.cert.read_text()
+        given |= {"tls_client_cert": str(cert), "tls_client_key": str(key)}
         writer = FlightWriter.plan(SourceOptions(given, BATCH_WRITE), STRUCT, overwrite=True)
         sent: FlightWriter = pickle.loads(dumps(writer))
         sent.commit([sent.write(batches(1))])
@@ -253,6 +257,7 @@ def test_what_is_pickled_into_tasks_has_token_and_certificate_and_shows_neither(
         for thing in (sent._staging, received._ref, share):
             assert "s3cret" not in repr(thing)
             assert "CERTIFICATE" not in repr(thing)
+            assert key.read_bytes() not in dumps(thing)
         with pytest.raises(FlightShuffleError) as refused:
             plan(given | {"token": "wr0ng"})
         assert "wr0ng" not in str(refused.value)

@@ -22,10 +22,10 @@ class Cyclic:
         return batches
 
 sent = dumps(Portable(Cyclic()))
-assert gc.get_freeze_count() == 0
+before = gc.get_freeze_count()  # CPython 3.12 begins with some
 loaded = pickle.loads(sent)
 frozen = gc.get_freeze_count()
-assert frozen > 1000
+assert frozen > before + 1000
 
 class Left:
     pass

@@ -42,8 +42,10 @@ def test_the_zip_has_the_client_and_what_it_imports_of_the_server() -> None:
     with zipfile.ZipFile(io.BytesIO(zipped())) as archive:
         names = set(archive.namelist())
         contents = {name: archive.read(name) for name in names}
-    client = {path.relative_to(ROOT).as_posix() for path in (ROOT / "spark_client").rglob("*.py")}
+    sources = (ROOT / "spark_client").rglob("*.py")
+    client = {path.relative_to(ROOT).as_posix() for path in sources if path.parent.name != "commands"}
     assert client <= names
+    assert not any(name.startswith("spark_client/commands/") for name in names)
     registration = "pyspark_flight_shuffle.py"
     names.remove(registration)
     assert contents[registration] == contents[f"spark_client/datasource/{registration}"]

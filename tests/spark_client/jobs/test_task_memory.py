@@ -61,4 +61,5 @@ def test_a_task_groups_a_partition_of_several_times_its_budget_within_it(tmp_pat
         shuffles.close()
     assert (found.rows, found.groups) == (rows, groups)
     assert found.spilled_bytes > rows * ROW_BYTES
-    assert found.peak_bytes < 256 << 20
+    # CPython and its modules take 99 to 119 MiB, as the version is.
+    assert found.peak_bytes - found.idle_bytes < 156 << 20

@@ -83,10 +83,10 @@ def test_every_type_decodes_to_itself_with_all_its_buffers_compressed(
     whole = pa.RecordBatch.from_arrays(columns, [f"c{number}" for number in range(len(columns))])
     batches = [whole, whole.slice(1), whole.slice(0, 0), whole]
     messages = sent(batches, most=ALL)
-    found = decoded(messages)
-    for one, other in zip(found, batches, strict=True):
+    rows = whole.to_pylist()  # pyarrow 22 gives those of a slice of a sparse union wrongly
+    for one, expected in zip(decoded(messages), [rows, rows[1:], [], rows], strict=True):
         one.validate(full=True)
-        assert one.to_pylist() == other.to_pylist()
+        assert one.to_pylist() == expected
     if case not in ("nulls of no type", "text and bytes"):  # no buffer; views
         assert all(compressed(messages[-1]))
 

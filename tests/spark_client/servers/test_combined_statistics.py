@@ -127,7 +127,7 @@ def test_where_no_server_answers_the_error_says_so(capsys: pytest.CaptureFixture
         client.statistics()
     with pytest.raises(SystemExit) as ended:
         main(["servers", location])
-    assert ended.value.code == 1
+    assert ended.value.code == 3
     assert "connection failed" in capsys.readouterr().err
 
 

@@ -51,6 +51,8 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("token", "rwRW", None, "secret", "secret", "secret ", NO_TOKEN),
     ("token_file", "SrwRW", None, "/run/token", Path("/run/token"), "", "a file"),
     ("tls_root_certs", "SrwRW", None, PEM, PEM.encode(), "/nowhere", PEM_FILE),
+    ("tls_client_cert", "SrwRW", None, "/run/client.crt", Path("/run/client.crt"), "", "a file"),
+    ("tls_client_key", "SrwRW", None, "/run/client.key", Path("/run/client.key"), "", "a file"),
     ("lane", "SrwRW", None, "GRPC", "grpc", "http", LANES),
     ("check", "SrwRW", None, "False", False, "yes", BOOL),
     ("compression", "S", None, "none", None, "snappy", "'auto', 'lz4', 'zstd' or 'none'"),

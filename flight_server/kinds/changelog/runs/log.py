@@ -166,6 +166,6 @@ def _entry_at(data: bytes, offset: int) -> tuple[LogEntry, int] | None:
         return None
     try:
         said = json.loads(header)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return (LogEntry(said, body), end) if isinstance(said, dict) else None

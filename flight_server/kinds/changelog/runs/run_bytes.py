@@ -60,7 +60,7 @@ def read_footer(path: Path) -> dict[str, Any]:
         raise Damaged(f"the footer of {path.name} has another checksum")
     try:
         found = json.loads(footer)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"the footer of {path.name} is not JSON") from error
     if not isinstance(found, dict):
         raise Damaged(f"the footer of {path.name} is not an object")

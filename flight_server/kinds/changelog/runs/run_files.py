@@ -220,7 +220,9 @@ class RunFile:
             # Servers before this one wrote neither: such a run is merged as if it never was.
             self.since = int(footer.get("since", 0))
             self._ages = Ages(footer.get("ages", [[self.last_version, self.rows]]))
-        except (KeyError, TypeError, ValueError) as error:
+            self._lows = np.array([block.low for block in self.blocks], np.uint64)
+            self._highs = np.array([block.high for block in self.blocks], np.uint64)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Damaged(f"the footer of {path.name} is not valid: {error}") from error
         self.size_bytes = int(footer["size_bytes"])
         if sum(block.rows for block in self.blocks) != self.rows or any(
@@ -228,8 +230,6 @@ class RunFile:
         ):
             raise Damaged(f"the blocks of {path.name} do not lie within it")
         self.keys = sum(block.keys for block in self.blocks)
-        self._lows = np.array([block.low for block in self.blocks], np.uint64)
-        self._highs = np.array([block.high for block in self.blocks], np.uint64)
         self._rows_before = np.concatenate([[0], np.cumsum([block.rows for block in self.blocks])]).astype(
             np.int64
         )

@@ -71,7 +71,10 @@ def read_state(directory: Path) -> dict[str, Any]:
         magic, length, checksum = _HEAD.unpack_from(data)
         text = data[_HEAD.size :]
         if magic == MAGIC and length == len(text) and crc32c(text) == checksum:
-            state: dict[str, Any] = json.loads(text)
+            try:
+                state: dict[str, Any] = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise Damaged(f"{STATE_NAME} is not JSON") from error
             return state
         if magic[:7] == MAGIC[:7] and magic != MAGIC and length == len(text) and crc32c(text) == checksum:
             raise OtherFormat(

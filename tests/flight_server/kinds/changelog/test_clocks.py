@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import HoldRequest
+from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 
 DAY_SECONDS = 86_400.0
@@ -29,7 +30,7 @@ def a_day_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def hold(engine: Engine, name: str) -> float:
     """How long its lease is still."""
     request = HoldRequest(NAME, name, lease_seconds=60.0)
-    answer = engine.run(engine.store.hold(engine.catalogue.find(NAME), request))
+    answer = engine.run(engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue)))
     return float(answer["lease_left_seconds"])
 
 

@@ -13,6 +13,7 @@ from flight_server.kinds.changelog import changelog, commits, compactor, plannin
 from flight_server.kinds.changelog.journal import numbered
 from flight_server.kinds.changelog.runs import RunFile
 from flight_server.protocol import HoldRequest
+from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 from tests.support.simulated_sizes import Clock
 
@@ -128,14 +129,24 @@ def test_a_hold_that_is_released_and_rows_that_are_retracted_leave_no_garbage_on
         monkeypatch.setattr(planning, "MEMORY_ROWS", 100)
         dataset = engine.catalogue.find(NAME)
         put(engine, range(100), 0)
-        engine.run(engine.store.hold(dataset, HoldRequest(NAME, "reader", lease_seconds=3600.0)))
+        engine.run(
+            engine.store.hold(
+                dataset, HoldRequest(NAME, "reader", lease_seconds=3600.0), anyone(engine.catalogue)
+            )
+        )
         for number in range(1, 10):
             put(engine, range(100), number)
             pass_time(engine, clock, 1.0)
         said = engine.changelog.statistics()
         assert (engine.changelog.rows, said["waits_for"][:13]) == (1000, "hold 'reader'")
         assert said["garbage_rows"] >= 900
-        engine.run(engine.store.hold(dataset, HoldRequest(NAME, "reader", lease_seconds=0.0, release=True)))
+        engine.run(
+            engine.store.hold(
+                dataset,
+                HoldRequest(NAME, "reader", lease_seconds=0.0, release=True),
+                anyone(engine.catalogue),
+            )
+        )
         pass_time(engine, clock, 30.0)
         assert engine.changelog.rows == rows_in_files(engine) == 100
         assert engine.changelog.statistics()["waits_for"] == "nothing"

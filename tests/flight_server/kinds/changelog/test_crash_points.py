@@ -16,6 +16,7 @@ from flight_server.datasets.transactions import NUMBERS
 from flight_server.kinds.changelog import merges, views, writes
 from flight_server.kinds.changelog.runs import MemoryRun, run_files
 from flight_server.protocol import HoldRequest, Transaction
+from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 from tests.support.crash_points import CrashPoints, Image
 from tests.support.keep_model import SCHEMA, Row
@@ -63,7 +64,9 @@ class History:
 
     def hold(self) -> None:
         request = HoldRequest(NAME, "reader", lease_seconds=3600.0, version=len(self.versions))
-        self.engine.run(self.engine.store.hold(self.engine.catalogue.find(NAME), request))
+        self.engine.run(
+            self.engine.store.hold(self.engine.catalogue.find(NAME), request, anyone(self.engine.catalogue))
+        )
 
     def merge(self, *, to_file: bool, memory: bool, commit: list[Update] | None = None) -> None:
         changelog = self.engine.changelog

@@ -26,6 +26,7 @@ from flight_server.protocol import (
 )
 from flight_server.storage import DiskTrouble, disk_files
 from flight_server.tiering import Reader
+from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA, Row
 from tests.support.polling import eventually
@@ -360,9 +361,14 @@ def test_a_hold_that_the_disk_refuses_is_an_error_and_can_be_asked_for_again(
     disk.error = errno.ENOSPC
     request = HoldRequest(NAME, "reader", lease_seconds=60.0)
     with pytest.raises(Unavailable, match="ask again"):
-        engine.run(engine.store.hold(engine.catalogue.find(NAME), request))
+        engine.run(engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue)))
     disk.error = None
-    assert engine.run(engine.store.hold(engine.catalogue.find(NAME), request))["version"] == 1
+    assert (
+        engine.run(engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue)))[
+            "version"
+        ]
+        == 1
+    )
 
 
 def test_holds_alone_do_not_let_the_log_grow_without_end(
@@ -373,7 +379,7 @@ def test_holds_alone_do_not_let_the_log_grow_without_end(
     engine.publish(merge_to_file(engine))
     request = HoldRequest(NAME, "reader", lease_seconds=60.0)
     for _ in range(50):
-        engine.run(engine.store.hold(engine.catalogue.find(NAME), request))
+        engine.run(engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue)))
     grown = engine.changelog.log.size_bytes
     engine.run(saving.begin_log(engine.changelog, engine.store.threads))
     assert grown > 1000

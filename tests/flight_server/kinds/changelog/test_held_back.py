@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from flight_server.kinds.changelog import holds
 from flight_server.kinds.changelog.runs import LogEntry, read_state, write_state
 from flight_server.protocol import HoldRequest
+from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 
 SCHEMA = pa.schema([("key", pa.string()), ("time", pa.int64())])
@@ -23,7 +24,9 @@ OWNER = "application 'rates' (app-7), query prices, run 3, driver host-1, user a
 
 def ask(engine: Engine, name: str, **body: Any) -> dict[str, Any]:
     request = HoldRequest.parse(json.dumps({"dataset": NAME, "hold": name, **body}).encode())
-    answer: dict[str, Any] = engine.run(engine.store.hold(engine.catalogue.find(NAME), request))
+    answer: dict[str, Any] = engine.run(
+        engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue))
+    )
     return answer
 
 

@@ -16,6 +16,7 @@ from flight_server.kinds.changelog import writes
 from flight_server.kinds.changelog.runs import RunFile
 from flight_server.kinds.changelog.writes import MAX_DIFF
 from flight_server.protocol import BadFrame, DatasetDropped, HoldRequest, OutOfBudget
+from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -161,7 +162,7 @@ def test_at_the_disk_limit_puts_are_refused_and_retractions_and_the_ends_of_hold
     with closing(Engine(tmp_path, SCHEMA, None)) as engine:
         engine.commit([((n,), 1) for n in range(8)])
         hold = HoldRequest(NAME, "reader", lease_seconds=600.0)
-        engine.run(engine.store.hold(engine.catalogue.find(NAME), hold))
+        engine.run(engine.store.hold(engine.catalogue.find(NAME), hold, anyone(engine.catalogue)))
         pool = engine.disk.pool
         pool.limit_bytes = 8 << 20
         others = pool.reserve((7 << 20) - pool.used_bytes)
@@ -175,7 +176,11 @@ def test_at_the_disk_limit_puts_are_refused_and_retractions_and_the_ends_of_hold
         assert second == 2
         assert isinstance(third, OutOfBudget)
         others.grow((1 << 20) - 4000)
-        released = engine.run(engine.store.hold(engine.catalogue.find(NAME), replace(hold, release=True)))
+        released = engine.run(
+            engine.store.hold(
+                engine.catalogue.find(NAME), replace(hold, release=True), anyone(engine.catalogue)
+            )
+        )
         assert released["version"] == 1
         with pytest.raises(OutOfBudget, match="disk limit"):
             engine.commit([((1,), -1)])

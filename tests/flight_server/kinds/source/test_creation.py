@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
+from flight_server.access import Principal, Quotas
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (
     AlreadyExists,
@@ -81,6 +82,28 @@ async def test_a_file_that_was_written_again_is_a_new_generation_never_a_mixture
     new = served.node.catalogue.find("d")
     assert new.generation != old.generation
     assert (await read_table(served.node, new)).to_pylist() == [{"n": 4}, {"n": 5}]
+
+
+async def test_a_new_generation_has_the_owner_of_the_old_one_and_not_the_reader_that_found_the_change(
+    served: Served,
+) -> None:
+    path = served.write("parquet", TABLE.select(["n"]), "a")
+    usages, quotas = served.node.catalogue.usages, Quotas(datasets=1)
+    owner, reader = Principal("owner", quotas=quotas), Principal("reader", quotas=quotas)
+    with usages.calls_of(reader):
+        served.node.catalogue.create(CreateRequest("own"), None)
+    with usages.calls_of(owner):
+        old = await served.create("parquet")
+    served.write("parquet", TABLE.select(["n"]).slice(3), "a")
+    os.utime(path, ns=(1, 1))
+    with usages.calls_of(reader), pytest.raises(SourceUnavailable, match="new generation"):
+        await read_table(served.node, old)
+    await served.node.background.idle()
+    new = served.node.catalogue.find("d")
+    assert new is not old
+    assert new.owner is usages.of(owner)
+    assert [each.name for each in usages.of(reader).datasets()] == ["own"]
+    assert not served.node.background.failures
 
 
 async def test_a_file_that_grows_while_it_is_pulled_fails_the_pull(served: Served) -> None:

@@ -13,7 +13,9 @@ from flight_server.lanes.grpc import service
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind
 from flight_server.protocol.errors import DatasetDropped, ProducerFailed
+from flight_server.reporting import ServedCall
 from tests.support.accepting import accept
+from tests.support.callers import anyone
 from tests.support.frames import frame
 from tests.support.nodes import running_node
 from tests.support.raw_flight import fields_of, path
@@ -47,7 +49,10 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def poll(node: Node, again: bytes | None = None, deadline_seconds: float | None = None) -> bytes | None:
     """The descriptor to poll again with, if there is one."""
     caller = Caller(deadline_seconds)
-    await node.flight_service().poll_flight_info(path("d") if again is None else again, caller)
+    call = ServedCall("grpc", "PollFlightInfo", caller.peer())
+    await node.flight_service().poll_flight_info(
+        path("d") if again is None else again, caller, anyone(node.catalogue, "PollFlightInfo"), call
+    )
     (answer,) = caller.written
     return fields_of(answer).get(2)
 

@@ -1,7 +1,8 @@
-"""The page at ``/`` in a real browser, which the tests of this module share; skipped where there is none."""
+"""What the page at ``/`` shows of a server, in a real browser."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -9,23 +10,22 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from tests.support import changelogs
-from tests.support.browser import Browser, NoBrowserError
+from tests.support.browser import Browser
 from tests.support.bulk import RawGet, get
+from tests.support.dashboard_page import STATE, dataset, rows, show, text
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spread import spread
 
 Start = Callable[..., ServerProcess]
-
-STATE = "document.getElementById('state').textContent"
-HTML = """<img src=x onerror="window.owned = 1"><b>a name</b>"""
 
 
 @pytest.fixture(scope="module")
@@ -41,48 +41,9 @@ def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    try:
-        browser = Browser(tmp_path_factory.mktemp("browser") / "profile")
-    except NoBrowserError as reason:
-        pytest.skip(str(reason))
-    with browser:
-        yield browser
-
-
-def show(page: Browser, server: ServerProcess, width: int = 1280) -> None:
-    """Open the server's page. It asks again by its own clock, which runs ten times as fast here."""
-    assert server.http is not None
-    page.open(
-        server.http,
-        width=width,
-        before="{ const real = setTimeout; window.setTimeout = (f, ms) => real(f, ms / 10); }",
-    )
-
-
-def rows(page: Browser, name: str) -> list[list[str]]:
-    """The texts of a table without its head."""
-    cells = f"[...document.querySelectorAll('#{name} tr')].map(row => [...row.cells].map(cell => cell.textContent))"
-    shown: list[list[str]] = page.evaluate(cells)
-    return shown[1:]
-
-
-def dataset(page: Browser, name: str) -> list[str]:
-    """What the page shows of a dataset, without its lease; empty while it shows nothing."""
-    return next((row[1:-1] for row in rows(page, "datasets") if row[0] == name), [])
-
-
 def children(pid: int) -> list[int]:
     """The processes that it has started, oldest first."""
     return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()))
-
-
-def test_the_page_needs_nothing_from_elsewhere(server: ServerProcess) -> None:
-    answer = get(f"{server.http}/")
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert not re.search(rb"""(src|href|action)\s*=|@import|url\(|https?://""", answer.body)
 
 
 def test_the_page_shows_datasets_readers_and_waits_and_keeps_up_with_them(
@@ -96,11 +57,12 @@ def test_the_page_shows_datasets_readers_and_waits_and_keeps_up_with_them(
         eventually(lambda: len(get(f"{server.http}/v1/why?dataset=shown/awaited").json()["waits"]), 1)
         show(page, server)
         eventually(lambda: dataset(page, "shown/eur.usd")[:4], ["stream", "sealed", "1", "1,000"])
-        pools = page.evaluate("document.getElementById('pools').textContent")
-        for account in ("memory", "frames", "sends", "arrivals", "disk"):
-            assert account in pools
-        assert "of 64.0 MiB" in pools
-        assert any(row[0] == "producer" and row[-1] == waiting.peer for row in rows(page, "waits"))
+        for account in ("frames", "sends", "arrivals"):
+            assert account in text(page, "pools")
+        assert re.search(r"Memory.*of 64.0 MiB.*Disk.*Written.*Read.*Waiting.*Datasets", text(page, "tiles"))
+        (shown,) = [row for row in rows(page, "waits") if row[-1] == waiting.peer]
+        assert (shown[0], shown[3:5]) == ("for a producer's next frame", ["shown/awaited", "0"])
+        assert shown[2] == "1 min"
         for written in (1, 2):
             writer.write_batch(batch)
             eventually(
@@ -112,7 +74,26 @@ def test_the_page_shows_datasets_readers_and_waits_and_keeps_up_with_them(
             )
             writer.close()
             eventually(lambda: dataset(page, "shown/filling")[:2], ["stream", "sealed"])
-    assert page.evaluate(STATE).startswith("serving · ")
+    assert page.evaluate(STATE) == "healthy"
+    assert page.complaints == []
+
+
+def test_a_page_that_has_just_been_opened_shows_the_last_minutes(
+    page: Browser, server: ServerProcess, client: flight.FlightClient
+) -> None:
+    def written() -> list[int]:
+        sampled: list[int] = get(f"{server.http}/v1/history").json()["bytes_in"]
+        return sampled
+
+    eventually(lambda: len(written()) > 0, True)  # a rate is between two samples
+    before = written()[-1]
+    put(client, table(1000), dataset="charted")
+    eventually(lambda: written()[-1] > before, True)
+    show(page, server)
+    line = "document.querySelectorAll('#traffic polyline.line.in').length"
+    eventually(lambda: page.evaluate(line), 1)
+    label = "document.querySelector('#traffic svg').getAttribute('aria-label')"
+    assert re.match(r"Throughput, last .*: written .*B/s, at most [1-9].*B/s; read ", page.evaluate(label))
     assert page.complaints == []
 
 
@@ -142,7 +123,7 @@ def test_the_page_shows_what_a_changelog_keeps_and_how_far_it_is(
         assert shown[0].endswith("B")
         assert shown[2:] == [str(30 * (version - 1)), "1", "0", "0", "delay"]
         changelogs.put(client, "shown/rates", table(30).cast(schema))
-    assert dataset(page, "shown/rates")[0] == "changelog"
+    assert dataset(page, "shown/rates")[0] == "changelog, durable"
     assert page.complaints == []
 
 
@@ -168,7 +149,7 @@ def test_the_page_shows_who_holds_versions_and_ends_a_hold(
     waits = [row[-1] for row in rows(page, "changelogs") if row[0] == name]
     assert waits == ["hold 'mine' of query 7 of ann, at version 1"]
     page.evaluate("window.confirm = (text) => { window.asked = text; return true; }")
-    press = "[...document.querySelectorAll('#holds tr')].find(row => row.cells[2].textContent == 'mine')"
+    press = f"[...document.querySelectorAll('#holds tr')].find(row => row.textContent.startsWith('{name}query 7'))"
     page.evaluate(f"{press}.querySelector('button').click()")
     eventually(lambda: [each[1] for each in held()], ["other"])
     assert "query 7 of ann" in page.evaluate("window.asked")
@@ -186,10 +167,11 @@ def test_the_page_of_a_worker_shows_the_others_and_which_of_them_is_gone(
         put(client, table(10), dataset="of-the-second")
     show(page, supervisor)
     eventually(lambda: [row[0] for row in rows(page, "servers")], [first, second, third])
-    eventually(lambda: [row[-1] for row in rows(page, "servers")], ["0", "1", "0"])
+    eventually(lambda: [row[-2] for row in rows(page, "servers")], ["0", "1", "0"])
     assert all(re.fullmatch(r"[0-9a-f]{16}", row[1]) for row in rows(page, "servers"))
     assert rows(page, "servers")[1][2] == "serving"
-    assert re.fullmatch(r"[0-9.]+ KiB of 64.0 MiB", rows(page, "servers")[1][3])
+    assert re.fullmatch(r"[0-9.]+ KiB of 64.0 MiB", rows(page, "servers")[1][5])
+    assert all(re.fullmatch(r"[0-9.]+ (Ki)?B/s", row[3]) for row in rows(page, "servers"))
     links = "[...document.querySelectorAll('#servers a')].map(link => link.getAttribute('href'))"
     assert page.evaluate(links)[0] == supervisor.http
 
@@ -204,6 +186,8 @@ def test_the_page_of_a_worker_shows_the_others_and_which_of_them_is_gone(
 
     eventually(second_is_gone, True)
     assert [row[2] for row in rows(page, "servers")][::2] == ["serving", "serving"]
+    assert page.evaluate(STATE) == "in trouble"
+    assert f"server {second} is gone" in text(page, "problems")
     assert page.complaints == []
 
 
@@ -214,11 +198,10 @@ def test_the_page_of_one_server_shows_no_others_but_that_a_dataset_is_spread(
         spread("spread", [server, other])
     show(page, server)
     eventually(lambda: dataset(page, "spread")[-2:], ["0", "2"])
-    eventually(lambda: page.evaluate(STATE).startswith("serving · "), True)
-    assert page.evaluate("document.getElementById('fellows').hidden") is True
+    assert page.evaluate("document.getElementById('servers-part').hidden") is True
 
 
-def test_the_page_says_that_a_put_has_failed_and_that_the_server_is_gone(
+def test_the_page_says_that_a_put_has_failed_that_the_server_is_gone_and_that_it_is_back(
     page: Browser, flight_server_process: Start
 ) -> None:
     server = flight_server_process()
@@ -230,12 +213,19 @@ def test_the_page_says_that_a_put_has_failed_and_that_the_server_is_gone(
         with pytest.raises(pa.ArrowInvalid, match="the commit says 11 rows"):
             writer.close()
     show(page, server)
-    eventually(lambda: dataset(page, "broken")[:2], ["stream", "1 failed"])
-    assert page.evaluate(STATE).startswith("serving · 1 dataset · ")
+    eventually(lambda: dataset(page, "broken")[:2], ["stream", "failed"])
+    assert page.evaluate(STATE) == "needs attention"
+    assert "dataset broken has failed" in text(page, "problems")
+    assert text(page, "moment").startswith("1 dataset · ")
     assert page.complaints == []
+    port = urlsplit(server.http).port
     assert server.terminate() == 0
-    eventually(lambda: page.evaluate(STATE).startswith("no answer: "), True)
-    assert page.evaluate("document.getElementById('state').className") == "trouble"
+    eventually(lambda: page.evaluate(STATE), "no answer")
+    assert "what is shown is from" in text(page, "moment")
+    assert dataset(page, "broken")[:2] == ["stream", "failed"]
+    flight_server_process(http_port=port)
+    eventually(lambda: page.evaluate(STATE), "healthy")
+    assert dataset(page, "broken") == []
 
 
 def test_the_page_asks_for_the_token_and_shows_nothing_without_it(
@@ -243,40 +233,41 @@ def test_the_page_asks_for_the_token_and_shows_nothing_without_it(
 ) -> None:
     server = flight_server_process(token="secret")
     show(page, server)
-    eventually(lambda: page.evaluate(STATE), "this server wants a token")
+    eventually(lambda: page.evaluate(STATE), "log in")
     give = "document.getElementById('token').value = '{}', document.getElementById('login').requestSubmit()"
     page.evaluate(give.format("wrong"))
-    eventually(lambda: page.evaluate(STATE), "this is not the server's token")
+    eventually(lambda: text(page, "refused"), "This is no token of this server.")
     assert page.evaluate("document.getElementById('main').hidden") is True
     page.evaluate(give.format("secret"))
-    eventually(lambda: page.evaluate(STATE).startswith("serving · 0 datasets · "), True)
+    eventually(lambda: page.evaluate(STATE), "healthy")
     assert page.evaluate("document.getElementById('login').hidden") is True
-    assert rows(page, "datasets") == [["none"]]
-
-
-def test_a_name_is_shown_as_text_whatever_is_in_it(
-    page: Browser, server: ServerProcess, client: flight.FlightClient
-) -> None:
-    """A server refuses such a name, so the answer is changed on its way to the page."""
-    put(client, table(10), dataset="harmless")
-    show(page, server)
-    eventually(lambda: dataset(page, "harmless")[:2], ["stream", "sealed"])
-    page.evaluate(
-        f"""{{ const real = window.fetch, name = {json.dumps(json.dumps(HTML))};
-        window.fetch = async (...asked) =>
-          new Response((await (await real(...asked)).text()).replaceAll('"harmless"', () => name)); }}"""
-    )
-    eventually(lambda: dataset(page, HTML)[:2], ["stream", "sealed"])
-    assert page.evaluate("document.querySelectorAll('img, b').length") == 0
-    assert page.evaluate("window.owned") is None
+    assert text(page, "datasets").endswith("There are no datasets.")
+    kept = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+    assert "secret" not in page.evaluate(kept)
+    assert page.evaluate("document.cookie") == ""
+    show(page, server)  # a page that is opened again needs no token
+    eventually(lambda: page.evaluate(STATE), "healthy")
     assert page.complaints == []
+    page.evaluate("document.getElementById('logout').click()")
+    eventually(lambda: page.evaluate(STATE), "log in")
+    assert page.evaluate("document.getElementById('main').hidden") is True
 
 
-def test_a_narrow_window_shows_the_page_without_scrolling_it_sideways(
-    page: Browser, server: ServerProcess, client: flight.FlightClient
+def test_the_page_shows_staged_writes_and_that_the_server_drains(
+    page: Browser, flight_server_process: Start
 ) -> None:
-    name = "narrow/" + "n" * 193
-    put(client, table(10), dataset=name)
-    show(page, server, width=360)
-    eventually(lambda: dataset(page, name)[:2], ["stream", "sealed"])
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    server = flight_server_process(drain_grace_seconds=600)
+    with flight.connect(server.location) as client:
+        schema = base64.b64encode(table(1).schema.serialize().to_pybytes()).decode()
+        staged = {"kind": "shuffle", "schema": schema, "mode": "append", "write": "w", "lease_seconds": 600}
+        action(client, "create", dataset="staged", **staged)
+        action(client, "create", dataset="awaited")
+    with RawGet(f"{server.http}/v1/datasets/awaited/partitions/0"):
+        show(page, server)
+        eventually(lambda: [row[0] for row in rows(page, "staged")], ["staged"])
+        assert [row[2] for row in rows(page, "staged")] == ["append"]
+        server.signal(signal.SIGTERM)
+        eventually(lambda: page.evaluate(STATE), "draining")
+        assert "takes no new streams" in text(page, "problems")
+    assert page.complaints == []
+    assert server.wait() == 0

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from flight_server.lanes.http.bulk_versions import MAX_BODY_BYTES
+from flight_server.lanes.http.request_bodies import MAX_BODY_BYTES
 from spark_client import Changelog, ShuffleClient, latest
-from spark_client.cli import duration, main
+from spark_client.cli import main
 from tests.support.rates import BY, RATES, rates_of
 from tests.support.server_process import ServerProcess
 
@@ -62,17 +62,3 @@ def test_who_may_call_the_server_ends_a_hold_over_http_and_by_the_command(
                 main(["release", *about, second.name])
             assert ended.value.code == 1
             assert "has no hold" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (-1.0, "0 s"),
-        (59.4, "59 s"),
-        (3600.0, "1 h 0 min"),
-        (6.95 * 86_400, "6 d 22 h"),
-        (86_400.0, "1 d 0 h"),
-    ],
-)
-def test_a_duration_has_its_two_greatest_units(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from flight_server.access.auth import authorize
+from flight_server.access import Authenticator
 from flight_server.protocol.errors import Unauthenticated
 
 
@@ -18,7 +18,7 @@ def basic(text: str) -> str:
     "header", ["Bearer s3cret", "bearer s3cret", "BEARER  s3cret ", basic("anyone:s3cret"), basic(":s3cret")]
 )
 def test_the_token_lets_in(header: str) -> None:
-    authorize("s3cret", header)
+    assert Authenticator("s3cret").principal(header).sees_all
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_the_token_lets_in(header: str) -> None:
 )
 def test_nothing_else_does(header: str | None) -> None:
     with pytest.raises(Unauthenticated) as refused:
-        authorize("s3cret", header)
+        assert Authenticator("s3cret").principal(header).sees_all
     assert "s3cret" not in refused.value.message
 
 
 @pytest.mark.parametrize("header", [None, "Bearer anything", "nonsense"])
 def test_a_server_without_a_token_lets_everybody_in(header: str | None) -> None:
-    authorize(None, header)
+    assert Authenticator().principal(header).sees_all

@@ -1,0 +1,147 @@
+"""Authenticator: finds the principal of a call by the token that the call carries.
+
+    authorization                       ``Bearer <token>``, or the password of ``Basic`` credentials
+    x-flight-shuffle-authorization      the same, for proxies that take the first one for themselves; it goes over it
+    auth-token-bin                      the token, where clients of Flight's older handshake put its answer (gRPC)
+    a cookie, or another place          see :meth:`Authenticator.principal_of_token`
+
+Guarantee: the time of a comparison says nothing of a token, because only SHA-256 digests are looked up, in a table
+whose order is secret (Python's keyed hashes). No error or log repeats a token. A change of the token file is in force
+for the next call after :meth:`Authenticator.reload`.
+
+Reload
+    A file that is refused leaves the last principals in force; it is logged once, and ``trouble`` says it until the
+    file is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from flight_server.protocol import Unauthenticated
+
+from .principals import ANYONE, NOBODY, OWN, Principal, unlimited
+from .token_file import TokenFileRefused, Tokens, digest_of, read_token_file
+
+AUTHORIZATION = "authorization"
+SECOND_AUTHORIZATION = "x-flight-shuffle-authorization"
+LEGACY_TOKEN = "auth-token-bin"  # noqa: S105  # a header's name
+
+_log = structlog.get_logger("flight_server.access.authenticator")
+_Version = tuple[int, int, int, int]
+
+
+class Authenticator:
+    """The tokens of one server. Without any, every call is of one principal that may do everything.
+
+    Args:
+        token: of a principal that may do everything.
+        file: see ``token_file``.
+
+    Raises:
+        TokenFileRefused: see :func:`read_token_file`.
+    """
+
+    def __init__(self, token: str | None = None, file: Path | None = None) -> None:
+        self.trouble: str | None = None
+        self.on_reload: Callable[[Callable[[Principal], bool]], None] | None = None
+        """Called after a reload. What it is given says whether a principal, as it was at any time before, is gone or
+        has lost a permission.
+        """
+        self.on_refusal: Callable[[], None] | None = None
+        """Called when a changed file is refused."""
+        self._file = file
+        self._own: Tokens = {} if token is None else {digest_of(token.encode()): unlimited(OWN)}
+        self._version = _version(file)
+        self._tokens = self._own if file is None else {**read_token_file(file), **self._own}
+        self._anyone = unlimited(ANYONE) if token is None and file is None else None
+
+    @property
+    def wants_token(self) -> bool:
+        return self._anyone is None
+
+    def principal(
+        self, authorization: str | None, second: str | None = None, legacy: bytes | None = None
+    ) -> Principal:
+        """The principal of a call with these headers. Raises Unauthenticated: none has a token, or the one that counts
+        has a wrong one.
+        """
+        if self._anyone is not None:
+            return self._anyone
+        header, name = (second, SECOND_AUTHORIZATION) if second else (authorization, AUTHORIZATION)
+        if header:
+            # aiohttp keeps bytes that are not UTF-8 as surrogates.
+            found = self.principal_of_token(_token_in(header).encode("utf-8", "surrogateescape"))
+        elif legacy:
+            found, name = self.principal_of_token(legacy), LEGACY_TOKEN
+        else:
+            raise Unauthenticated(
+                "this server wants a token: send the header 'authorization: Bearer <token>'"
+            )
+        if found is None:
+            raise Unauthenticated(f"the token in the header {name!r} is not this server's")
+        return found
+
+    def principal_of_token(self, token: bytes) -> Principal | None:
+        """The principal that has this token; None for a wrong one."""
+        return self._anyone or self._tokens.get(digest_of(token))
+
+    async def reload(self) -> None:
+        """Read the token file again if it has changed. Never raises; cancelling is safe."""
+        if self._file is None:
+            return
+        version = await asyncio.to_thread(_version, self._file)
+        if version == self._version:
+            return
+        self._version = version
+        try:
+            tokens = {**await asyncio.to_thread(read_token_file, self._file), **self._own}
+        except TokenFileRefused as refused:
+            self.trouble = str(refused)
+            _log.error("token_file_refused", trouble=self.trouble)
+            if self.on_refusal is not None:
+                self.on_refusal()
+            return
+        before, self._tokens, self.trouble = self._tokens, tokens, None
+        now = {each.name: each for each in tokens.values()}
+
+        def has_lost(each: Principal) -> bool:
+            return not now.get(each.name, NOBODY).covers(each)
+
+        lost = {each.name for each in before.values() if has_lost(each)}
+        _log.info("token_file_read", principals=len(now), ended=sorted(lost))
+        if self.on_reload is not None:
+            self.on_reload(has_lost)
+
+
+def token_in(header: str) -> str:
+    """The token of an ``authorization`` header; empty if it has none."""
+    return _token_in(header)
+
+
+def _version(file: Path | None) -> _Version | None:
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        return None
+    # The last change of anything: a file that becomes readable, or is written under its old time, has only that.
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
+
+
+def _token_in(header: str) -> str:
+    scheme, _, value = header.partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer":
+        return value
+    if scheme.lower() == "basic":
+        # pyarrow's authenticate_basic_token sends this.
+        try:
+            return base64.b64decode(value).decode().partition(":")[2]
+        except ValueError:
+            return ""
+    return ""

@@ -1,0 +1,78 @@
+"""The application: its commands, its exit codes, and one line on standard error for each error.
+
+Exit codes
+    ======  =================================================================================================
+    0       done
+    1       the server or a file said no; a server is gone (``servers``); a finding is bad (``doctor``)
+    2       the command line is wrong
+    3       the server cannot be reached, or does not answer
+    130     Ctrl-C
+    ======  =================================================================================================
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import typer
+from typer.main import get_command
+
+from flight_server.protocol import FlightShuffleError
+from spark_client.connection import TimedOut, Unreachable
+
+from . import bench, dataset_commands, doctor, server_commands, top, transfer_commands
+from .connected import with_server_named
+from .printing import printable
+
+PROGRAM = "flight-shuffle"
+REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""Click's, or that of the copy of Click in newer versions of typer."""
+
+_app = typer.Typer(
+    name=PROGRAM,
+    help="Datasets, changelogs and servers of flight-shuffle. Each command has --help.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _group in (dataset_commands, transfer_commands, top, doctor, bench, server_commands):
+    _group.add_to(_app)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code. None for the command line's arguments."""
+    given = with_server_named(sys.argv[1:] if arguments is None else arguments)
+    try:
+        answer: Any = get_command(_app).main(given or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+    except _UsageError as error:
+        return _say(USAGE, cast("Any", error).format_message())
+    except SystemExit as ended:  # of typer's completion
+        return ended.code if isinstance(ended.code, int) else 0
+    except (typer.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except (Unreachable, TimedOut) as error:
+        return _say(UNREACHABLE, error.message)
+    except FlightShuffleError as error:
+        # Where the client explains the server's error, it names calls of Python.
+        servers = error.__cause__ if isinstance(error.__cause__, type(error)) else error
+        return _say(REFUSED, servers.message)
+    except (OSError, pa.ArrowException) as error:
+        return _say(REFUSED, str(error))
+    except Exception as error:  # noqa: BLE001 - of ours; a traceback could show a token
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return _say(
+            REFUSED, f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        )
+    if not given:
+        return USAGE
+    return answer if isinstance(answer, int) else 0
+
+
+def _say(code: int, message: str) -> int:
+    sys.stderr.write(f"{PROGRAM}: {printable(' '.join(message.split()))}\n")
+    return code

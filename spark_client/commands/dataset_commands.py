@@ -1,0 +1,166 @@
+"""``ls``, ``stat``, ``drop``, ``why``: the datasets of a server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from flight_server.protocol import FlightShuffleError
+from spark_client import DatasetInfo
+from spark_client.connection import TimedOut, Unreachable
+
+from .connected import Link, connected
+from .printing import duration, print_json, print_line, print_table, size
+
+_SHOWN_PARTITIONS = 20
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("ls")(connected(_list))
+    app.command("stat")(connected(_stat))
+    app.command("drop")(connected(_drop))
+    app.command("why")(connected(_why))
+
+
+def _list(
+    link: Link,
+    prefix: Annotated[str, typer.Argument(help="only names that begin so", show_default=False)] = "",
+) -> None:
+    """List datasets."""
+    with link.client() as client:
+        found = client.datasets(prefix)
+    if link.as_json:
+        for each in found:
+            print_json(_listed(each))
+        return
+    print_table(
+        ("name", ">partitions", ">rows", ">size"),
+        [(each.name, each.partitions, _known(each.rows), size(_known(each.size_bytes))) for each in found],
+    )
+
+
+def _listed(info: DatasetInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "partitions": info.partitions,
+        "rows": _known(info.rows),
+        "size_bytes": _known(info.size_bytes),
+        "schema": [{"name": each.name, "type": str(each.type)} for each in info.schema],
+    }
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _stat(link: Link, name: Annotated[str, typer.Argument(help="the dataset")]) -> None:
+    """Show a dataset: kind, state, rows, bytes in memory and in all, readers, schema, partitions, servers."""
+    with link.client() as client:
+        answer = client.statistics(name)
+        (schema,) = [each.schema for each in client.datasets(name) if each.name == name] or [()]
+    facts = answer["datasets"][name]
+    # A principal that does not see all of a server is not told which they are.
+    asked = [] if "," in link.location else [link.location]
+    servers = [each["location"] for each in answer.get("servers") or ()] or asked
+    columns = [{"name": each.name, "type": str(each.type)} for each in schema]
+    if link.as_json:
+        print_json({"name": name, **facts, "schema": columns, "servers": servers})
+        return
+    lease = facts["lease_left_seconds"]
+    lines = {
+        "kind": facts["kind"] + (", durable" if facts["durable"] else ""),
+        "state": "sealed" if facts["sealed"] else "open",
+        "generation": facts["generation"],
+        "rows": f"{facts['rows']:,} in {facts['frames']:,} frames",
+        "size": f"{size(facts['bytes'])}, {size(facts['resident_bytes'])} of it in memory",
+        "partitions": f"{facts['partition_count']:,} ("
+        + ", ".join(f"{number:,} {state}" for state, number in facts["partition_states"].items())
+        + ")",
+        "readers": f"{facts['readers']:,}",
+        "lease": "until it is dropped" if lease is None else f"{duration(lease)} left",
+        "servers": " ".join(servers) or "-",
+        "columns": ", ".join(f"{each['name']} {each['type']}" for each in columns),
+    }
+    for label, text in lines.items():
+        print_line(f"{label:<11} {text}")
+    partitions = facts.get("partitions", {})
+    if len(partitions) > 1:
+        print_line("")
+        shown = [*partitions.items()][:_SHOWN_PARTITIONS]
+        print_table(
+            ("partition", "state", ">rows", ">size", ">in memory", ">readers"),
+            [
+                (
+                    number,
+                    of["state"],
+                    of["rows"],
+                    size(of["bytes"]),
+                    size(of["resident_bytes"]),
+                    of["readers"],
+                )
+                for number, of in shown
+            ],
+        )
+        if len(shown) < facts["partition_count"]:
+            print_line(f"and {facts['partition_count'] - len(shown):,} more; --json has up to 1,000")
+
+
+def _drop(link: Link, names: Annotated[list[str], typer.Argument(help="the datasets")]) -> None:
+    """Drop datasets; their readers get an error. Goes on after a name that there is not."""
+    refused = []
+    with link.client() as client:
+        for name in names:
+            try:
+                client.drop(name)
+            except (Unreachable, TimedOut):
+                raise
+            except FlightShuffleError as error:
+                refused.append(error)
+            if link.as_json:
+                error_text = (
+                    refused[-1].message if refused and refused[-1].detail.get("dataset") == name else None
+                )
+                print_json({"name": name, "dropped": error_text is None, "error": error_text})
+    if refused:
+        raise FlightShuffleError("; ".join(each.message for each in refused))
+
+
+def _why(
+    link: Link, name: Annotated[str | None, typer.Argument(help="only streams of this dataset")] = None
+) -> None:
+    """Show each stream that waits: for what, how long, and its peer; the longest first."""
+    with link.client() as client:
+        waits = sorted(client.why(name), key=lambda each: -each["seconds"])
+    if link.as_json:
+        for each in waits:
+            print_json(each)
+        return
+    print_waits(waits)
+    if not waits:
+        print_line("no stream waits")
+
+
+def print_waits(waits: list[dict[str, Any]]) -> None:
+    """A table of them; nothing if there are none."""
+    if waits:
+        print_table(WAIT_COLUMNS, wait_rows(waits))
+
+
+WAIT_COLUMNS = ("waiting for", ">for", "dataset", "partition", "producer", "peer")
+
+
+def wait_rows(waits: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    """Of :data:`WAIT_COLUMNS`."""
+    return [
+        (
+            each["waiting_for"],
+            duration(each["seconds"]),
+            each["dataset"],
+            each["partition"],
+            each["producer"],
+            each["peer"],
+        )
+        for each in waits
+    ]

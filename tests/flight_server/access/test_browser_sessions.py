@@ -1,0 +1,46 @@
+"""What a browser's cookie stands for, and when it ends."""
+
+from __future__ import annotations
+
+from flight_server.access import SESSION_SECONDS, BrowserSessions
+from flight_server.access.browser_sessions import SESSIONS_OF_A_TOKEN
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_session_stands_for_its_token_until_it_is_closed() -> None:
+    sessions = BrowserSessions()
+    mine, other = sessions.open("one"), sessions.open("two")
+    assert mine != other
+    assert (sessions.token(mine), sessions.token(other)) == ("one", "two")
+    for _ in range(2):
+        sessions.close(mine)
+    assert (sessions.token(mine), sessions.token(other)) == (None, "two")
+    assert sessions.token("") is sessions.token("\udcff") is None
+
+
+def test_a_session_ends_after_its_time_and_is_forgotten() -> None:
+    clock = Clock()
+    sessions = BrowserSessions(clock)
+    first = sessions.open("one")
+    clock.now = SESSION_SECONDS - 1
+    assert sessions.token(first) == "one"
+    clock.now = SESSION_SECONDS
+    assert sessions.token(first) is None
+    sessions.open("two")
+    assert len(sessions) == 1
+
+
+def test_one_token_fills_no_room_of_another() -> None:
+    sessions = BrowserSessions()
+    quiet = sessions.open("quiet")
+    loud = [sessions.open("loud") for _ in range(3 * SESSIONS_OF_A_TOKEN)]
+    assert len(sessions) == SESSIONS_OF_A_TOKEN + 1
+    assert sessions.token(quiet) == "quiet"
+    assert [sessions.token(each) for each in loud[-SESSIONS_OF_A_TOKEN:]] == ["loud"] * SESSIONS_OF_A_TOKEN
+    assert sessions.token(loud[-SESSIONS_OF_A_TOKEN - 1]) is None

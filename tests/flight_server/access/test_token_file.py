@@ -1,0 +1,129 @@
+"""Token files: which are taken, and what the refusal of the others says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flight_server.access import (
+    NOBODY,
+    Authenticator,
+    Permission,
+    Principal,
+    Quotas,
+    TokenFileRefused,
+    hash_of_token,
+)
+
+ETL = f"""
+[principals.etl]
+tokens = ["{hash_of_token("t1")}", "{hash_of_token("t2")}"]
+read = ["sales/"]
+write = ["exchange/etl/"]
+quotas = {{ bytes = "20GiB", streams = 200 }}
+"""
+LOG = f"""[principals.log]\ntokens = ["{hash_of_token("t3")}"]\nread = [""]\n"""
+
+
+def test_each_token_of_a_principal_gives_its_permissions(tmp_path: Path) -> None:
+    (file := tmp_path / "t.toml").write_text(ETL + LOG)
+    known = Authenticator("own", file)
+    for token in ("Bearer t1", "Bearer t2"):
+        principal = known.principal(token)
+        assert principal.quotas == Quotas(bytes=20 << 30, streams=200)
+        assert principal.may(Permission.READ, "sales/x")
+        assert not principal.may(Permission.WRITE, "sales/x")
+        assert principal.sees("exchange/etl/y~0123456789abcdef")
+        assert not principal.sees("exchange/other")
+        assert not principal.sees_all
+    assert known.principal("Bearer t3").sees_all
+    assert known.principal("Bearer own").may(Permission.ADMIN, "any")
+    assert known.principal("Bearer of-a-proxy", "Bearer t3").name == "log"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no principal"),
+        ("[principals]", "no principal"),
+        ("principals = 1", "no principal"),
+        ("nonsense", "not TOML"),
+        ("a = " + "[" * 10_000, "not TOML"),
+        ("a = " + "9" * 5_000, "not TOML"),
+        ("[other]\n" + LOG, "keys outside of its principals"),
+        ('[principals.a]\ntokens = ["S3CR3T"]\nread = [""]', "never as it is"),
+        ("[principals.a]\ntokens = []\nread = ['']", "no 'tokens'"),
+        (LOG.replace('read = [""]', ""), "may do nothing"),
+        (LOG.replace('read = [""]', "read = 'x'"), "list of prefixes"),
+        (LOG.replace('read = [""]', "read = ['a~b']"), "begins no dataset's name"),
+        (LOG.replace("principals.log", "principals.anyone"), "'anyone' is the server's own"),
+        (LOG.replace("principals.log", "principals.token"), "'token' is the server's own"),
+        (LOG + "reads = []", "unknown key 'reads'"),
+        (LOG + LOG.replace("principals.log", "principals.b"), "also one of 'log'"),
+        (LOG + "quotas = { bytes = 'many' }", "no size"),
+        (LOG + "quotas = { streams = 0 }", "above zero"),
+        (LOG + "quotas = { datasets = true }", "above zero"),
+        (LOG + "quotas = { words = 1 }", "table of bytes, datasets, streams"),
+        (LOG + "quotas = { datasets = 1" + 5000 * "0" + " }", "not TOML"),
+        ("a = " + 100_000 * "[", "not TOML"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_with_a_sentence(tmp_path: Path, text: str, words: str) -> None:
+    (file := tmp_path / "t.toml").write_text(text)
+    with pytest.raises(TokenFileRefused, match=words) as refused:
+        Authenticator(file=file)
+    assert "S3CR3T" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenFileRefused, match="cannot be read"):
+        Authenticator(file=tmp_path / "none")
+
+
+async def test_a_reload_keeps_the_tokens_while_the_file_is_wrong_and_names_who_has_lost_something(
+    tmp_path: Path,
+) -> None:
+    (file := tmp_path / "t.toml").write_text(ETL + LOG)
+    known = Authenticator(file=file)
+    lost: list[set[str]] = []
+    before = [known.principal("Bearer t1"), known.principal("Bearer t3")]
+    known.on_reload = lambda has_lost: lost.append({each.name for each in before if has_lost(each)})
+    refusals: list[str | None] = []
+    known.on_refusal = lambda: refusals.append(known.trouble)
+    file.write_text("")
+    await known.reload()
+    assert "no principal" in str(known.trouble)
+    assert known.principal("Bearer t1").name == "etl"
+    assert refusals == [known.trouble]
+    file.write_text(ETL.replace("sales/", "sales/2026/"))
+    await known.reload()
+    assert (known.trouble, lost) == (None, [{"etl", "log"}])
+    assert known.principal_of_token(b"t3") is None
+    assert not known.principal("Bearer t1").sees("sales/x")
+
+
+async def test_a_file_that_was_written_anew_under_its_old_time_is_read(tmp_path: Path) -> None:
+    (file := tmp_path / "t.toml").write_text(LOG)
+    known = Authenticator(file=file)
+    before = file.stat()
+    file.write_text(LOG.replace("principals.log", "principals.gol"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    await known.reload()
+    assert known.principal_of_token(b"t3").name == "gol"  # type: ignore[union-attr]
+
+
+async def test_a_principal_is_gone_also_for_calls_that_began_before_its_quotas_changed(
+    tmp_path: Path,
+) -> None:
+    (file := tmp_path / "t.toml").write_text(ETL + LOG)
+    known = Authenticator(file=file)
+    running: list[Principal] = [known.principal("Bearer t1"), NOBODY]
+    lost: list[list[str]] = []
+    known.on_reload = lambda has_lost: lost.append([each.name for each in running if has_lost(each)])
+    file.write_text(ETL.replace("streams = 200", "streams = 2000") + LOG)
+    await known.reload()
+    file.write_text(LOG)
+    await known.reload()
+    assert lost == [[], ["etl"]]

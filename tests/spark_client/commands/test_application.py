@@ -1,0 +1,136 @@
+"""The command as a whole: exit codes, one line for an error, no secrets, old spellings, life without the extra."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_client.cli import main
+from spark_client.commands import run
+from spark_client.commands.connected import with_server_named
+from tests.support.commands import Command
+from tests.support.server_process import ServerProcess
+
+NO_SERVER = "grpc://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["holds", NO_SERVER, "rates"], ["holds", "--server", NO_SERVER, "rates"]),
+        (["servers", "grpc://a:1,grpc://b:1"], ["servers", "--server", "grpc://a:1,grpc://b:1"]),
+        (["ls", "dns+grpc://a:1"], ["ls", "--server", "dns+grpc://a:1"]),
+        (["ls", "a:8815"], ["ls", "--server", "a:8815"]),
+        (["ls", "-s", NO_SERVER], ["ls", "-s", NO_SERVER]),
+        (["ls", "sales/"], ["ls", "sales/"]),
+        (["put", "C:/file.csv", "name"], ["put", "C:/file.csv", "name"]),
+        ([], []),
+    ],
+)
+def test_a_location_among_the_arguments_is_the_server(given: list[str], found: list[str]) -> None:
+    assert with_server_named(given) == found
+
+
+def test_the_exit_code_says_what_went_wrong_and_one_line_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLIGHT_SHUFFLE_LOCATION", raising=False)
+    for arguments, code, message in (
+        (["ls"], 2, "no server is named: say -s grpc://host:8815, or set FLIGHT_SHUFFLE_LOCATION"),
+        (["ls", "-s", "host"], 2, "write 'grpc://host:8815'"),
+        (["nothing"], 2, "No such command"),
+        (["ls", "-s", NO_SERVER, "--tls-root-certs", "/none.pem"], 1, "/none.pem"),
+        (["ls", "-s", NO_SERVER], 3, "connection failed"),
+        (["zip", "client.whl"], 2, "ends with .zip"),
+        (["zip", "/none/client.zip"], 1, "cannot be written"),
+    ):
+        assert run(arguments) == code
+        said = capsys.readouterr()
+        assert (said.out, len(said.err.splitlines())) == ("", 1)
+        assert message in said.err
+    assert run([]) == 2
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_the_environment_names_server_and_token_and_no_secret_is_printed(
+    flight_server_process: Callable[..., ServerProcess],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    server = flight_server_process(token="right-secret")
+    monkeypatch.setenv("FLIGHT_SHUFFLE_LOCATION", server.location)
+    monkeypatch.setenv("FLIGHT_SHUFFLE_TOKEN", "wrong-secret")
+    assert run(["ls"]) == 1
+    said = capsys.readouterr()
+    assert "token" in said.err
+    assert "secret" not in said.err + said.out
+    (file := tmp_path / "token").write_text("right-secret\n")
+    assert run(["ls", "--token-file", str(file)]) == 0
+    monkeypatch.setenv("FLIGHT_SHUFFLE_TOKEN", "right-secret")
+    assert run(["ls"]) == 0
+    assert run(["ls", "--help"]) == 0
+    assert "secret" not in capsys.readouterr().out
+
+
+def test_an_error_of_ours_is_one_line_too(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("spark_client.ShuffleClient.datasets", broken)
+    said = command("ls")
+    assert (said.code, len(said.err.splitlines())) == (1, 1)
+    assert "internal error: KeyError: 'x'" in said.err
+
+
+def test_a_new_token_has_its_hash_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["token"]) == 0
+    token, line = capsys.readouterr().out.splitlines()
+    assert len(token) >= 43
+    assert line == f'tokens = ["sha256:{hashlib.sha256(token.encode()).hexdigest()}"]'
+
+
+def test_completion_is_typers_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Else typer asks for the shell that has started the tests, which may have no completion.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    assert run(["--show-completion", "bash"]) == 0
+    assert "_FLIGHT_SHUFFLE_COMPLETE=complete_bash" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_modules_are_imported_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name.startswith("spark_client.commands"):
+                raise KeyboardInterrupt
+
+    for name in [each for each in sys.modules if each.startswith("spark_client.commands")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main(["ls"])
+    assert ended.value.code == 130
+
+
+def test_without_the_extra_the_zip_is_written_and_other_commands_name_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [each for each in sys.modules if re.match(r"spark_client\.commands|typer|rich", each)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    main(["zip", str(tmp_path / "client.zip")])
+    assert (tmp_path / "client.zip").stat().st_size > 100_000
+    for arguments, message in (
+        (["ls"], "pip install 'flight-shuffle[cli]'"),
+        (["zip", "x.whl"], "with .zip"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,317 @@
+"""``doctor``: each planted fault is found, named, and has its remedy."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from pathlib import Path
+from time import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from pyarrow import flight
+
+from spark_client.commands import doctor, run
+from spark_client.commands.connected import Link
+from spark_client.commands.findings import Finding, Verdict
+from spark_client.commands.server_checks import ServerChecks
+from spark_client.commands.server_limits import limits
+from spark_client.commands.spark_checks import java, python_of_tasks
+from tests.support.bare_python import bare_python
+from tests.support.certificates import Authority, expired, self_signed
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+HOUR_SECONDS = 3600.0
+
+
+def http_port(server: ServerProcess) -> int:
+    return urlsplit(server.http or "").port or 0
+
+
+def at_loopback(server: ServerProcess) -> str:
+    parts = urlsplit(server.location)
+    return f"{parts.scheme}://127.0.0.1:{parts.port}"
+
+
+@contextmanager
+def answering(where: tuple[str, int], answer: bytes) -> Iterator[tuple[str, int]]:
+    """A listener that answers each connection with these bytes, or with none: then it is silent."""
+    with socket.create_server(where) as listener:
+        taken: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    taken.append(listener.accept()[0])
+                except OSError:
+                    return
+                if answer:
+                    taken[-1].sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[:2]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for each in taken:
+            each.close()
+
+
+@contextmanager
+def an_hour_ahead(where: tuple[str, int]) -> Iterator[None]:
+    """An HTTP port whose host's clock is wrong."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return formatdate(time() + HOUR_SECONDS, usegmt=True)
+
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with http.server.HTTPServer(where, Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def checked(location: str, certificates: Path | None = None, token: str | None = None) -> dict[str, Finding]:
+    """The worst finding of each check."""
+    root = None if certificates is None else certificates.read_bytes()
+    found: dict[str, Finding] = {}
+    for each in ServerChecks(Link(location, token, root, as_json=False), location, "", 1.0).findings():
+        if each.check not in found or found[each.check].verdict is Verdict.OK:
+            found[each.check] = each
+    return found
+
+
+def test_planted_faults_are_found_and_each_has_its_remedy(
+    flight_server_process: Start,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    cert, key = expired(tmp_path)
+    token, python = "right-secret", bare_python(tmp_path / "venv")
+    greedy = flight_server_process(token=token, memory_limit="1TiB", advertise_host="127.0.0.2")
+    strange = flight_server_process(token="another-secret")
+    ended = flight_server_process(tls_cert=cert, tls_key=key)
+    late = flight_server_process(token=token, memory_limit="64MiB", advertise_host="127.0.0.3")
+    # Two advertise an address of this host where something else has the HTTP port.
+    servers = [at_loopback(each) for each in (greedy, strange, ended, late)]
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path / "none")
+    (file := tmp_path / "token").write_text(token)
+    options = ["--token-file", str(file), "--tls-root-certs", str(cert), "--pyspark-python", str(python)]
+    with answering(("127.0.0.2", http_port(greedy)), b""), an_hour_ahead(("127.0.0.3", http_port(late))):
+        code = run(["doctor", "-s", ",".join(servers), *options, "--seconds", "2", "--json"])
+    said = capsys.readouterr()
+    found = [json.loads(line) for line in said.out.splitlines()]
+    assert code == 1
+    assert "secret" not in said.out + said.err
+    faults = {(each["server"], each["check"]): each for each in found if each["verdict"] != "ok"}
+    expected = {
+        (servers[0], "HTTP port"): (
+            "bad",
+            "of 127.0.0.2, which the server names, takes connections and is silent",
+            "proxy, firewall",
+        ),
+        (servers[0], "memory limit"): ("bad", "1.0 TiB", "--memory-limit"),
+        (servers[1], "token"): ("bad", "is not this server's", "FLIGHT_SHUFFLE_TOKEN"),
+        (servers[2], "gRPC port"): ("bad", "it has expired", "renew it"),
+        (servers[3], "clock"): ("bad", "3600 s ahead", "time server"),
+        (None, str(tmp_path / "none")): ("warn", "cannot be used", "mount one"),
+        (None, "Spark's Python"): ("bad", f"{python}, which has no flight-shuffle", "pip install"),
+    }
+    assert expected.keys() <= faults.keys(), said.out
+    for where, (verdict, text, remedy) in expected.items():
+        assert faults[where]["verdict"] == verdict, faults[where]
+        assert text in faults[where]["text"], faults[where]
+        assert remedy in faults[where]["remedy"], faults[where]
+    assert faults.pop((servers[3], "round trip over HTTP"))  # the fake takes no puts
+    # The HTTP port of a server that says nothing is a guess, and its token is not checked.
+    others = {where: each for where, each in faults.items() if where not in expected}
+    assert {where[1] for where in others} <= {"HTTP port", "token", "memory limit"}, others
+    assert all(each["verdict"] == "warn" for each in others.values()), others
+
+
+def test_a_server_without_faults_has_none_and_what_was_written_is_dropped(
+    flight_server_process: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cert, key = self_signed(tmp_path)
+    server = flight_server_process(tls_cert=cert, tls_key=key, memory_limit="64MiB")
+    found = checked(server.location, cert)
+    # The certificate of the tests is for a day.
+    assert {name: each for name, each in found.items() if each.verdict is not Verdict.OK}.keys() == {"TLS"}
+    assert {
+        "gRPC port",
+        "HTTP port",
+        "clock",
+        "disk",
+        "round trip over gRPC",
+        "round trip over HTTP",
+    } <= found.keys()
+    root = ["--tls-root-certs", str(cert)]
+    assert run(["ls", "-s", server.location, *root, "--json"]) == 0
+    assert capsys.readouterr().out == ""
+    assert run(["doctor", "-s", server.location, *root, "--pyspark-python", sys.executable]) == 0
+    people = capsys.readouterr().out
+    assert people.startswith(f"{server.location}\nok    gRPC port: answers over TLS\n")
+    assert "warn  TLS: the certificate expires in 0 days" in people
+    assert "\n      -> renew it\n" in people
+
+
+def test_a_server_that_wants_a_certificate_of_its_clients_is_checked_with_one_and_found_without(
+    flight_server_process: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    authority = Authority.new(tmp_path, "ours")
+    cert, key = authority.sign("server")
+    own_cert, own_key = map(str, authority.sign("client"))
+    server = flight_server_process(
+        tls_cert=cert, tls_key=key, tls_client_ca=authority.cert, memory_limit="64MiB"
+    )
+    (finding,) = [
+        each for each in checked(server.location, authority.cert).values() if each.check == "gRPC port"
+    ]
+    assert (finding.verdict, "wants a certificate of the client" in finding.text) == (Verdict.BAD, True)
+    assert "--tls-client-cert" in (finding.remedy or "")
+    monkeypatch.setenv("FLIGHT_SHUFFLE_LOCATION", server.location)
+    monkeypatch.setenv("FLIGHT_SHUFFLE_TLS_ROOT_CERTS", str(authority.cert))
+    own = ["--tls-client-cert", own_cert, "--tls-client-key", own_key]
+    assert run(["doctor", *own, "--pyspark-python", sys.executable]) == 0, capsys.readouterr().out
+    assert "ok    round trip over HTTP" in capsys.readouterr().out
+    assert run(["ls", *own[:2]]) == 2
+    assert "go together" in capsys.readouterr().err
+    monkeypatch.setenv("FLIGHT_SHUFFLE_TLS_CLIENT_CERT", own_cert)
+    monkeypatch.setenv("FLIGHT_SHUFFLE_TLS_CLIENT_KEY", own_key)
+    assert run(["ls"]) == 0
+    monkeypatch.setenv("FLIGHT_SHUFFLE_TLS_CLIENT_KEY", own_cert)
+    assert run(["doctor"]) > 0
+    assert "no PEM certificate chain" in capsys.readouterr().err
+
+
+def test_what_a_port_speaks_is_told_apart(flight_server_process: Start, tmp_path: Path) -> None:
+    cert, key = self_signed(tmp_path)
+    plain, encrypted = flight_server_process(), flight_server_process(tls_cert=cert, tls_key=key)
+    swapped = (plain.http or "").replace("http://", "grpc://")
+    with (
+        answering(("127.0.0.1", 0), b"SSH-2.0-OpenSSH\r\n") as other,
+        answering(("127.0.0.1", 0), b"") as silent,
+        socket.create_server(("127.0.0.1", 0)) as unused,
+    ):
+        refused = unused.getsockname()[1]
+        unused.close()
+        for location, text in (
+            (encrypted.location.replace("+tls", ""), "speaks TLS"),
+            (plain.location.replace("grpc:", "grpc+tls:"), "speaks no TLS"),
+            (swapped, "speaks HTTP/1, not gRPC"),
+            (f"grpc://127.0.0.1:{other[1]}", "speaks another protocol: it answered b'SSH"),
+            (f"grpc://127.0.0.1:{silent[1]}", "takes connections and is silent"),
+            (f"grpc://127.0.0.1:{refused}", "refuses connections"),
+            ("grpc://none.invalid:8815", "cannot be reached"),
+        ):
+            finding = checked(location, cert)["gRPC port"]
+            assert (finding.verdict, text in finding.text) == (Verdict.BAD, True), (location, finding)
+            assert finding.remedy
+    untrusted = checked(encrypted.location)["gRPC port"]
+    assert "self-signed certificate" in untrusted.text.replace("self signed", "self-signed")
+
+
+def test_another_flight_server_is_named_as_such() -> None:
+    with flight.FlightServerBase("grpc://127.0.0.1:0") as server:
+        found = checked(f"grpc://127.0.0.1:{server.port}")
+    assert "is a gRPC server, and not this one" in found["gRPC port"].text
+
+
+def test_limits_that_do_not_fit_are_found() -> None:
+    host = {
+        "versions": {"python": "3.11.0", "flight_shuffle": "0.0.1"},
+        "memory_bytes": 1 << 30,
+        "open_files_limit": 256,
+        "disk_free_bytes": 1 << 20,
+        "lasting": True,
+    }
+    statistics: dict[str, Any] = {
+        "servers": [{"memory_limit_bytes": 600 << 20, "host": host}],
+        "disk": {"limit_bytes": 1 << 30, "used_bytes": 0, "trouble": None},
+        "draining": True,
+        "quarantine": [{}],
+    }
+    found = {each.check: each for each in limits(statistics)}
+    assert {name for name, each in found.items() if each.verdict is Verdict.WARN} == {
+        "memory limit",
+        "disk",
+        "open files",
+        "state",
+        "versions there",
+    }
+    statistics["disk"]["trouble"] = "No space left on device"
+    assert {each.check: each for each in limits(statistics)}["disk"].verdict is Verdict.BAD
+    assert [*limits({"servers": []})] == []
+
+
+def script(path: Path, line: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_python_of_tasks_is_compared_with_this_one(tmp_path: Path) -> None:
+    (own,) = python_of_tasks(sys.executable)
+    assert own.verdict is Verdict.OK
+    for said, text in (
+        ('{"python": "3.10.1"}', "it is Python 3.10.1"),
+        (own_versions(pyarrow=None), "has no pyarrow"),
+        (own_versions(**{"flight-shuffle": "0.0.1"}), "it has flight-shuffle 0.0.1"),
+        (own_versions(pyarrow="1.0"), "it has pyarrow 1.0"),
+        ("no json", "does not run"),
+    ):
+        (finding,) = python_of_tasks(str(script(tmp_path / "python", f"echo '{said}'")))
+        assert text in finding.text
+        assert finding.remedy
+    (missing,) = python_of_tasks("/none/python")
+    assert "is not there" in missing.text
+
+
+def own_versions(**changed: str | None) -> str:
+    from spark_client.commands.spark_checks import _asked
+
+    return json.dumps(
+        {k: v for k, v in {**(_asked(sys.executable) or {}), **changed}.items() if v is not None}
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("echo 'openjdk version \"17.0.9\" 2023-10-17' >&2", Verdict.OK),
+        ("echo 'java version \"1.8.0_392\"' >&2", Verdict.BAD),
+        ("exit 1", Verdict.BAD),
+    ],
+)
+def test_java_must_be_new_enough(tmp_path: Path, line: str, verdict: Verdict) -> None:
+    pytest.importorskip("pyspark")
+    script(tmp_path / "bin" / "java", line)
+    (finding,) = java(str(tmp_path))
+    assert finding.verdict is verdict
+
+
+def test_without_java_its_directory_is_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    (finding,) = java(str(tmp_path))
+    assert "JAVA_HOME" in (finding.remedy or "")

@@ -1,0 +1,238 @@
+"""``get`` and ``put``: every format there and back, standard input and output, errors that leave files as they were."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+
+from spark_client import ShuffleClient
+from spark_client.commands import table_files
+from spark_client.commands.table_files import rows_of
+from tests.support.arrow_peak import arrow_peak
+from tests.support.commands import Command
+from tests.support.server_process import ServerProcess
+from tests.support.spread import PARTITIONS, everything, spread
+
+TABLE = pa.table({"id": range(1000), "name": ["a", None] * 500})
+COMMAND = (sys.executable, "-m", "spark_client.cli")
+
+
+@pytest.fixture
+def client(command: Command) -> Iterator[ShuffleClient]:
+    with ShuffleClient(command.location) as found:
+        yield found
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "arrows", "parquet", "csv"])
+def test_rows_go_into_a_file_and_come_back(
+    command: Command, client: ShuffleClient, tmp_path: Path, suffix: str
+) -> None:
+    client.put("t", TABLE.to_reader(max_chunksize=300))
+    file = tmp_path / f"t.{suffix}"
+    said = command("get", "t", "-o", file, "--json")
+    assert (said.code, said.lines[0]["rows"], said.lines[0]["file"]) == (0, 1000, str(file))
+    assert [*tmp_path.iterdir()] == [file]
+    assert command("put", file, "again").code == 0
+    read = client.get("again").read_all()
+    if suffix == "csv":  # which has no null texts
+        assert read["id"].to_pylist() == TABLE["id"].to_pylist()
+    else:
+        assert read.equals(TABLE.combine_chunks())
+
+
+def test_a_pipe_gets_an_arrow_stream_and_gives_one(client: ShuffleClient, command: Command) -> None:
+    client.put("t", TABLE)
+    got = command("get", "t", "--limit", "7")
+    assert pa.ipc.open_stream(got.raw).read_all().equals(TABLE.slice(0, 7))
+    put = subprocess.run(
+        [*COMMAND, "put", "-", "piped", command.location, "--json"],
+        input=got.raw,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert b'"rows": 7' in put.stdout
+    assert client.get("piped").read_all().num_rows == 7
+
+
+def test_ctrl_c_is_exit_code_130_and_leaves_no_short_dataset(client: ShuffleClient, command: Command) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
+        for _ in range(20):
+            writer.write_table(TABLE)
+    with subprocess.Popen(
+        [*COMMAND, "put", "-", "t", "-s", command.location], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(sink.getvalue()[:-100])
+        process.stdin.flush()  # returns when the command reads: a pipe has 64 KiB of room
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+    assert not any(each.rows > 0 for each in client.datasets())
+
+
+def test_csv_comes_from_a_pipe(client: ShuffleClient, command: Command) -> None:
+    given = [*COMMAND, "put", "-", "t", "--format", "csv", command.location]
+    subprocess.run(given, input=b"id,name\n1,a\n2,b\n", check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert client.get("t").read_all().to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+
+
+def test_rows_are_csv_or_json_lines_where_that_is_asked_for(client: ShuffleClient, command: Command) -> None:
+    client.put("t", TABLE)
+    assert command("get", "t", "-n", "2", "--format", "csv").out.splitlines() == [
+        '"id","name"',
+        '0,"a"',
+        "1,",
+    ]
+    assert command("get", "t", "-n", "2", "--json").lines == TABLE.slice(0, 2).to_pylist()
+
+
+def on_a_terminal(stream: str, *arguments: object) -> str:
+    """What the command prints to a terminal, which ``stream`` is."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "dumb" if stream == "stdout" else "xterm", "COLUMNS": "120"}
+    given = [*COMMAND, *map(str, arguments)]
+    with subprocess.Popen(given, env=environment, **{stream: theirs}) as shown:  # type: ignore[call-overload]
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:  # the command has ended
+                break
+        os.close(ours)
+        assert shown.wait(60) == 0
+    return seen.decode()
+
+
+def test_a_terminal_gets_a_table_of_the_first_rows(client: ShuffleClient, command: Command) -> None:
+    client.put("t", TABLE)
+    lines = on_a_terminal("stdout", "get", "t", "-s", command.location).splitlines()
+    assert [each.split() for each in lines[:3]] == [["id", "name"], ["0", "a"], ["1", "-"]]
+    assert len(lines) == 21
+
+
+def test_a_bar_moves_on_a_terminal_and_nowhere_else(
+    client: ShuffleClient, command: Command, tmp_path: Path
+) -> None:
+    client.put("t", TABLE)
+    arguments = ("get", "t", "-o", tmp_path / "t.arrow")
+    assert "1,000 rows" in on_a_terminal("stderr", *arguments, "-s", command.location)
+    assert command(*arguments).err == ""
+
+
+def test_some_partitions_of_a_spread_dataset_are_got(flight_server_process: object, command: Command) -> None:
+    with ServerProcess.start(memory_limit="64MiB") as other:
+        both = [other, ServerProcess.start(memory_limit="64MiB")]
+        spread("s", both)
+        two = Command(",".join(each.location for each in both), command._capture)
+        whole = pa.ipc.open_stream(two("get", "s").raw).read_all()
+        assert whole.num_rows == len(everything(2))
+        parts = [pa.ipc.open_stream(two("get", "s", "-p", each).raw).read_all() for each in range(PARTITIONS)]
+        assert sum(each.num_rows for each in parts) == whole.num_rows
+        ordered = pa.ipc.open_stream(two("get", "s", "-p", "1,0", "--ordered").raw).read_all()
+        assert ordered.num_rows == parts[0].num_rows + parts[1].num_rows
+        refused = two("get", "s", "-p", PARTITIONS)
+        assert refused.code == 1
+        assert f"none of index {PARTITIONS}" in refused.err
+        both[1].close()
+
+
+def test_a_get_that_fails_leaves_the_file_that_was_there(
+    client: ShuffleClient, command: Command, tmp_path: Path
+) -> None:
+    (file := tmp_path / "t.csv").write_text("before")
+    client.put("lists", pa.table({"l": [[1]]}))
+    said = command("get", "lists", "-o", file)
+    assert (said.code, said.out) == (1, "")
+    assert "list" in said.err
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("t.csv", "before")]
+
+
+def test_a_put_under_a_name_that_exists_is_refused_or_overwrites(
+    client: ShuffleClient, command: Command, tmp_path: Path
+) -> None:
+    pq.write_table(TABLE, file := tmp_path / "t.parquet")
+    client.put("t", TABLE.slice(0, 1))
+    said = command("put", file, "t")
+    assert said.code == 1
+    assert "exists" in said.err
+    assert command("put", file, "t", "--overwrite", "--compression", "lz4").code == 0
+    assert client.get("t").read_all().equals(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("get", "t", "-o", "t.xlsx"), "its name says no format"),
+        (("get", "t", "--format", "parquet"), "standard output takes arrows or csv"),
+        (("put", "-", "t", "--format", "parquet"), "not standard input"),
+        (("get", "t", "-p", "one"), "numbers with commas"),
+        (("put", "t.csv", "t", "--compression", "gzip"), "lz4, zstd or auto"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_exit_code_2(
+    client: ShuffleClient, command: Command, arguments: tuple[str, ...], message: str
+) -> None:
+    client.put("t", TABLE)
+    said = command(*arguments)
+    assert (said.code, len(said.err.splitlines())) == (2, 1)
+    assert message in said.err
+
+
+def test_files_are_read_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "READ_BYTES", 64 << 10)
+    table = pa.table({"n": range(1_000_000), "m": range(1_000_000)})
+    pq.write_table(table, tmp_path / "t.parquet", use_dictionary=False)
+    csv.write_csv(table, tmp_path / "t.csv")
+    with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=50_000)
+    for form in ("parquet", "csv", "arrow"):
+        with arrow_peak() as pool, rows_of(tmp_path / f"t.{form}", form) as rows:
+            assert sum(each.num_rows for each in rows.batches) == table.num_rows
+            assert pool.max_memory() < table.nbytes // 2, form
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.csv", b"", ()),
+        ("a.csv", b"a\n" + b"1\n" * table_files.READ_BYTES + b"x\n", ()),
+        ("a.parquet", b"id\n1\n", ()),
+        ("a.arrow", b"id\n1\n", ()),
+        ("a.arrow", b"ARROW1\0\0", ()),
+        ("a.txt", b"id\n1\n", ("--format", "arrows")),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_what_to_do(
+    command: Command, tmp_path: Path, name: str, content: bytes, options: tuple[str, ...]
+) -> None:
+    (file := tmp_path / name).write_bytes(content)
+    said = command("put", file, "unread", *options)
+    assert (said.code, len(said.err.splitlines())) == (1, 1)
+    assert f"{file} cannot be read as {table_files.format_of(file, (options or (None,))[-1])}" in said.err
+    assert "--format" in said.err
+    assert command("ls", "unread").out.splitlines()[1:] == []
+
+
+def test_a_column_that_csv_cannot_have_is_named_with_what_to_do(
+    client: ShuffleClient, command: Command, tmp_path: Path
+) -> None:
+    client.put("nested", pa.table({"list": [[1]]}))
+    said = command("get", "nested", "-o", tmp_path / "nested.csv")
+    assert (said.code, [*tmp_path.iterdir()]) == (1, [])
+    assert "CSV takes no such column" in said.err
+    assert "list" in said.err
+    assert "parquet" in said.err
