@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import pyarrow as pa
 import typer
+
+from .standard_input import standard_input, until_interrupted
 
 Format = Literal["arrow", "arrows", "parquet", "csv"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -66,14 +68,15 @@ def rows_of(path: Path | None, form: Format) -> Iterator[FileRows]:
             if form == "parquet":
                 raise typer.BadParameter("Parquet is read from its end: give a file, not standard input")
             # CSV is read in a thread of Arrow's, which at the interpreter's end may not hold a buffer's lock.
-            source = opened.enter_context(_standard(sys.stdin, "r", 0 if form == "csv" else -1))
+            file = opened.enter_context(standard_input(buffered=form != "csv"))
+            source = opened.enter_context(pa.PythonFile(file, mode="r"))
         else:
             source = opened.enter_context(pa.OSFile(str(path)))
         if form == "csv":
             from pyarrow import csv  # noqa: PLC0415 - loads a library
 
             reader = csv.open_csv(source, csv.ReadOptions(block_size=READ_BYTES))
-            yield FileRows(reader.schema, iter(reader))
+            yield FileRows(reader.schema, until_interrupted(iter(reader)))
         elif form == "parquet":
             from pyarrow import parquet  # noqa: PLC0415 - as above
 
@@ -96,10 +99,10 @@ def _named(what: str, remedy: str) -> Iterator[None]:
         raise pa.ArrowInvalid(f"{what}: {error}; {remedy}") from error
 
 
-def _standard(stream: TextIO, mode: str, buffering: int = -1) -> Any:
+def _standard_output() -> Any:
     """Of a copy of the descriptor: Arrow closes what it is given."""
-    stream.flush()
-    return pa.PythonFile(os.fdopen(os.dup(stream.fileno()), f"{mode}b", buffering), mode=mode)
+    sys.stdout.flush()
+    return pa.PythonFile(os.fdopen(os.dup(sys.stdout.fileno()), "wb"), mode="w")
 
 
 def _is_ipc_file(path: Path) -> bool:
@@ -119,7 +122,7 @@ def rows_into(path: Path | None, form: Format, schema: pa.Schema) -> Iterator[Ca
     try:
         with ExitStack() as opened:
             sink = (
-                opened.enter_context(_standard(sys.stdout, "w"))
+                opened.enter_context(_standard_output())
                 if waiting is None
                 else opened.enter_context(pa.OSFile(str(waiting), mode="w"))
             )

@@ -65,14 +65,17 @@ def test_a_pipe_gets_an_arrow_stream_and_gives_one(client: ShuffleClient, comman
     assert client.get("piped").read_all().num_rows == 7
 
 
-def test_ctrl_c_is_exit_code_130_and_leaves_no_short_dataset(client: ShuffleClient, command: Command) -> None:
+@pytest.mark.parametrize("form", ["arrows", "csv"])
+def test_ctrl_c_is_exit_code_130_and_leaves_no_short_dataset(
+    client: ShuffleClient, command: Command, form: str
+) -> None:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
+    writing = csv.CSVWriter(sink, TABLE.schema) if form == "csv" else pa.ipc.new_stream(sink, TABLE.schema)
+    with writing as writer:
         for _ in range(20):
             writer.write_table(TABLE)
-    with subprocess.Popen(
-        [*COMMAND, "put", "-", "t", "-s", command.location], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    given = [*COMMAND, "put", "-", "t", "--format", form, "-s", command.location]
+    with subprocess.Popen(given, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(sink.getvalue()[:-100])
