@@ -9,6 +9,7 @@ pages of the columns that one batch comes from, and in a written one a row group
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from typing import Any, Literal, cast, get_args
 import pyarrow as pa
 import typer
 
-from .standard_input import standard_input, until_interrupted
+from .standard_input import standard_input
 
 Format = Literal["arrow", "arrows", "parquet", "csv"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -67,8 +68,8 @@ def rows_of(path: Path | None, form: Format) -> Iterator[FileRows]:
         if path is None:
             if form == "parquet":
                 raise typer.BadParameter("Parquet is read from its end: give a file, not standard input")
-            # CSV is read in a thread of Arrow's, which at the interpreter's end may not hold a buffer's lock.
-            file = opened.enter_context(standard_input(buffered=form != "csv"))
+            raw = opened.enter_context(standard_input())
+            file = raw if form == "csv" else io.BufferedReader(raw)
             source = opened.enter_context(pa.PythonFile(file, mode="r"))
         else:
             source = opened.enter_context(pa.OSFile(str(path)))
@@ -76,7 +77,9 @@ def rows_of(path: Path | None, form: Format) -> Iterator[FileRows]:
             from pyarrow import csv  # noqa: PLC0415 - loads a library
 
             reader = csv.open_csv(source, csv.ReadOptions(block_size=READ_BYTES))
-            yield FileRows(reader.schema, until_interrupted(iter(reader)))
+            if path is None:
+                opened.callback(raw.end, reader)
+            yield FileRows(reader.schema, raw.read_ahead(reader) if path is None else iter(reader))
         elif form == "parquet":
             from pyarrow import parquet  # noqa: PLC0415 - as above
 

@@ -20,6 +20,7 @@ from spark_client.commands import table_files
 from spark_client.commands.table_files import rows_of
 from tests.support.arrow_peak import arrow_peak
 from tests.support.commands import Command
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, everything, spread
 
@@ -79,7 +80,8 @@ def test_ctrl_c_is_exit_code_130_and_leaves_no_short_dataset(
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(sink.getvalue()[:-100])
-        process.stdin.flush()  # returns when the command reads: a pipe has 64 KiB of room
+        process.stdin.flush()
+        eventually(lambda: [each.name for each in client.datasets()], ["t"])
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stderr.read() == b""
