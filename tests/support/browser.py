@@ -89,7 +89,7 @@ class Browser:
         os.close(commands)
         os.close(answers)
         try:
-            self._new_tab()
+            self.leave()
         except (OSError, RuntimeError) as error:
             self.close()
             said = log.read_text(errors="replace").strip()[-1000:]
@@ -105,12 +105,24 @@ class Browser:
             width: of the window, in the page's own pixels.
             before: a script that runs in the page before its own ones.
         """
-        self._new_tab()
+        self.leave()
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", **size)
         self._call("Page.addScriptToEvaluateOnNewDocument", source=before)
         self._call("Page.navigate", url=url)
         eventually(lambda: self.evaluate("document.readyState"), "complete")
+
+    def leave(self) -> None:
+        """Show an empty page: it asks no server, whose port may soon be another's."""
+        earlier, self._session = self._target, None
+        self._target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        if earlier is not None:
+            self._call("Target.closeTarget", targetId=earlier)
+        attached = self._call("Target.attachToTarget", targetId=self._target, flatten=True)
+        self._session = attached["sessionId"]
+        self.complaints.clear()
+        for domain in ("Page", "Runtime", "Log"):
+            self._call(f"{domain}.enable")
 
     def prefer(self, scheme: str) -> None:
         """Have the page's user prefer the colours ``light`` or ``dark``."""
@@ -149,17 +161,6 @@ class Browser:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _new_tab(self) -> None:
-        earlier, self._session = self._target, None
-        self._target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        if earlier is not None:
-            self._call("Target.closeTarget", targetId=earlier)
-        attached = self._call("Target.attachToTarget", targetId=self._target, flatten=True)
-        self._session = attached["sessionId"]
-        self.complaints.clear()
-        for domain in ("Page", "Runtime", "Log"):
-            self._call(f"{domain}.enable")
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command and return its answer; what comes before that is looked through for complaints."""

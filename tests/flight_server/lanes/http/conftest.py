@@ -10,10 +10,16 @@ from tests.support.browser import Browser, NoBrowserError
 
 
 @pytest.fixture(scope="session")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     try:
-        browser = Browser(tmp_path_factory.mktemp("browser") / "profile")
+        started = Browser(tmp_path_factory.mktemp("browser") / "profile")
     except NoBrowserError as reason:
         pytest.skip(str(reason))
-    with browser:
-        yield browser
+    with started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Browser]:
+    yield browser
+    browser.leave()
