@@ -23,7 +23,8 @@ GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.01
 # These live as long as the process, which starts each once. The servers that are forked from the last one do not.
 _FORK = "tests.support.server_fork"
-_PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", _FORK)
+_JVM = "pyspark-shell"  # of all sessions of this process; the first may begin in any test
+_PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", _FORK, _JVM)
 _OUR_PACKAGES = ("flight_server", "spark_client", "tests")
 
 

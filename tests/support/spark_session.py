@@ -43,13 +43,6 @@ def local_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
         session.stop()
 
 
-def begin_jvm() -> None:
-    """Start the JVM of all sessions of this process: it outlives tests that have a session of their own."""
-    from pyspark import SparkConf, SparkContext
-
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False))
-
-
 _shared = ExitStack()  # the context of ``SharedSessions``
 
 

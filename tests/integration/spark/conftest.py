@@ -37,6 +37,7 @@ def client(server: ServerProcess) -> Iterator[ShuffleClient]:
 
 
 @pytest.fixture
-def tables(spark: SparkSession, server: ServerProcess) -> Tables:
+def tables(spark: SparkSession, server: ServerProcess, client: ShuffleClient) -> Tables:
+    """Of datasets that are dropped at the end of the test."""
     spark.dataSource.register(FlightDataSource)
     return Tables(spark, server.location)

@@ -24,7 +24,7 @@ from tests.support.executor_processes import TaskHost, servers_of, wait_for_end
 from tests.support.failing_tasks import first_time
 from tests.support.polling import eventually
 from tests.support.spark_cluster import Cluster, standalone_cluster
-from tests.support.spark_session import begin_jvm, local_session
+from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,11 +66,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "strike" in metafunc.fixturenames:
         cases = CASES if metafunc.config.getoption("--all-failures") else QUICK
         metafunc.parametrize("strike", cases, ids="-".join)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def jvm(java_home: str) -> None:
-    begin_jvm()
 
 
 @pytest.fixture

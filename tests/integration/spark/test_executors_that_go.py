@@ -20,7 +20,7 @@ from tests.support.executor_processes import executor_of, runs, servers_of, wait
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import Cluster, standalone_cluster
-from tests.support.spark_session import begin_jvm, local_session
+from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,6 @@ ROWS = 2000
 @pytest.fixture(scope="module")
 def cluster(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Of workers with room for an executor of each of two applications."""
-    begin_jvm()
     options = {"SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true"}
     with standalone_cluster(tmp_path_factory.mktemp("cluster"), cores=2, environment=options) as found:
         yield found
