@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flight_server.host import shorten_pauses, unused_libraries  # noqa: F401  # before all that it keeps small
+from flight_server.host import freed_pages, shorten_pauses, unused_libraries  # noqa: F401  # before Arrow's libraries
 
 # isort: split
 import structlog

@@ -65,10 +65,11 @@ GRPC = frozenset({"grpc", "grpc_health", "grpc_reflection", "grpc_status"})
 GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_server/kinds/source/relay.py")
 # The embedded server's process is handed its parent's environment; nothing is read from it there. Which
 # interpreter Spark starts, how its workers show errors, and where they keep files is said in Spark's own variables; how
-# Arrow's engine logs, in Arrow's.
+# Arrow's engine logs and its allocator frees, in Arrow's.
 ENVIRONMENT_ALLOWED = frozenset(
     {
         "flight_server/config.py",
+        "flight_server/host/freed_pages.py",
         "flight_server/tracing/spans.py",
         "spark_client/connection/embedded.py",
         "spark_client/executors/executor_servers.py",
@@ -206,6 +207,7 @@ WHOLE = frozenset(
         "embedded",
         "flight_infos",
         "flight_sql",
+        "freed_pages",
         "ipc_framing",
         "machine",
         "metrics",

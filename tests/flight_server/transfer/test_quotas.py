@@ -146,8 +146,9 @@ async def test_bytes_on_disk_count(tmp_path: Path) -> None:
             await put(node, etl, "e", 80)
         node.catalogue.drop("e")
         node.catalogue.drop("d")
-        await node.catalogue.disk.disposal.settled()
-        assert etl.usage.used_bytes == 0
+        async with asyncio.timeout(10):
+            while etl.usage.used_bytes > 0:  # noqa: ASYNC110 - a write that has begun ends, and tells nothing
+                await asyncio.sleep(0.001)
 
 
 async def test_datasets_count_until_they_are_dropped_and_a_replaced_one_counts_once(tmp_path: Path) -> None:
