@@ -24,7 +24,7 @@ from typer.main import get_command
 from flight_server.protocol import FlightShuffleError
 from spark_client.connection import TimedOut, Unreachable
 
-from . import bench, dataset_commands, doctor, server_commands, top, transfer_commands
+from . import bench, ctrl_c, dataset_commands, doctor, server_commands, top, transfer_commands
 from .connected import with_server_named
 from .printing import printable
 
@@ -48,7 +48,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. None for the command line's arguments."""
     given = with_server_named(sys.argv[1:] if arguments is None else arguments)
     try:
-        answer: Any = get_command(_app).main(given or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        with ctrl_c.remembered():
+            answer: Any = get_command(_app).main(
+                given or ["--help"], prog_name=PROGRAM, standalone_mode=False
+            )
     except _UsageError as error:
         return _say(USAGE, cast("Any", error).format_message())
     except SystemExit as ended:  # of typer's completion
@@ -74,5 +77,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(code: int, message: str) -> int:
+    if ctrl_c.seen():
+        return INTERRUPTED
     sys.stderr.write(f"{PROGRAM}: {printable(' '.join(message.split()))}\n")
     return code

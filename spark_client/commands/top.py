@@ -20,6 +20,7 @@ from rich.text import Text
 from flight_server.protocol import FlightShuffleError
 from spark_client import ShuffleClient
 
+from . import ctrl_c
 from .connected import NUMBERS_NEED, Link, connected
 from .dataset_commands import WAIT_COLUMNS, wait_rows
 from .printing import console, print_json, printable, size, table, used
@@ -128,6 +129,8 @@ def _keys() -> Iterator[Callable[[float], str]]:
     before = termios.tcgetattr(descriptor)
 
     def pressed(seconds: float) -> str:
+        if ctrl_c.seen():
+            raise KeyboardInterrupt
         ready, _, _ = select.select([descriptor], [], [], seconds)
         return sys.stdin.read(1) if ready else ""
 

@@ -33,3 +33,10 @@ def test_the_command_has_not_loaded_rich_for_structlogs_tracebacks() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout == "['structlog']\n"
+
+
+def test_the_command_leaves_the_environment_of_other_processes_as_it_was() -> None:
+    code = (
+        "import os; before = {**os.environ}; import flight_server.__main__; assert {**os.environ} == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

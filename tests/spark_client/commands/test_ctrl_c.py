@@ -1,0 +1,45 @@
+"""Ctrl-C that gRPC loses."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from spark_client.commands import ctrl_c
+from tests.support.commands import Command
+
+
+class _Interrupted(flight.ClientMiddlewareFactory):
+    def start_call(self, info: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_in_a_callback_of_grpcs_is_remembered(command: Command) -> None:
+    with ctrl_c.remembered(), flight.connect(command.location, middleware=[_Interrupted()]) as client:
+        assert not ctrl_c.seen()
+        with pytest.raises(pa.ArrowKeyError):  # and no KeyboardInterrupt
+            client.get_flight_info(flight.FlightDescriptor.for_path("none"))
+        assert ctrl_c.seen()
+
+
+def test_an_error_after_it_is_ctrl_c(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctrl_c, "seen", lambda: True)
+    said = command("stat", "none")
+    assert (said.code, said.err) == (130, "")
+
+
+def test_it_is_left_as_it_was_outside_the_main_thread() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def elsewhere() -> None:
+        with ctrl_c.remembered():
+            pass
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
