@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -111,6 +112,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the event loops of the servers that the tests start; install what the options ask for."""
+    # Ignored in what a shell starts in the background, and in all that this starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--collect-in-executors"):
         collecting.install()
         server_process.COMMAND = collecting.SERVER
