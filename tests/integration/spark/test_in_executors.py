@@ -220,7 +220,7 @@ def test_a_session_without_settings_has_servers_in_its_executors_which_end_with_
 def test_dynamic_allocation_keeps_executors_as_long_as_datasets_need_them(cluster: Cluster) -> None:
     settings = {
         "dynamicAllocation__enabled": "true",
-        "dynamicAllocation__executorIdleTimeout": "2s",
+        "dynamicAllocation__executorIdleTimeout": "8s",  # both are seen before one goes
         "dynamicAllocation__initialExecutors": "2",
     }
     with (
