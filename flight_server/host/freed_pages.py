@@ -13,6 +13,6 @@ _SETTING = "MIMALLOC_PURGE_DELAY"
 
 if _SETTING not in os.environ:
     os.environ[_SETTING] = "0"
-    import pyarrow as pa  # noqa: F401
+    import pyarrow as pa  # noqa: F401  # only so that mimalloc reads it now
 
     del os.environ[_SETTING]
