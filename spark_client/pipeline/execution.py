@@ -17,39 +17,20 @@ Reading tasks
 from __future__ import annotations
 
 import logging
-import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
+from pyspark.sql import SparkSession
 
-from spark_client.connection import RemoteServer
-from spark_client.jobs import (
-    ByColumn,
-    ByKeys,
-    Cut,
-    InTurn,
-    PersistedDataset,
-    Placement,
-    SealedDataset,
-    Shares,
-    Shuffles,
-    Sides,
-    Target,
-    WriteTask,
-    cores,
-    cuts_of,
-    cuts_of_pair,
-    tasks_for,
-)
+from spark_client.jobs import PersistedDataset, SealedDataset, Shares, Shuffles, Sides, Target
 from spark_client.servers import RERUNS
 from spark_client.steps import Stage
 
-from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, outdated, reads_of
+from .decided_jobs import ExchangeWrite, Job, jobs_of, outdated, reads_of
+from .exchange_tasks import cuts_for, dataset_name, shares_for, write_of
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
 
@@ -225,10 +206,10 @@ class Execution:
 
     def _target(self, write: ExchangeWrite) -> Target:
         exchange = write.exchange
-        dataset = _dataset_name(exchange, self._token, next(self._numbers))
+        dataset = dataset_name(exchange, self._token, next(self._numbers))
         self._alone.add(dataset)
         writes = [
-            _write_of(self._shuffles.server, dataset, write.exchange, *given)
+            write_of(self._shuffles.server, dataset, write.exchange, *given)
             for given in self._inputs(write.leg)
         ]
         # The rows of one partition have one order, that of the tasks.
@@ -245,9 +226,9 @@ class Execution:
         reads = reads_of(part)
         sealed = [self._written[read.exchange] for read in reads]
         partition_bytes = tuple(map(sum, zip(*(each.partition_bytes for each in sealed), strict=True)))
-        cuts = [] if alone else _cuts(reads, sealed)
+        cuts = [] if alone else cuts_for(reads, sealed)
         exchange = reads[0].exchange
-        shares = self._shares(exchange, partition_bytes, cuts, alone=alone)
+        shares = shares_for(self._spark, exchange, partition_bytes, cuts, alone=alone)
         # Of an exchange that is both sides of a pair, once.
         for node, side in {read.exchange: read.side for read in reversed(reads)}.items():
             self._readers[node].append((shares, side))
@@ -258,75 +239,7 @@ class Execution:
         )
         return Input.of(self._spark, str(exchange), source, shares)
 
-    def _shares(
-        self, exchange: Exchange, partition_bytes: Sequence[int], cuts: Sequence[Cut], *, alone: bool
-    ) -> Shares:
-        tasks = exchange.tasks
-        if tasks is None and not alone:
-            available = cores(self._spark)
-            read_bytes = sum(sum(cut.piece_bytes) - partition_bytes[cut.partition] for cut in cuts)
-            tasks = None if available is None else tasks_for([*partition_bytes, read_bytes], available)
-        return Shares.equal(partition_bytes, tasks or exchange.partitions, cuts)
-
     def _drop(self, exchange: Exchange) -> None:
         dataset = self._written.pop(exchange).source.dataset
         self._shuffles.discard(dataset)
         self._alone.remove(dataset)
-
-
-def _cuts(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> list[Cut]:
-    may = [read.side for read in reads if read.may_cut]
-    if not may:
-        return []
-    return cuts_of(sealed[0]) if len(sealed) == 1 else cuts_of_pair(sealed[0], sealed[1], may)
-
-
-def _write_of(
-    server: RemoteServer, dataset: str, exchange: Exchange, given: Input, stages: tuple[Stage, ...]
-) -> tuple[DataFrame, WriteTask]:
-    """The tasks that send the rows of ``given``, after the stages, as the exchange says."""
-    rows = given.rows
-    placement: Placement
-    if exchange.ranges is not None:
-        placement = exchange.ranges
-    elif not exchange.keys:
-        placement = InTurn(exchange.partitions)
-    elif given.source is None and not stages and exchange.types is None:
-        # Nothing has changed the rows since Spark had them, so Spark hashes the keys.
-        placement = ByColumn()
-        rows = _with_partition_column(rows, exchange)
-    else:
-        placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
-
-    task = WriteTask(
-        server,
-        dataset,
-        "",
-        exchange.partitions,
-        exchange.leg.declared,
-        placement,
-        stages,
-        given.source,
-        given.shares,
-        given.limits,
-        exchange.budget_bytes,
-        copies=exchange.copies,
-    )
-    return rows, task
-
-
-def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
-    name = "partition"
-    while name.casefold() in {column.casefold() for column in df.columns}:
-        name = f"_{name}"
-    keys = [sql.col(f"`{key.replace('`', '``')}`") for key in exchange.keys]
-    return df.withColumn(name, sql.pmod(sql.hash(*keys), sql.lit(exchange.partitions)))
-
-
-def _dataset_name(exchange: Exchange, token: str, number: int) -> str:
-    """The name of an exchange's dataset: ``number`` tells it from others of ``token``."""
-    if exchange.name is None:
-        return f"exchange/{token}/{number}"
-    # Neither two dots in a row, nor one alone, may be in a name.
-    name = re.sub(r"\.\.+|^\.$|[^A-Za-z0-9._-]", "-", exchange.name)
-    return f"exchange/{name}/{token}/{number}"
