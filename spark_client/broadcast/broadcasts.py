@@ -229,6 +229,19 @@ class Broadcast:
         finally:
             self._owner.drop(self._content.source.dataset)
 
+    def discard(self) -> None:
+        """Drop the dataset, and remove this host's copy. Other hosts remove theirs when their tasks have ended. Raises
+        nothing: a dataset of a server that cannot be reached ends with its lease. Twice is fine.
+        """
+        assert self._owner is not None
+        if self._destroyed:
+            return
+        self._destroyed = True
+        self._not_at_close()
+        self._owner.discard(self._content.source.dataset)
+        with contextlib.suppress(OSError, FlightShuffleError):
+            _remove(self._content)
+
     def _session(self, spark: SparkSession | None, *, everywhere: bool) -> SparkSession | None:
         sessions = Sessions() if self._owner is None else self._owner.sessions
         return sessions.choose(spark, "unpersist") if everywhere else None

@@ -72,7 +72,9 @@ def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
 
 def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
     """The rows that the first tasks read."""
-    start = Input.of(spark, str(scan), scan.splits, Shares.each(len(scan.splits)), scan.batch_rows)
+    splits = scan.splits
+    start = Input.of(spark, str(scan), splits, Shares.each(len(splits)), scan.batch_rows)
+    start = replace(start, scanned_rows=scan.rows, kept=scan.kept)
     return Leg((PlanPart(start),), scan.struct, scan.declared)
 
 

@@ -31,6 +31,7 @@ from spark_client.steps import Stage
 
 from .decided_jobs import ExchangeWrite, Job, jobs_of, outdated, reads_of
 from .exchange_tasks import cuts_for, dataset_name, shares_for, write_of
+from .holding import Holding
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
 
@@ -56,6 +57,7 @@ class Execution:
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
         self._losses = [*losses]
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
+        self._holding = Holding(shuffles, spark)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         """Run all exchanges that the leg reads; the inputs of the tasks of each of its parts, and their stages.
@@ -68,7 +70,7 @@ class Execution:
             pyspark.errors.PySparkException: a job failed. After either, all datasets are dropped but persisted ones.
         """
         try:
-            self._run(exchanges(leg))
+            self._run(exchanges(leg), leg)
             return self._inputs(leg, alone=alone)
         except BaseException:
             self.drop_all()
@@ -119,13 +121,15 @@ class Execution:
         """Whether a server has lost a part of what this run wrote, or found, and has not dropped."""
         return self._shuffles.has_lost(self._written.values())
 
-    def _run(self, wanted: Iterable[Exchange]) -> None:
+    def _run(self, wanted: Iterable[Exchange], last: Leg | None = None) -> None:
+        """``last`` is the leg that reads them; None if the caller does."""
         self._wanted = list(dict.fromkeys(wanted))
         try:
             self._claim()
+            self._holding.begin(self._wanted, last, self._kept, self._written)
             for run in range(1 + RERUNS):
                 try:
-                    for job in jobs_of(self._wanted, self._written.keys(), self._kept):
+                    while (job := self._next()) is not None:
                         self._do(job)
                 except Exception:
                     if run == RERUNS or not self._forget_lost():
@@ -133,8 +137,15 @@ class Execution:
                 else:
                     return
         finally:
+            self._holding.end()
             for persisted in self._claimed.values():
                 persisted.end(self)
+
+    def _next(self) -> Job | None:
+        """The next job; None after the last one."""
+        first = self._holding.decide(self._written, self._kept)
+        jobs = jobs_of(self._wanted, self._written.keys(), self._kept, self._holding.held, first)
+        return jobs[0] if jobs else None
 
     def _forget_lost(self) -> bool:
         """Forget what a lost server held, so that it is written again, and what was made of exchanges that are then
@@ -142,6 +153,7 @@ class Execution:
         """
         if not self._shuffles.servers.several:
             return False
+        self._holding.forget()
         lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
         if not self._kept.isdisjoint(lost):
             return False  # a new run claims it (``finishing``)

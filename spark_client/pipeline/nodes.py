@@ -27,14 +27,27 @@ from pyspark.sql.types import StructField, StructType
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, TaskSource, batch_limits
-from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage, TopStage
+from spark_client.steps import (
+    BatchLimits,
+    FilterStage,
+    FinalStage,
+    MapStage,
+    MergeStage,
+    PartialStage,
+    SelectStage,
+    SortStage,
+    Stage,
+    TopStage,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Input:
     """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
-    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit.
+    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``scanned_rows`` are
+    those of a scan before its filter, and ``kept`` is a guess of the part that the filter keeps; None where nothing is
+    known.
     """
 
     rows: DataFrame
@@ -42,6 +55,8 @@ class Input:
     source: TaskSource | Sides | None = None
     shares: Shares | None = None
     batch_rows: int | None = None
+    scanned_rows: int | None = None
+    kept: float = 1.0
 
     @classmethod
     def of(
@@ -73,7 +88,8 @@ class Exchange:
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
     keys. ``copies`` is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too.
-    ``serial`` is greater than those of the exchanges that it needs, which were made before.
+    ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those of
+    the exchanges that it needs, which were made before.
     """
 
     leg: Leg
@@ -89,6 +105,7 @@ class Exchange:
     twin: Exchange | None = None
     copies: int = 1
     offload: str | None = None
+    added: bool = False
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
     def read(self, is_persisted: Callable[[Exchange], bool]) -> Leg:
@@ -140,6 +157,8 @@ class PlanPart:
         for stage in reversed(self.stages):
             if isinstance(stage, SelectStage) and found is not None:
                 found = stage.source(found)
+            elif isinstance(stage, PartialStage | MergeStage | FinalStage):
+                found = found if found in stage.reduction.keys else None
             elif not isinstance(stage, FilterStage | SortStage):
                 return None
         return found

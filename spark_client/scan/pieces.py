@@ -122,6 +122,12 @@ def pieces_of(
     return planner.homes, [piece for each in found for piece in each]
 
 
+def rows_of(pieces: Sequence[FilePiece]) -> int | None:
+    """The rows of all pieces together; None if the metadata of one does not tell."""
+    rows = [piece.rows for piece in pieces if piece.rows is not None]
+    return sum(rows) if len(rows) == len(pieces) else None
+
+
 class _Planner:
     def __init__(self, schema: pa.Schema, wanted: WantedColumns, filter: Any) -> None:  # noqa: A002 - as above
         self._schema = schema
