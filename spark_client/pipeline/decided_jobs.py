@@ -67,10 +67,13 @@ def jobs_of(
             reads.
         kept: those that are persisted.
         held: the sides of joins that their tasks hold.
-        first: exchanges that the first job writes alone; what they need is there.
+        first: exchanges that the first job writes alone, if any job does; what they need is there.
     """
     wanted = list(dict.fromkeys(wanted))
-    written = _Decision({*there}, kept, held).jobs_for(wanted, first)
+    written = _Decision({*there}, kept, held).jobs_for(wanted)
+    if first:
+        needed = {write.exchange for writes in written for write in writes}
+        written = _Decision({*there}, kept, held).jobs_for(wanted, [each for each in first if each in needed])
     stay = {*wanted, *kept}
     last_reader = {
         read.exchange: number
@@ -79,7 +82,9 @@ def jobs_of(
         for read in write.reads
         if read.exchange not in stay
     }
-    last_reader = {each: 0 for each in there if each not in stay} | last_reader
+    for each in there:
+        if each not in stay:
+            last_reader.setdefault(each, 0)
     return [
         Job(writes, tuple(each for each, last in last_reader.items() if last == number))
         for number, writes in enumerate(written)
@@ -123,7 +128,7 @@ class _Decision:
         self._jobs: list[tuple[ExchangeWrite, ...]] = []
 
     def jobs_for(
-        self, wanted: Iterable[Exchange], first: Sequence[Exchange]
+        self, wanted: Iterable[Exchange], first: Sequence[Exchange] = ()
     ) -> list[tuple[ExchangeWrite, ...]]:
         if first:
             self._write(first)

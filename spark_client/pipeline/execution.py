@@ -108,6 +108,11 @@ class Execution:
         losses = dict.fromkeys([*self._losses, *again])
         return RunStatistics(tuple(found.values()), time.monotonic() - self._began, tuple(losses)), found
 
+    @property
+    def notes(self) -> dict[Exchange, str]:
+        """What was done with exchanges that joins hold, or leave out, for people."""
+        return self._holding.notes
+
     def drop_all(self) -> None:
         """Drop the datasets of this run alone, because it has failed."""
         for dataset in self._alone:

@@ -170,7 +170,9 @@ def explain(steps: Steps) -> None:
     """See :meth:`.Pipeline.explain`."""
     ran = _runs.of(steps.leg)
     persisted = steps.shuffles.persisted
-    text = plan_text(steps.leg, ran.exchanges, ran.seconds, lambda node: persisted.find(node) is not None)
+    text = plan_text(
+        steps.leg, ran.exchanges, ran.seconds, lambda node: persisted.find(node) is not None, ran.notes
+    )
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
 
@@ -203,7 +205,7 @@ def _note(
     DataFrame.
     """
     statistics, of = execution.statistics()
-    _runs.add(steps.leg, statistics, of, last, seconds)
+    _runs.add(steps.leg, statistics, of, last, seconds, execution.notes)
     if statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), statistics)
 

@@ -33,7 +33,7 @@ from spark_client.steps import FilterStage, FinalStage, JoinStage, MergeStage, S
 from .expected_rows import Expectations
 from .nodes import Exchange, Leg, Pair, PlanPart, exchanges
 
-THINNED_BYTES = 32 << 20
+THINNED_BYTES = 8 << 20
 """The least expected size of a side that is worth a look at each key."""
 THINNING_SHARE = 0.5
 """The most of its rows before filters that the side has whose keys thin out the other."""
@@ -197,7 +197,7 @@ def chosen(
         limit_bytes, most_rows: of a side that is held.
     """
     expected = Expectations({each: rows for each, (rows, _) in sizes.items()})
-    best: dict[Pair, tuple[tuple[bool, float], SmallSide]] = {}
+    best: dict[Pair, tuple[tuple[bool, bool, float], SmallSide]] = {}
     for small in sides:
         if small.other in sizes:
             continue  # it is sent already
@@ -213,7 +213,7 @@ def chosen(
             continue
         if not small.leaves_out and not _thins_out(small, expected):
             continue
-        rank = not small.leaves_out, size_bytes
+        rank = not small.leaves_out, small.exchange not in sizes, size_bytes
         if small.pair not in best or rank < best[small.pair][0]:
             best[small.pair] = rank, small
     return [small for _, small in best.values()]

@@ -30,6 +30,8 @@ from .nodes import Exchange, Leg
 HELD_ROWS = 1 << 20
 DECODED_TIMES = 4
 
+_LEFT_OUT = "held by the join", "not written, because the join holds the other side"
+_THINNED_OUT = "its keys held by the other side", "without rows that match no key of the other side"
 _log = logging.getLogger(__name__)
 
 
@@ -44,6 +46,8 @@ class Holding:
         self._left: list[SmallSide] = []
         self._tables: list[Broadcast] = []
         self.held = HeldJoins()
+        self.notes: dict[Exchange, str] = {}
+        """What was done with exchanges, for people."""
 
     def begin(
         self, wanted: Iterable[Exchange], last: Leg | None, kept: Collection[Exchange], there: Collection[Exchange]
@@ -63,6 +67,8 @@ class Holding:
             found = chosen(self._left, sizes, self._limit_bytes, HELD_ROWS)
             there = [small for small in found if small.exchange in written]
             if not there:
+                # What is there is larger than a join may hold.
+                self._left = [small for small in self._left if small.exchange not in written]
                 return first_of(found, written, kept, self.held)
             for small in there:
                 self._left.remove(small)
@@ -73,6 +79,7 @@ class Holding:
     def forget(self) -> None:
         """Hold nothing, because something was lost: what is held must be of the rows that other exchanges have."""
         self.end()
+        self.notes.clear()
         self._left = [*self._all] if self._limit_bytes > 0 else []
 
     def end(self) -> None:
@@ -98,6 +105,8 @@ class Holding:
         self._tables.append(table)
         side = Declared(str(small.exchange), plan.right_schema)
         self.held.hold(small, TableJoinStage(declared, plan, table, side))
+        done = _LEFT_OUT if small.leaves_out else _THINNED_OUT
+        self.notes |= dict(zip((small.exchange, small.other), done, strict=True))
         _log.info("%s: %d rows of %s are held", small.stage.declared.stage, len(rows), small.exchange)
         return True
 

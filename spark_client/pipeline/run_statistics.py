@@ -159,13 +159,14 @@ class RunStatistics:
 @dataclass(frozen=True)
 class LastRun:
     """The last run of a leg: its statistics, those of each exchange of the plan, of one that the run added to write the
-    leg's rows, and the seconds of its DataFrame. All None or empty before the first.
+    leg's rows, the seconds of its DataFrame, and notes about exchanges. All None or empty before the first.
     """
 
     statistics: RunStatistics | None = None
     exchanges: Mapping[Exchange, ExchangeStatistics] = field(default_factory=dict)
     last: ExchangeStatistics | None = None
     frame: FrameSeconds | None = None
+    notes: Mapping[Exchange, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -192,9 +193,12 @@ class LastRuns:
         of: Mapping[Exchange, ExchangeStatistics],
         added: Exchange | None,
         frame: FrameSeconds | None,
+        notes: Mapping[Exchange, str],
     ) -> None:
-        """``added`` is an exchange of the run that the plan does not have, ``frame`` of its DataFrame."""
+        """``added`` is an exchange of the run that the plan does not have, ``frame`` of its DataFrame, ``notes`` say what
+        was done with exchanges.
+        """
         # Without it: it refers to the leg, which would then never be forgotten.
         in_plan = {exchange: found for exchange, found in of.items() if exchange is not added}
         with self._lock:
-            self._runs[leg] = LastRun(statistics, in_plan, None if added is None else of[added], frame)
+            self._runs[leg] = LastRun(statistics, in_plan, None if added is None else of[added], frame, notes)
