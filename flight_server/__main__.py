@@ -101,14 +101,14 @@ def serve(config_file: Path | None, **given: Any) -> None:
         if settings.tls_cert is not None:
             Certificates(settings)  # wrong ones end the start here, of all workers
         _check_token_file(settings)
-        if settings.workers > 1:
+        if settings.worker_count > 1:
             _configure_logs(settings)
             supervisor = Supervisor(settings, _serve_one, lambda ready: _announce(ready, settings.log_format))
     except ValidationError as error:
         raise typer.Exit(_say(_EXIT_USAGE, *config.explained(error))) from None
     except (OSError, ValueError) as error:
         raise typer.Exit(_say(_EXIT_USAGE, str(error))) from None
-    if settings.workers > 1:
+    if settings.worker_count > 1:
         raise typer.Exit(supervisor.run())
     raise typer.Exit(_serve_one(settings, lambda server: _announce([server.facts()], settings.log_format)))
 

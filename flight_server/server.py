@@ -209,7 +209,9 @@ class Server:
         disk = self.catalogue.budget.disk
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
-            disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE) // self.settings.workers
+            disk.limit_bytes = (
+                disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE) // self.settings.worker_count
+            )
         if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
 

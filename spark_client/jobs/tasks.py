@@ -293,16 +293,21 @@ class WriteTask:
         if self.alone:
             return self.servers[: self.copies]
         if self.executors is not None and not (tries and self.copies > 1 and self.servers):
-            own = self.executors.here(tries).location
-            return (own, *backups(own, self.servers)[: self.copies - 1])
+            fellows = self.executors.here(tries).locations
+            own = self._placed(fellows, producer, tries)[0]
+            # Those of one executor end together.
+            others = [each for each in self.servers if each not in fellows] or self.servers
+            return (own, *backups(own, others)[: self.copies - 1])
         if not self.servers:
             return ()
+        return self._placed(self.servers, producer, tries, self.copies)
+
+    def _placed(self, servers: Sequence[str], producer: int, tries: int, copies: int = 1) -> tuple[str, ...]:
+        """As :func:`place`; without copies one that accepts connections, if any does."""
         host = gethostname()
-        for more in range(len(self.servers)):
-            chosen = place(
-                self.dataset, producer, self.servers, host=host, tries=tries + more, copies=self.copies
-            )
-            if self.copies > 1 or not refuses(chosen):
+        for more in range(len(servers)):
+            chosen = place(self.dataset, producer, servers, host=host, tries=tries + more, copies=copies)
+            if copies > 1 or len(servers) == 1 or not refuses(chosen):
                 break
         return chosen
 
