@@ -41,7 +41,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flight_server import config
-from flight_server.concurrency import in_slices, run_later
+from flight_server.concurrency import in_slices, run_later, seconds_to_tick
 from flight_server.host import remove_ended, sweep
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, credentials, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
@@ -299,10 +299,15 @@ class Server:
         keep(node.calls.cut_spans, "spans", every_seconds=CUT_SECONDS)
         keep(node.calls.tell_suppressed, "log_lines", every_seconds=SUPPRESSED_SECONDS)
         keep(node.history.sample, "history", every_seconds=SAMPLE_SECONDS)
-        keep(run_later, "later", every_seconds=LATER_SECONDS)
+        keep(self._do_later, "later", every_seconds=LATER_SECONDS)
         if self._certificates is not None:
             keep(self._certificates.refresh, "certificates", every_seconds=CERTIFICATES_SECONDS)
         keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
+
+    async def _do_later(self) -> None:
+        """What waits to be done; if nothing did, again at the next tick only."""
+        if not await run_later():
+            await asyncio.sleep(seconds_to_tick())
 
     async def _expire(self) -> None:
         async for dataset in in_slices(self.catalogue.expire(), LEASES_AT_ONCE):
