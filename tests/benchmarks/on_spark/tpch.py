@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -149,7 +149,7 @@ def _subjects(  # noqa: PLR0917
             raise AssertionError(f"{query.name}: {wrong[:3]}")
         return 1
 
-    runs = {
+    runs: dict[str, Callable[[], Any]] = {
         "Spark SQL": lambda: engines.spark.sql(text).toArrow(),
         "pipeline": pipeline,
         "DuckDB": lambda: duck.sql(text).to_arrow_table(),

@@ -141,7 +141,8 @@ async def test_looks_are_rare_while_no_newcomer_waits(
         monkeypatch.setattr(eviction, "seconds_to_tick", lambda: 7.0)
         await node.eviction.watch_newcomers()
         assert pauses == [7.0], "no message is being written"
-        other = asyncio.ensure_future(read(node, sealed(node), "other", good=False))
+        dataset = sealed(node)
+        other = asyncio.ensure_future(read(node, dataset, "other", good=False))
         for _ in range(10):
             await asyncio.sleep(0)
         assert node.delivery.writes
@@ -151,7 +152,7 @@ async def test_looks_are_rare_while_no_newcomer_waits(
         other.cancel()
         await asyncio.wait([other])
         held = node.budget.unproven.reserve(node.budget.unproven.limit_bytes or 0)
-        newcomer = asyncio.ensure_future(read(node, node.catalogue.get("d"), "new", good=True))
+        newcomer = asyncio.ensure_future(read(node, dataset, "new", good=True))
         for _ in range(10):
             await asyncio.sleep(0)
         assert node.budget.unproven.waiting

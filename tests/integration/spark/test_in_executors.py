@@ -120,6 +120,20 @@ def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
     assert {row["n"] for row in found.toDF().collect()} == {97}
 
 
+def test_executors_with_two_servers_each_spread_over_all_of_them_and_end_them(spark: SparkSession) -> None:
+    options: dict[str, Any] = {"workers": 2, "memory_limit": "128MiB", "drain_grace_seconds": 0}
+    with ShuffleClient.in_executors(spark, timeouts=Timeouts(tries=2), **options) as client:
+        df = rows(spark, 16)
+        grouped = (
+            client.pipeline(df).mapInArrow(slowly, df.schema).exchange(8, "k").applyInArrow(summed, GROUPS)
+        )
+        assert groups_of(grouped.collect().read_all()) == expected()
+        pids = servers_of(client)
+        assert len(pids) == 6, "two workers and their supervisor in each executor"
+        assert len(client._servers.locations) == 4
+    wait_for_end(pids)
+
+
 def test_collected_rows_come_in_sparks_order_and_names_live_beside_the_driver(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
