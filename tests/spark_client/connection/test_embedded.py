@@ -107,6 +107,7 @@ def test_an_embedded_worker_that_is_killed_comes_back_as_another_server_at_its_p
 def test_there_is_a_server_for_each_four_cores(
     options: dict[str, Any], environment: dict[str, str], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("FLIGHT_SERVER_WORKERS")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     running = embedded.start(**options)
