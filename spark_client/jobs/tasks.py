@@ -164,7 +164,7 @@ def _share_of(source: Any, pieces: Sequence[PartitionSlice], memory: TaskMemory,
         left, right = (_share_of(each, pieces, memory, opened) for each in (source.left, source.right))
         return replace(source, left=left, right=right)
     whole = [piece.partition for piece in pieces if piece.until is None]
-    if not (isinstance(source, DatasetRef) and source.is_spread and len(whole) > 1):
+    if not (isinstance(source, DatasetRef) and source.shares_streams and len(whole) > 1):
         return source
     return opened.enter_context(ShareRead(source, whole, memory))
 
