@@ -29,14 +29,14 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate, copy_name
 from flight_server.tracing import task_span, traceparent
-from spark_client.arrow import Coalescer, Declared, counts
+from spark_client.arrow import Coalescer, Declared, counts, fills_block
 from spark_client.connection import AWAY, Reading, RemoteServer, TimedOut, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream, found_gone, is_gone
 from spark_client.merge import DatasetRef, ShareRead
 from spark_client.servers import backups, place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
-from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
+from spark_client.steps import NO_LIMITS, BatchLimits, Both, Kept, Pass, Stage, run
 
 from .placements import Placement
 from .shares import PartitionSlice, Shares
@@ -110,7 +110,7 @@ class ReadTask:
     shares: Shares
     stages: tuple[Stage, ...] = ()
     limits: BatchLimits = NO_LIMITS
-    kept: bool = False
+    kept: Kept = False
     options: Reading = field(default_factory=Reading)
     parent: str | None = field(default_factory=traceparent)
     """The driver's span, for traces."""
@@ -164,7 +164,7 @@ def _share_of(source: Any, pieces: Sequence[PartitionSlice], memory: TaskMemory,
         left, right = (_share_of(each, pieces, memory, opened) for each in (source.left, source.right))
         return replace(source, left=left, right=right)
     whole = [piece.partition for piece in pieces if piece.until is None]
-    if not (isinstance(source, DatasetRef) and source.is_spread and len(whole) > 1):
+    if not (isinstance(source, DatasetRef) and source.shares_streams and len(whole) > 1):
         return source
     return opened.enter_context(ShareRead(source, whole, memory))
 
@@ -235,12 +235,10 @@ class WriteTask:
         work = TaskWork()
         memory = _memory(self.server.reading)
         if self.source is not None and self.shares is not None:
-            reading = ReadTask(self.source, self.shares, self.stages, self.limits, kept=True)
+            reading = ReadTask(self.source, self.shares, self.stages, self.limits, self.keeps)
             rows = reading.batches(batches, memory, work)
         else:
-            rows = run(
-                self.stages, batches, Pass(kept=True, limits=self.limits, memory=memory, clock=work.clock)
-            )
+            rows = run(self.stages, batches, Pass(self.keeps, None, self.limits, memory, work.clock))
         with task_span("map", self.parent) as facts:
             answer = self.write(rows, producer, attempt, context.attemptNumber())
             if facts is not None:
@@ -273,7 +271,7 @@ class WriteTask:
                 cast = self.declared.cast(batch)
                 if self.counts:
                     counted = added(counted, counts(cast))
-                for partition, frame in coalescer.add(cast, ids):
+                for partition, frame in coalescer.add(cast, ids, at_once=not self.keeps(given)):
                     for stream in streams:
                         stream.write(frame, partition)
             for partition, frame in coalescer.finish():
@@ -285,6 +283,10 @@ class WriteTask:
                 for location, answer in zip(locations, answers, strict=False)
             ]
             return {**answers[0], "servers": servers, "frames": streams[0].frames, "counts": counted}
+
+    def keeps(self, batch: Any) -> bool:
+        """Whether ``write`` holds memory of the batch when it asks for the next one."""
+        return not fills_block(batch, self.partitions)
 
     def _chosen(self, producer: int, tries: int) -> tuple[str, ...]:
         """The servers of the copies, of which the first names the portion; none where there is one server. In the place

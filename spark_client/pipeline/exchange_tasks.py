@@ -66,8 +66,7 @@ def write_of(
         placement = exchange.ranges
     elif not exchange.keys:
         placement = InTurn(exchange.partitions)
-    elif given.source is None and not stages and exchange.types is None:
-        # Nothing has changed the rows since Spark had them, so Spark hashes the keys.
+    elif exchange.hashed_by_spark(given, stages):
         placement = ByColumn()
         rows = _with_partition_column(rows, exchange)
     else:
