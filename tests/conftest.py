@@ -71,7 +71,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long the torture kills one server after the other",
     )
     parser.addoption(
-        "--servers", type=int, default=1, help="how many embedded clients, and the shared one of Spark's tests, have"
+        "--servers",
+        type=int,
+        default=1,
+        help="how many embedded clients, and the shared one of Spark's tests, have",
     )
     parser.addoption("--torture-seed", type=int, default=1, help="what the torture chooses")
     parser.addoption(
