@@ -51,7 +51,7 @@ from .sealed import SealedDataset
 from .server_starts import STARTED_DDL, StartTask
 from .session_facts import cores, is_on
 from .sessions import Sessions
-from .task_reports import REPORT_DDL
+from .task_reports import REPORT
 from .write_job import Target, WriteJob
 
 _log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class Shuffles:
 
                 def collect(filled: Sequence[Target]) -> list[Any]:
                     parts = [
-                        rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT_DDL)
+                        rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT)
                         for target in filled
                         for rows, task in target.writes
                     ]

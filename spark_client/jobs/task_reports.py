@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import array_over
+from spark_client.pyspark_parts import from_arrow_schema
 from spark_client.steps import StageClock
 
 WRITING = "writing"
 """The name under which a task's time beside its stages is counted: placing, gathering and sending rows."""
 
-REPORT_DDL = "target int, producer int, attempt string, rows long, frames long, bytes long, work string, servers string"
 _REPORT = pa.schema(
     [
         ("target", pa.int32()),
@@ -35,6 +35,8 @@ _REPORT = pa.schema(
         ("servers", pa.string()),
     ]
 )
+REPORT = from_arrow_schema(_REPORT)
+"""As Spark's type: of a text, the driver would ask Spark's parser at each job."""
 
 
 @dataclass
@@ -68,7 +70,7 @@ class TaskWork:
 
 
 def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
-    """The row, as a batch of ``REPORT_DDL``. ``target`` is the dataset's number in the job, ``answer`` the server's to
+    """The row, as a batch of ``REPORT``. ``target`` is the dataset's number in the job, ``answer`` the server's to
     the commit, with the ``servers`` that the task has chosen.
     """
     # Not by ``pa.array``: see ``array_over``.

@@ -86,6 +86,29 @@ def test_groups_equal_sparks_apply_in_arrow(client: ShuffleClient, events: DataF
     assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
 
 
+def test_a_tasks_worker_neither_delays_acknowledgements_nor_holds_results_back(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def options(batches: Iterator[Any]) -> Iterator[Any]:
+        import socket
+
+        from spark_client.pyspark_parts import worker_connection
+
+        connection = worker_connection()
+        assert connection is not None
+        found = [
+            connection.getsockopt(socket.IPPROTO_TCP, each)
+            for each in (socket.TCP_NODELAY, socket.TCP_QUICKACK)
+        ]
+        for _ in batches:
+            yield pa.record_batch({"nodelay": [bool(found[0])], "quickack": [bool(found[1])]})
+
+    ddl = "nodelay boolean, quickack boolean"
+    for _ in range(3):  # the kernel delays only from a connection's second or third answer on
+        pipeline = client.pipeline(spark.range(0, 4, 1, 4)).mapInArrow(options, ddl)
+        assert {tuple(row) for row in pipeline.exchange(2).toDF().collect()} == {(True, True)}
+
+
 def test_stages_between_exchanges_run_in_one_python_process(
     client: ShuffleClient, spark: SparkSession
 ) -> None:
