@@ -17,6 +17,7 @@ from spark_client.jobs import (
     Placement,
     SealedDataset,
     Shares,
+    TaskRows,
     WriteTask,
     cores,
     cuts_of,
@@ -58,18 +59,18 @@ def cuts_for(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> 
 
 def write_of(
     server: RemoteServer, dataset: str, exchange: Exchange, given: Input, stages: tuple[Stage, ...]
-) -> tuple[DataFrame, WriteTask]:
+) -> tuple[TaskRows, WriteTask]:
     """The tasks that send the rows of ``given``, after the stages, as the exchange says."""
-    rows = given.rows
+    rows: TaskRows = given.rows
     placement: Placement
     if exchange.ranges is not None:
         placement = exchange.ranges
     elif not exchange.keys:
         placement = InTurn(exchange.partitions)
-    elif given.source is None and not stages and exchange.types is None:
+    elif given.frame is not None and not stages and exchange.types is None:
         # Nothing has changed the rows since Spark had them, so Spark hashes the keys.
         placement = ByColumn()
-        rows = _with_partition_column(rows, exchange)
+        rows = _with_partition_column(given.frame, exchange)
     else:
         placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
 
