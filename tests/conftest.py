@@ -70,6 +70,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=40.0,
         help="how long the torture kills one server after the other",
     )
+    parser.addoption(
+        "--servers", type=int, default=1, help="how many servers the shared client of Spark's tests has"
+    )
     parser.addoption("--torture-seed", type=int, default=1, help="what the torture chooses")
     parser.addoption(
         "--fuzz-seconds",

@@ -67,8 +67,8 @@ def write_of(
         placement = exchange.ranges
     elif not exchange.keys:
         placement = InTurn(exchange.partitions)
-    elif given.frame is not None and not stages and exchange.types is None:
-        # Nothing has changed the rows since Spark had them, so Spark hashes the keys.
+    elif exchange.hashed_by_spark(given, stages):
+        assert given.frame is not None
         placement = ByColumn()
         rows = _with_partition_column(given.frame, exchange)
     else:

@@ -15,7 +15,7 @@ same object: a plan that uses one exchange twice runs it once (``decided_jobs``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -36,6 +36,7 @@ from spark_client.jobs import (
     TaskSource,
     batch_limits,
 )
+from spark_client.placement import find_keys, has_fixed_width
 from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage, TopStage
 
 
@@ -119,6 +120,21 @@ class Exchange:
         if self.twin is None or not is_persisted(self.twin):
             return self.leg
         return Leg((PlanPart(self.twin),), self.leg.struct, self.leg.declared)
+
+    def hashed_by_spark(self, given: Input, stages: Sequence[Stage]) -> bool:
+        """Whether Spark's plan computes the partitions of these rows: no stage has changed them, and the tasks, which
+        hash as Spark does, would take longer.
+        """
+        if (
+            not self.keys
+            or self.ranges is not None
+            or self.types is not None
+            or given.frame is None
+            or stages
+        ):
+            return False
+        schema = self.leg.declared.schema
+        return not all(has_fixed_width(schema.types[index]) for index in find_keys(schema, self.keys))
 
     def may_cut(self, stages: Iterable[Stage]) -> bool:
         """Whether partitions far over the median may be read in pieces, each through ``stages``."""

@@ -90,8 +90,11 @@ def _placement(exchange: Exchange) -> str:
         return "round robin"
     keys = ", ".join(map(repr, exchange.keys))
     part = exchange.leg.single
-    in_spark = part is not None and not part.stages and exchange.types is None
-    if in_spark and part is not None and isinstance(part.origin, Input) and part.origin.frame is not None:
+    if (
+        part is not None
+        and isinstance(part.origin, Input)
+        and exchange.hashed_by_spark(part.origin, part.stages)
+    ):
         return f"by the hash of {keys}, which Spark computes"
     return f"by the hash of {keys}"
 

@@ -31,4 +31,4 @@ class MapStage:
             expect(batch, pa.RecordBatch, name)
             if batch.num_rows:
                 cast = self.declared.cast(batch)
-                yield own(cast, lent) if how.kept else cast
+                yield own(cast, lent) if how.keeps(cast) else cast

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=0) as found:
+def server(pytestconfig: pytest.Config) -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0, workers=pytestconfig.getoption("--servers")) as found:
         yield found
         assert found.terminate() == 0, found.tail()
 
