@@ -17,6 +17,7 @@ from spark_client.jobs import (
     Placement,
     SealedDataset,
     Shares,
+    Sides,
     TaskRows,
     WriteTask,
     cores,
@@ -24,7 +25,7 @@ from spark_client.jobs import (
     cuts_of_pair,
     tasks_for,
 )
-from spark_client.steps import Stage
+from spark_client.steps import NO_LIMITS, BatchLimits, Stage
 
 from .decided_jobs import ExchangeRead
 from .nodes import Exchange, Input
@@ -84,11 +85,18 @@ def write_of(
         stages,
         given.source,
         given.shares,
-        given.limits,
+        _limits(given, stages),
         exchange.budget_bytes,
         copies=exchange.copies,
     )
     return rows, task
+
+
+def _limits(given: Input, stages: tuple[Stage, ...]) -> BatchLimits:
+    """Of the batches that the functions of users get; Spark is asked only if there are any."""
+    if isinstance(given.source, Sides):
+        stages += given.source.left_stages + given.source.right_stages
+    return NO_LIMITS if all(stage.ours for stage in stages) else given.limits
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
-from spark_client.jobs import TaskWork, share_numbers
+from spark_client.jobs import ReadTask, TaskWork, share_numbers
 from spark_client.steps import Stage
 
 from .nodes import Input
@@ -46,7 +46,10 @@ def gathered(
     found: list[Any] = []
     size_bytes, work, began = 0, TaskWork(tasks=0), perf_counter()
     for given, stages in inputs:
-        task = replace(given.reading(stages, options), kept=True)
+        assert given.source is not None
+        assert given.shares is not None
+        # Without limits, which are for functions of users, and which Spark would be asked for.
+        task = ReadTask(given.source, given.shares, stages, kept=True, options=options)
         with closing(task.batches(share_numbers(len(task.shares)), None, work)) as batches:
             for batch in batches:
                 found.append(declared.cast(batch))
