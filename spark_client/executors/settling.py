@@ -1,5 +1,5 @@
-"""Settling: a Python worker's settings before the first function of a task, for its garbage collector, for Arrow's log
-and for its connection to Spark.
+"""Settling: a Python worker's settings before the first function of a task, for its garbage collector and for its
+connection to Spark.
 
 Garbage
     PySpark's worker collects garbage after every task. With pyarrow, numpy, PySpark and this package imported that
@@ -7,11 +7,6 @@ Garbage
     generation, which a collection does not visit. Objects that are in it are still freed by their reference counts;
     only cycles among them never are. So a worker settles only when modules were imported since the last time, a few
     times in its life, and before a task's function is unpickled: nothing of a function or its data is alive then.
-
-Unaligned values
-    A batch from the gRPC lane refers to values where they lie in the received message. Arrow's engine, Acero, computes
-    with them on every processor that Spark runs on, but warns of each such batch in the executor's log, and takes the
-    setting that ends this from the environment only, when it is first used.
 
 Connection
     Spark's executor sends a task to its worker in several small pieces. TCP holds each back until the one before is
@@ -25,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import socket
 import sys
 
@@ -35,12 +29,11 @@ _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 
 
 def settle() -> None:
-    """Call at the start of a task. A setting for unaligned values that the environment already has stays."""
+    """Call at the start of a task."""
     global _modules  # noqa: PLW0603  # of the process
     if len(sys.modules) != _modules:
         _modules = len(sys.modules)
         gc.freeze()
-        os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")
     _send_at_once()
 
 

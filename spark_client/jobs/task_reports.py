@@ -44,7 +44,7 @@ class TaskWork:
     """The work of one task, or of all tasks of a job together.
 
     Args:
-        tasks: how many.
+        tasks: how many of Spark's; 0 where the driver did it.
         pieces: how many partitions, pieces of partitions, or splits of files they read; 0 for a DataFrame.
         spilled_bytes: the bytes that their stages, and the streams that they read, wrote to files of their own, for
             want of memory.
@@ -76,6 +76,7 @@ def report(target: int, producer: int, attempt: str, answer: dict[str, Any], wor
     # Not by ``pa.array``: see ``array_over``.
     seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
     done = [
+        work.tasks,
         work.pieces,
         work.spilled_bytes,
         round(work.longest_seconds, 6),
@@ -128,8 +129,8 @@ def work_of(reports: Iterable[Any]) -> TaskWork:
     """The sum of the tasks' work."""
     done, seconds = TaskWork(tasks=0), Counter[str]()
     for row in reports:
-        pieces, spilled_bytes, longest_seconds, stage_seconds, counts = json.loads(row["work"])
-        done.tasks += 1
+        tasks, pieces, spilled_bytes, longest_seconds, stage_seconds, counts = json.loads(row["work"])
+        done.tasks += tasks
         done.pieces += pieces
         done.spilled_bytes += spilled_bytes
         done.longest_seconds = max(done.longest_seconds, longest_seconds)

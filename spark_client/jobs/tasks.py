@@ -17,7 +17,7 @@ When the server takes nothing for too long, the task fails with an error that sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from socket import gethostname
@@ -131,7 +131,7 @@ class ReadTask:
 
     def batches(
         self, numbers: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """As :meth:`run`, for a task that has a span."""
         memory = memory or _memory(self.options)
         clock = None if work is None else work.clock
@@ -228,32 +228,40 @@ class WriteTask:
     parent: str | None = field(default_factory=traceparent)
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """In a task of Spark's; its report."""
         context = TaskContext.get()
         assert context is not None
-        producer, attempt = context.partitionId() * self.parts + self.part, str(context.taskAttemptId())
-        began = perf_counter()
-        work = TaskWork()
-        memory = _memory(self.server.reading)
-        if self.source is not None and self.shares is not None:
-            reading = ReadTask(self.source, self.shares, self.stages, self.limits, self.keeps)
-            rows = reading.batches(batches, memory, work)
-        else:
-            rows = run(self.stages, batches, Pass(self.keeps, None, self.limits, memory, work.clock))
+        allocator.keep_freed(_KEPT_BYTES)
+        producer, attempt = self.producer(context.partitionId()), str(context.taskAttemptId())
+        work, began = TaskWork(), perf_counter()
         with task_span("map", self.parent) as facts:
-            answer = self.write(rows, producer, attempt, context.attemptNumber())
+            answer = self.write(self.rows(batches, work), producer, attempt, context.attemptNumber())
             if facts is not None:
                 facts |= {"dataset": self.dataset, "producer": producer, "attempt": attempt}
                 facts |= {name: answer[name] for name in ("rows", "bytes", "frames")}
-        work.spilled_bytes = memory.spilled_bytes
         work.ended(perf_counter() - began)
         yield report(self.target, producer, attempt, answer, work)
+
+    def producer(self, number: int) -> int:
+        """That of the job's task of this number."""
+        return number * self.parts + self.part
+
+    def rows(self, batches: Iterator[Any], work: TaskWork) -> Generator[Any, None, None]:
+        """The batches of the last stage, which ``work`` counts."""
+        memory = _memory(self.server.reading)
+        if self.source is not None and self.shares is not None:
+            reading = ReadTask(self.source, self.shares, self.stages, self.limits, self.keeps)
+            yield from reading.batches(batches, memory, work)
+        else:
+            how = Pass(self.keeps, None, self.limits, memory, work.clock)
+            yield from run(self.stages, batches, how)
+        work.spilled_bytes = memory.spilled_bytes
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0) -> dict[str, Any]:
         """Send all batches as one attempt and commit it; the first server's answer, ``frames``, ``counts``, and, where
         the task has chosen ``servers``, for each the location, the start and all locations. ``tries`` is how often
         Spark has tried the task before.
         """
-        allocator.keep_freed(_KEPT_BYTES)
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
         if self.servers or self.executors is not None:
             seconds = self.lease_seconds

@@ -26,7 +26,16 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
-from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, TaskSource, batch_limits
+from spark_client.jobs import (
+    WRITE_BUDGET_BYTES,
+    ByRange,
+    ReadTask,
+    Shares,
+    Sides,
+    TaskNumbers,
+    TaskSource,
+    batch_limits,
+)
 from spark_client.placement import find_keys, has_fixed_width
 from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage, TopStage
 
@@ -35,14 +44,16 @@ from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, 
 class Input:
     """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
-    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit.
+    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``driver_bytes`` is
+    about what the driver would hold if it read a scan; None if only tasks may read it.
     """
 
-    rows: DataFrame
+    rows: DataFrame | TaskNumbers
     label: str
     source: TaskSource | Sides | None = None
     shares: Shares | None = None
     batch_rows: int | None = None
+    driver_bytes: int | None = None
 
     @classmethod
     def of(
@@ -51,9 +62,16 @@ class Input:
         label: str,
         source: TaskSource | Sides,
         shares: Shares,
+        *,
         batch_rows: int | None = None,
+        driver_bytes: int | None = None,
     ) -> Input:
-        return cls(spark.range(0, len(shares), 1, len(shares)), label, source, shares, batch_rows)
+        return cls(TaskNumbers(spark, len(shares)), label, source, shares, batch_rows, driver_bytes)
+
+    @property
+    def frame(self) -> DataFrame | None:
+        """The DataFrame whose rows they are; None of a source."""
+        return None if isinstance(self.rows, TaskNumbers) else self.rows
 
     @property
     def limits(self) -> BatchLimits:
@@ -92,6 +110,11 @@ class Exchange:
     offload: str | None = None
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether a row's partition depends on the rows that its task has sent before."""
+        return not self.keys and self.ranges is None and self.partitions > 1
+
     def read(self, is_persisted: Callable[[Exchange], bool]) -> Leg:
         """Where a run takes the rows from: the leg, or the twin, if that is persisted."""
         if self.twin is None or not is_persisted(self.twin):
@@ -106,7 +129,7 @@ class Exchange:
             not self.keys
             or self.ranges is not None
             or self.types is not None
-            or given.source is not None
+            or given.frame is None
             or stages
         ):
             return False

@@ -49,7 +49,7 @@ from .file_systems import hidden
 from .filters import check, expression_of
 from .folder_values import FolderRules
 from .known_columns import known_columns
-from .pieces import pieces_of
+from .pieces import driver_bytes, pieces_of
 from .splits import Splits
 from .wanted import WantedColumns
 
@@ -59,13 +59,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scan:
-    """A plan: its schema and splits. ``batch_rows`` is None for the session's limit."""
+    """A plan: its schema and splits. ``batch_rows`` is None for the session's limit. ``driver_bytes`` is about what the
+    driver would hold if it read all; None where only tasks may: where they may have other credentials than the driver.
+    """
 
     label: str
     struct: StructType
     declared: Declared
     splits: Splits
     batch_rows: int | None = None
+    driver_bytes: int | None = None
 
     def __str__(self) -> str:
         return self.label
@@ -138,6 +141,7 @@ class Scan:
             Declared(where, pa.schema([declared.schema.field(name) for name in names])),
             splits,
             batch_rows,
+            driver_bytes(homes, pieces, len(read)),
         )
 
 

@@ -21,6 +21,7 @@ class MapStage:
     declared: Declared
 
     divisible = True
+    ours = False
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         name = self.declared.stage

@@ -75,7 +75,8 @@ class Stage(Protocol):
     """The work of a task on the rows of a partition. Pickled into tasks.
 
     ``declared`` is the result's schema and the stage's name in messages; ``divisible`` says whether the stage may run
-    over any part of a partition's rows, apart from the others, and its results together are the same.
+    over any part of a partition's rows, apart from the others, and its results together are the same; ``ours`` that it
+    calls no function of the user's, so that the driver may run it.
     """
 
     @property
@@ -83,6 +84,9 @@ class Stage(Protocol):
 
     @property
     def divisible(self) -> bool: ...
+
+    @property
+    def ours(self) -> bool: ...
 
     def run(self, batches: Any, how: Pass, /) -> Iterator[Any]:
         """The stage's batches, in the declared schema, without empty ones. ``batches`` is an iterator, or

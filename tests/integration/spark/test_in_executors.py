@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest
@@ -86,6 +88,27 @@ def expected() -> list[tuple[int, int, int]]:
 
 def groups_of(table: pa.Table) -> list[tuple[int, int, int]]:
     return sorted(zip(*(table[name].to_pylist() for name in ("k", "n", "s")), strict=True))
+
+
+def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"k": range(100)}), tmp_path / "small.parquet")
+
+    def tasks_of_a_run() -> list[int]:
+        pipeline = client.scan(tmp_path / "small.parquet").exchange(3, "k").filter(pc.field("k") > 9)
+        assert sorted(pipeline.collect().read_all()["k"].to_pylist()) == [*range(10, 100)]
+        assert pipeline.count() == 90
+        assert pipeline.statistics is not None
+        return [each.tasks for each in pipeline.statistics.exchanges]
+
+    assert tasks_of_a_run() == [1], "no server was there"
+    assert tasks_of_a_run() == [0]
+    spark.conf.set("spark.dynamicAllocation.enabled", "true")
+    try:
+        assert tasks_of_a_run() == [1], "an executor without data of tasks may be taken away"
+    finally:
+        spark.conf.unset("spark.dynamicAllocation.enabled")
 
 
 def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(

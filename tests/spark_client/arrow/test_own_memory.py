@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_client.arrow.coalescer import Coalescer
-from spark_client.arrow.own_memory import Lent, own
+from spark_client.arrow.own_memory import Lent, aligned, own
 from spark_client.arrow.sizes import allocations
 from spark_client.arrow.types import Declared
 from spark_client.steps import GroupStage, MapStage, Pass, Stage, run
@@ -199,3 +199,20 @@ def test_stages_are_told_apart_by_whether_the_last_batch_is_kept() -> None:
     stages: tuple[Stage, ...] = (reuses([[(1, 1)], [(2, 2)]]),)
     assert rows_of(list(run(stages, iter([])))) == [(-1, -1), (-1, -1)]
     assert [row for batch in run(stages, iter([])) for row in rows_of([batch])] == [(1, 1), (2, 2)]
+
+
+def test_a_batch_is_copied_where_its_values_lie_between_words() -> None:
+    numbers = np.arange(10, dtype=np.int64).tobytes()
+
+    def at(offset: int) -> pa.RecordBatch:
+        buffer = pa.py_buffer(bytes(64 + offset) + numbers).slice(64 + offset)
+        return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 10, [None, buffer])], ["n"])
+
+    batches = [at(offset) for offset in range(8)]
+    for batch in batches:
+        found = aligned(batch)
+        assert found.equals(batch)
+        address = found.column(0).buffers()[1].address
+        assert address % 8 == 0
+        assert (found is batch) == (batch.column(0).buffers()[1].address % 8 == 0)
+    assert sum(aligned(batch) is batch for batch in batches) == 1
