@@ -31,8 +31,8 @@ Waiting
 
 Concurrency
     All methods may be called from any thread. No callback runs while the lock is held.
-    Finalizers give bytes back without waiting for the lock (``return_lock``), and change no pool in the middle of a
-    step. The design follows DataFusion's ``memory_pool`` module; accounts and waiting are ours.
+    Finalizers give bytes back without waiting for the lock (``return_lock``), and change no pool in a step's middle.
+    The design follows DataFusion's ``memory_pool`` module; accounts and waiting are ours.
 """
 
 from __future__ import annotations
@@ -121,27 +121,27 @@ class Reservation:
         if size_bytes > self._size_bytes:
             raise ValueError(f"cannot shrink a reservation of {self._size_bytes} bytes by {size_bytes}")
         self._size_bytes -= size_bytes
-        self._pool._remove(size_bytes)
+        self._pool._lock.give_back(self._pool, size_bytes)
 
     def split(self, size_bytes: int) -> Reservation:
         """Move some of the bytes to a reservation of their own; the pool sees no change. Raises as :meth:`shrink`."""
         if size_bytes > self._size_bytes:
             raise ValueError(f"cannot split {size_bytes} bytes off a reservation of {self._size_bytes}")
         other = Reservation(self._pool)
-        self._size_bytes -= size_bytes
-        other._size_bytes = size_bytes
+        self._size_bytes, other._size_bytes = self._size_bytes - size_bytes, size_bytes
         return other
 
     def free(self) -> None:
         """Give all bytes back. Twice is fine."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes:
-            self._pool._remove(size_bytes)
+            self._pool._lock.give_back(self._pool, size_bytes)
 
     def __del__(self) -> None:
-        # Interpreter shutdown may have taken the attributes of a half-built object.
-        if getattr(self, "_size_bytes", 0):
-            self.free()
+        # At the interpreter's end a half-built object may have lost its attributes.
+        if size_bytes := getattr(self, "_size_bytes", 0):
+            self._size_bytes = 0
+            self._pool._lock.give_back(self._pool, size_bytes)
 
     def __repr__(self) -> str:
         return f"<Reservation {self._size_bytes} bytes of {self._pool.name}>"
@@ -171,6 +171,7 @@ class MemoryPool:
         self._mark_bytes = math.inf
         self._tell: Callable[[], object] | None = None
         self._queue: deque[Request] = deque()
+        self._requests = 0  # of the pool around all parts: how many wait in the queues of all its sharers
         self._accounts: list[MemoryPool] = []
         self.kept_parts: int | None = None  # see "Keeping"
         # A part's ``_whole`` is the pool around all parts, which serves the queues of its ``_sharers``, itself among
@@ -214,7 +215,7 @@ class MemoryPool:
     @property
     def wanted_bytes(self) -> int:
         with self._lock:
-            return sum(request.size_bytes for request in self._queue)
+            return sum([request.size_bytes for request in self._queue]) if self._queue else 0
 
     @property
     def waiting(self) -> int:
@@ -256,8 +257,11 @@ class MemoryPool:
         return reservation
 
     def try_reserve(self, size_bytes: int) -> Reservation | None:
+        if not self._try_add(size_bytes):
+            return None
         reservation = Reservation(self)
-        return reservation if reservation.try_grow(size_bytes) else None
+        reservation._size_bytes = size_bytes
+        return reservation
 
     def request(self, size_bytes: int, granted: Callable[[Reservation], None]) -> Request:
         """Queue for a reservation. ``granted`` may be called before this returns. Requests alone fill a pool up to
@@ -266,6 +270,7 @@ class MemoryPool:
         request = Request(self, size_bytes, granted)
         with self._lock:
             self._queue.append(request)
+            self._whole._requests += 1
         self._whole._serve()
         return request
 
@@ -287,7 +292,10 @@ class MemoryPool:
     # The pool's side of Reservation and Request.
 
     def _fits(self, size_bytes: int) -> bool:
-        return all(pool._fits_here(size_bytes) for pool in self._around)
+        for pool in self._around:
+            if pool.limit_bytes is not None and pool._used_bytes + size_bytes > pool.limit_bytes:
+                return False
+        return True
 
     def _fits_here(self, size_bytes: int) -> bool:
         return self.limit_bytes is None or self._used_bytes + size_bytes <= self.limit_bytes
@@ -312,34 +320,28 @@ class MemoryPool:
     def _try_add(self, size_bytes: int, *, of_kept: float = 0.0) -> bool:
         if size_bytes < 0:
             raise ValueError(f"cannot grow by {size_bytes} bytes")
+        limit_bytes, whole = self.limit_bytes or 0, self._whole
+        kept_bytes = int(limit_bytes // self.kept_parts * (1 - of_kept)) if self.kept_parts else 0
         with self._lock:
-            kept = (self.limit_bytes or 0) // self.kept_parts if self.kept_parts else 0
-            kept_bytes = int(kept * (1 - of_kept))
-            if self._queue or self._behind() or not self._fits(size_bytes + kept_bytes):
-                return False
-            if self._whole._next_queue() is not None:
+            waited = whole._requests and (self._queue or self._behind() or whole._next_queue() is not None)
+            if waited or not self._fits(size_bytes + kept_bytes):
                 return False
             self._count(size_bytes)
             return True
-
-    def _remove(self, size_bytes: int) -> None:
-        self._lock.give_back(self, size_bytes)
 
     def _cancel(self, request: Request) -> None:
         with self._lock:
             if request.state == "waiting":
                 request.state = "cancelled"
                 self._queue.remove(request)
+                self._whole._requests -= 1
             request._granted = None
         self._whole._serve()
 
     def _serve_all(self) -> None:
-        """Serve the queues that have room when this pool got bytes back."""
-        whole = self._whole
-        for sharer in whole._sharers:
-            if sharer._queue:
-                whole._serve()
-                break
+        """After this pool got bytes back."""
+        if self._whole._requests:
+            self._whole._serve()
 
     def _serve(self) -> None:
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
@@ -350,6 +352,7 @@ class MemoryPool:
                 if not (self._fits_here(request.size_bytes) or self._used_bytes == 0):
                     break
                 pool._queue.pop() if end else pool._queue.popleft()
+                self._requests -= 1
                 pool._newest_first = pool is not self and not pool._newest_first
                 self._sharers.remove(pool)
                 self._sharers.append(pool)

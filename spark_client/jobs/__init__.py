@@ -1,5 +1,6 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
+from .driver_tasks import share_numbers
 from .frame_seconds import Counter, FrameSeconds
 from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
@@ -31,4 +32,6 @@ from .spark_types import (
     spark_field,
     utc_arrow_schema,
 )
+from .targets import TaskNumbers, TaskRows
+from .task_reports import TaskWork
 from .tasks import WRITE_BUDGET_BYTES, ReadTask, Sides, TaskSource, WriteTask

@@ -27,8 +27,9 @@ Jobs
     ``toDF`` runs one Spark job for each exchange, drops each dataset when the last job that reads it has sealed, and
     returns when all have. An exchange that a plan uses several times runs once. Each use of the DataFrame runs the
     stages after the last exchange. ``jobs.results`` says when the last datasets are dropped. ``collect`` runs one more
-    job, which writes the result, unless the last step is an exchange. When a job fails, all are dropped and Spark's
-    exception is raised, which ends with the task's error; Ctrl-C cancels the job, too.
+    job, which writes the result, unless the last step is an exchange. A job that reads little runs in the driver
+    (``in_driver``), and so do the last steps of ``collect`` and ``count``. When a job fails, all are dropped and
+    Spark's exception is raised, which ends with the task's error; Ctrl-C cancels the job, too.
 
 Reading tasks
     A Spark task reads several partitions where that is cheaper (``jobs.shares``), and calls each function once for

@@ -160,9 +160,7 @@ def _of_part(
         if checked is not None or not all(isinstance(stage, _IN_DRIVER) for stage in side.stages):
             continue
         leaves_out = (
-            may_leave_out
-            and name in join.divisible_sides
-            and other.origin.may_cut([*other.stages, *others])
+            may_leave_out and name in join.divisible_sides and other.origin.may_cut([*other.stages, *others])
         )
         thins_out = not other.stages and name in _THINNED[join.plan.how]
         if leaves_out or thins_out:

@@ -50,12 +50,27 @@ class Holding:
         """What was done with exchanges, for people."""
 
     def begin(
-        self, wanted: Iterable[Exchange], last: Leg | None, kept: Collection[Exchange], there: Collection[Exchange]
+        self,
+        wanted: Iterable[Exchange],
+        last: Leg | None,
+        kept: Collection[Exchange],
+        there: Collection[Exchange],
     ) -> None:
         """Look for sides that may be held; the arguments are those of :func:`small_sides`."""
         self._all = small_sides(wanted, last, kept, there)
         self._limit_bytes = broadcast_threshold_bytes(self._spark) if self._all else 0
         self._left = [*self._all] if self._limit_bytes > 0 else []
+
+    def may_leave_out(self, leg: Leg) -> bool:
+        """Whether a join of the leg is expected to hold a side, if an exchange sends the leg's rows."""
+        pairs = {part.origin for part in leg.parts}
+        sides = [small for small in small_sides([Exchange(leg, 1)], None, (), ()) if small.pair in pairs]
+        if not sides:
+            return False
+        limit_bytes = broadcast_threshold_bytes(self._spark)
+        found = chosen(sides, {}, limit_bytes, HELD_ROWS)
+        persisted = self._shuffles.persisted
+        return any(small.leaves_out and persisted.find(small.other) is None for small in found)
 
     def decide(self, written: Mapping[Exchange, SealedDataset], kept: Collection[Exchange]) -> list[Exchange]:
         """Hold the sides that are there and small; the exchanges of those that are to be written first.

@@ -15,7 +15,7 @@ same object: a plan that uses one exchange twice runs it once (``decided_jobs``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -26,7 +26,17 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
-from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, TaskSource, batch_limits
+from spark_client.jobs import (
+    WRITE_BUDGET_BYTES,
+    ByRange,
+    ReadTask,
+    Shares,
+    Sides,
+    TaskNumbers,
+    TaskSource,
+    batch_limits,
+)
+from spark_client.placement import find_keys, has_fixed_width
 from spark_client.steps import (
     BatchLimits,
     FilterStage,
@@ -45,16 +55,17 @@ from spark_client.steps import (
 class Input:
     """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
-    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``scanned_rows`` are
-    those of a scan before its filter, and ``kept`` is a guess of the part that the filter keeps; None where nothing is
-    known.
+    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``driver_bytes`` is
+    about what the driver would hold if it read a scan; None if only tasks may read it. ``scanned_rows`` are those of a
+    scan before its filter, None where nothing tells, and ``kept`` is a guess of the part that the filter keeps.
     """
 
-    rows: DataFrame
+    rows: DataFrame | TaskNumbers
     label: str
     source: TaskSource | Sides | None = None
     shares: Shares | None = None
     batch_rows: int | None = None
+    driver_bytes: int | None = None
     scanned_rows: int | None = None
     kept: float = 1.0
 
@@ -65,9 +76,16 @@ class Input:
         label: str,
         source: TaskSource | Sides,
         shares: Shares,
+        *,
         batch_rows: int | None = None,
+        driver_bytes: int | None = None,
     ) -> Input:
-        return cls(spark.range(0, len(shares), 1, len(shares)), label, source, shares, batch_rows)
+        return cls(TaskNumbers(spark, len(shares)), label, source, shares, batch_rows, driver_bytes)
+
+    @property
+    def frame(self) -> DataFrame | None:
+        """The DataFrame whose rows they are; None of a source."""
+        return None if isinstance(self.rows, TaskNumbers) else self.rows
 
     @property
     def limits(self) -> BatchLimits:
@@ -108,11 +126,31 @@ class Exchange:
     added: bool = False
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether a row's partition depends on the rows that its task has sent before."""
+        return not self.keys and self.ranges is None and self.partitions > 1
+
     def read(self, is_persisted: Callable[[Exchange], bool]) -> Leg:
         """Where a run takes the rows from: the leg, or the twin, if that is persisted."""
         if self.twin is None or not is_persisted(self.twin):
             return self.leg
         return Leg((PlanPart(self.twin),), self.leg.struct, self.leg.declared)
+
+    def hashed_by_spark(self, given: Input, stages: Sequence[Stage]) -> bool:
+        """Whether Spark's plan computes the partitions of these rows: no stage has changed them, and the tasks, which
+        hash as Spark does, would take longer.
+        """
+        if (
+            not self.keys
+            or self.ranges is not None
+            or self.types is not None
+            or given.frame is None
+            or stages
+        ):
+            return False
+        schema = self.leg.declared.schema
+        return not all(has_fixed_width(schema.types[index]) for index in find_keys(schema, self.keys))
 
     def may_cut(self, stages: Iterable[Stage]) -> bool:
         """Whether partitions far over the median may be read in pieces, each through ``stages``."""

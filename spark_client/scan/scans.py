@@ -49,7 +49,7 @@ from .file_systems import hidden
 from .filters import check, expression_of
 from .folder_values import FolderRules
 from .known_columns import known_columns
-from .pieces import pieces_of, rows_of
+from .pieces import driver_bytes, pieces_of, rows_of
 from .splits import Splits
 from .wanted import WantedColumns
 
@@ -59,8 +59,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scan:
-    """A plan: its schema and splits. ``batch_rows`` is None for the session's limit. ``rows`` are those that tasks
-    look at, None where no file tells how many; ``kept`` is a guess of the filter's part of them.
+    """A plan: its schema and splits. ``batch_rows`` is None for the session's limit. ``driver_bytes`` is about what the
+    driver would hold if it read all; None where only tasks may: where they may have other credentials than the driver.
+    ``rows`` are those that tasks look at, None where the files do not tell; ``kept`` is a guess of the filter's part.
     """
 
     label: str
@@ -68,6 +69,7 @@ class Scan:
     declared: Declared
     splits: Splits
     batch_rows: int | None = None
+    driver_bytes: int | None = None
     rows: int | None = None
     kept: float = 1.0
 
@@ -142,6 +144,7 @@ class Scan:
             Declared(where, pa.schema([declared.schema.field(name) for name in names])),
             splits,
             batch_rows,
+            driver_bytes(homes, pieces, len(read)),
             rows_of(pieces),
             kept_share(expression),
         )

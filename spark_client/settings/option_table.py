@@ -82,6 +82,7 @@ OPTIONS = (
     Option("compression", texts.compression, _SESSION),
     Option("budget_bytes", size_bytes(1), _SESSION | _READS),
     Option("gathered_bytes", size_bytes(1 << 20), _SESSION),
+    Option("driver_bytes", size_bytes(0), _SESSION),
     Option("scratch_dir", some_text("a directory"), _SESSION | _READS),
     *(
         Option(each.name, integer(0) if each.name == "tries" else seconds(0.001), _ALL)

@@ -36,7 +36,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         keys = random.integers(0, 60, rows) + (30 if name == "large" else 0)
         nulls = random.random(rows) < 0.1
         texts = [f"{name}{number % 37}" for number in range(rows)]
-        table = pa.table({"k": pa.array(keys, mask=nulls), column: texts, f"{column}n": pa.array(range(rows))})
+        table = pa.table(
+            {"k": pa.array(keys, mask=nulls), column: texts, f"{column}n": pa.array(range(rows))}
+        )
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=500)
     return folder
 
@@ -103,6 +105,7 @@ def test_rows_that_match_no_held_key_are_not_sent(
     files: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    *,
     how: str,
 ) -> None:
     monkeypatch.setattr(held_joins, "THINNED_BYTES", 0)
@@ -136,9 +139,10 @@ def test_a_side_larger_than_expected_is_sent_and_so_is_the_other(
     # Expected to be a tenth, and all of it is kept.
     small = client.scan(files / "small.parquet", filter=pc.field("bn") * 0 == 0).select("b", j="k")
     pipeline = scanned(client, files, "large").join(small, on={"k": "j"})
-    assert pipeline.collect().read_all().num_rows == sparks(
-        joining, files, "inner", small_left=False, null_safe=False
-    ).count()
+    assert (
+        pipeline.collect().read_all().num_rows
+        == sparks(joining, files, "inner", small_left=False, null_safe=False).count()
+    )
     pipeline.explain()
     assert "held" not in capsys.readouterr().out
     assert len(pipeline.statistics.exchanges) == 3
@@ -162,9 +166,12 @@ def test_a_frame_and_a_users_exchange_and_a_persisted_one_are_sent(
 ) -> None:
     large, small = scanned(client, files, "large"), scanned(client, files, "small")
     frame = large.join(small, on="k", partitions=5).toDF()
-    assert frame.count() == joining.read.parquet(str(files / "large.parquet")).join(
-        joining.read.parquet(str(files / "small.parquet")), "k"
-    ).count()
+    assert (
+        frame.count()
+        == joining.read.parquet(str(files / "large.parquet"))
+        .join(joining.read.parquet(str(files / "small.parquet")), "k")
+        .count()
+    )
     client.release(frame)
     own = large.exchange(3, "k", name="own").join(small, on="k")
     assert own.collect().read_all().num_rows

@@ -7,7 +7,7 @@ all rows of a key see only those of their task.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -20,7 +20,15 @@ from spark_client.arrow import Declared
 from spark_client.pipeline.decided_jobs import jobs_of
 from spark_client.pipeline.held_joins import HeldJoins, SmallSide, chosen, first_of, small_sides
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, exchanges
-from spark_client.steps import FilterStage, FinalStage, JoinStage, MapStage, PartialStage, Stage, TableJoinStage
+from spark_client.steps import (
+    FilterStage,
+    FinalStage,
+    JoinStage,
+    MapStage,
+    PartialStage,
+    Stage,
+    TableJoinStage,
+)
 
 NOTHING: Any = None
 DECLARED = Declared("a stage", pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64())]))
@@ -98,7 +106,9 @@ def test_a_side_is_held_if_each_part_of_the_other_has_its_rows_beside_it(
 
 
 @pytest.mark.parametrize("stage", [FINAL, FUNCTION])
-def test_rows_that_a_later_stage_needs_together_are_sent_without_those_that_match_nothing(stage: Stage) -> None:
+def test_rows_that_a_later_stage_needs_together_are_sent_without_those_that_match_nothing(
+    stage: Stage,
+) -> None:
     of = joined(sent(scanned(9)), sent(scanned(9)), "inner", FILTER, stage)
     assert found(of) == {("left", False), ("right", False)}
 
@@ -154,7 +164,9 @@ def test_keys_are_held_where_they_are_a_small_part_and_the_other_side_is_large()
         small = sent(scanned(rows, kept))
         sides = small_sides([Exchange(joined(large, small, "inner", FINAL), 1)], None, (), ())
         assert len(chosen(sides, {}, LIMIT_BYTES, MOST_ROWS)) == expected
-    sides = small_sides([Exchange(joined(sent(scanned(100_000)), sent(scanned(100, 0.1)), "inner", FINAL), 1)], None, (), ())
+    sides = small_sides(
+        [Exchange(joined(sent(scanned(100_000)), sent(scanned(100, 0.1)), "inner", FINAL), 1)], None, (), ()
+    )
     assert chosen(sides, {}, LIMIT_BYTES, MOST_ROWS) == []
 
 
@@ -281,7 +293,9 @@ def drawn(chance: Random) -> tuple[Exchange, dict[Input, list[Row]], tuple[Excha
         return leg(PlanPart(given, stages))
 
     def after(origin: Origin, first: tuple[Stage, ...] = ()) -> PlanPart:
-        stages = chance.choices([FILTER, PARTIAL, FINAL, FUNCTION], [4, 3, 2, 1], k=chance.choice([0, 0, 1, 2]))
+        stages = chance.choices(
+            [FILTER, PARTIAL, FINAL, FUNCTION], [4, 3, 2, 1], k=chance.choice([0, 0, 1, 2])
+        )
         return PlanPart(origin, (*first, *stages))
 
     def exchange(depth: int) -> Exchange:
@@ -292,7 +306,9 @@ def drawn(chance: Random) -> tuple[Exchange, dict[Input, list[Row]], tuple[Excha
 
     def side(depth: int) -> PlanPart:
         node = exchange(depth)
-        return PlanPart(node, chance.choice([(), (), (FILTER,), (FINAL,)])) if not node.added else PlanPart(node)
+        return (
+            PlanPart(node, chance.choice([(), (), (FILTER,), (FINAL,)])) if not node.added else PlanPart(node)
+        )
 
     def rows_of(depth: int) -> Leg:
         kind = chance.random()
