@@ -16,7 +16,7 @@ OTHER = 1 / 3
 _INVERT = "invert("
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SET = re.compile(r"\{[^{}]*\}")
-_TOKEN = re.compile(r"\(| and | or |\)")
+_MARK = re.compile(r"\(| and | or |\)")
 
 
 def kept_share(expression: Any) -> float:
@@ -64,13 +64,11 @@ def _parts(text: str) -> tuple[list[str], list[str]]:
     """The conditions that stand beside each other, and the words between them."""
     parts, words = list[str](), list[str]()
     depth = start = 0
-    for found in _TOKEN.finditer(text):
-        token = found[0].strip()
-        if token in ("and", "or"):
-            if not depth:
-                parts.append(text[start : found.start()])
-                words.append(token)
-                start = found.end()
-        else:
-            depth += 1 if token == "(" else -1
+    for found in _MARK.finditer(text):
+        mark = found[0].strip()
+        depth += (mark == "(") - (mark == ")")
+        if not depth and mark in ("and", "or"):
+            parts.append(text[start : found.start()])
+            words.append(mark)
+            start = found.end()
     return [*parts, text[start:]], words

@@ -32,10 +32,10 @@ from spark_client.steps import Stage
 from .decided_jobs import ExchangeWrite, Job, jobs_of, outdated, reads_of
 from .exchange_tasks import cuts_for, dataset_name, shares_for, write_of
 from .gathering import DriverRows, gathered
-from .holding import Holding
 from .in_driver import driver_bytes, driver_may_run
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
+from .side_tables import SideTables
 
 _log = logging.getLogger(__name__)
 _Read = tuple[Exchange, Shares, str]
@@ -62,7 +62,7 @@ class Execution:
         self._losses = [*losses]
         self._driver_bytes = shuffles.server.reading.driver_bytes
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
-        self._holding = Holding(shuffles, spark)
+        self._sides = SideTables(shuffles, spark)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         """Run all exchanges that the leg reads; the inputs of the tasks of each of its parts, and their stages.
@@ -94,7 +94,7 @@ class Execution:
             sends: the caller sends the rows otherwise, by an exchange, before which a join may hold a side: then it is
                 left to that.
         """
-        if not driver_may_run(leg) or (sends and self._holding.may_leave_out(leg)):
+        if not driver_may_run(leg) or (sends and self._sides.may_leave_out(leg)):
             return None
         try:
             self._run(exchanges(leg), leg)
@@ -146,7 +146,7 @@ class Execution:
     @property
     def notes(self) -> dict[Exchange, str]:
         """What was done with exchanges that joins hold, or leave out, for people."""
-        return self._holding.notes
+        return self._sides.notes
 
     def drop_all(self) -> None:
         """Drop the datasets of this run alone, because it has failed."""
@@ -166,7 +166,7 @@ class Execution:
         self._wanted = list(dict.fromkeys(wanted))
         try:
             self._claim()
-            self._holding.begin(self._wanted, last, self._kept, self._written)
+            self._sides.begin(self._wanted, last, self._kept, self._written)
             for run in range(1 + RERUNS):
                 try:
                     while (job := self._next()) is not None:
@@ -177,14 +177,14 @@ class Execution:
                 else:
                     return
         finally:
-            self._holding.end()
+            self._sides.end()
             for persisted in self._claimed.values():
                 persisted.end(self)
 
     def _next(self) -> Job | None:
         """The next job; None after the last one."""
-        first = self._holding.decide(self._written, self._kept)
-        jobs = jobs_of(self._wanted, self._written.keys(), self._kept, self._holding.held, first)
+        first = self._sides.decide(self._written, self._kept)
+        jobs = jobs_of(self._wanted, self._written.keys(), self._kept, self._sides.held, first)
         return jobs[0] if jobs else None
 
     def _forget_lost(self) -> bool:
@@ -193,7 +193,7 @@ class Execution:
         """
         if not self._shuffles.servers.several:
             return False
-        self._holding.forget()
+        self._sides.forget()
         lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
         if not self._kept.isdisjoint(lost):
             return False  # a new run claims it (``finishing``)

@@ -236,7 +236,7 @@ def _note(
     statistics, of = execution.statistics()
     if isinstance(seconds, DriverSeconds):
         statistics = replace(statistics, result_seconds=seconds.total)
-    _runs.add(steps.leg, statistics, of, last, seconds, notes=execution.notes)
+    _runs.add(steps.leg, statistics, of, added=last, own=seconds, notes=execution.notes)
     if statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), statistics)
 

@@ -7,7 +7,7 @@ steps after it in one pass, in the tasks that would have sent them.
 
 What is tried
     The side that is expected to be small (``expected_rows``) is written first, by a job of its own, with those of
-    other joins that can be written then. What it has turned out to be decides (``holding``):
+    other joins that can be written then. What it has turned out to be decides (``side_tables``):
 
     ==================  ============================================================================================
     held                The other side is *left out*: ``join`` has added its exchange, nothing else reads it, and the

@@ -106,8 +106,8 @@ class Exchange:
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
     keys. ``copies`` is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too.
-    ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those of
-    the exchanges that it needs, which were made before.
+    ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those
+    of the exchanges that it needs, which were made before.
     """
 
     leg: Leg

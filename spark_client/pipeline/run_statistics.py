@@ -165,8 +165,8 @@ class RunStatistics:
 @dataclass(frozen=True)
 class LastRun:
     """The last run of a leg: its statistics, those of each exchange of the plan, of one that the run added to write the
-    leg's rows, the seconds of the leg's ``own`` stages, in its DataFrame or in the driver, and notes about exchanges. All
-    None or empty before the first.
+    leg's rows, the seconds of the leg's ``own`` stages, in its DataFrame or in the driver, and notes about exchanges.
+    All None or empty before the first.
     """
 
     statistics: RunStatistics | None = None
@@ -203,9 +203,9 @@ class LastRuns:
         leg: Leg,
         statistics: RunStatistics,
         of: Mapping[Exchange, ExchangeStatistics],
+        *,
         added: Exchange | None,
         own: FrameSeconds | DriverSeconds | None,
-        *,
         notes: Mapping[Exchange, str],
     ) -> None:
         """``added`` is an exchange of the run that the plan does not have; ``notes`` say what was done with others."""

@@ -104,9 +104,9 @@ def test_rows_that_match_no_held_key_are_not_sent(
     client: ShuffleClient,
     files: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     *,
     how: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(held_joins, "THINNED_BYTES", 0)
     expected = rows_of(
@@ -217,8 +217,8 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
         shuffles: Any = several._owned()
         write = shuffles.write
 
-        def written(targets: Any) -> Any:
-            found = write(targets)
+        def written(targets: Any, **how: Any) -> Any:
+            found = write(targets, **how)
             if lost == "side":
                 kill(next(iter(found[0].servers)))
             return found

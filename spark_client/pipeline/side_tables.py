@@ -35,7 +35,7 @@ _THINNED_OUT = "its keys held by the other side", "without rows that match no ke
 _log = logging.getLogger(__name__)
 
 
-class Holding:
+class SideTables:
     """The small sides of one run."""
 
     def __init__(self, shuffles: Shuffles, spark: SparkSession) -> None:
