@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
+from spark_client.broadcast import Broadcast
 from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader
 from spark_client.servers import RERUNS
 from spark_client.steps import Pass, SortStage, Stage
@@ -131,6 +132,24 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
         return collected(steps.shuffles, sealed, owned=owned, again=again)
 
     return running(steps, read)
+
+
+def broadcast_rows(steps: Steps, name: str | None) -> Broadcast:
+    """A broadcast of the rows, which the plan's last job writes. Raises as :meth:`.Pipeline.toDF`."""
+    name = name or "table"
+    last = Exchange(steps.leg, 1, label=f"broadcast {name!r}", counted=True)
+
+    def run(execution: Execution) -> Broadcast:
+        here = _gathered(steps, execution, sends=True)
+        if here is not None:
+            made = Broadcast.create(steps.shuffles, pa.Table.from_batches(here, steps.leg.schema), name)
+            made.struct = steps.leg.struct
+            return made
+        sealed = execution.sealed(last)
+        _note(steps, execution, last)
+        return Broadcast.of_sealed(steps.shuffles, sealed, name, steps.leg.struct)
+
+    return running(steps, run)
 
 
 def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:

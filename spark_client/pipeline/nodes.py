@@ -107,7 +107,7 @@ class Exchange:
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
     keys. ``copies`` is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too.
     ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those
-    of the exchanges that it needs, which were made before.
+    of the exchanges that it needs, which were made before. ``counted``: tasks report the ``arrow.counts`` of its rows.
     """
 
     leg: Leg
@@ -124,6 +124,7 @@ class Exchange:
     copies: int = 1
     offload: str | None = None
     added: bool = False
+    counted: bool = False
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
     @property
