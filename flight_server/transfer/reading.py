@@ -7,7 +7,8 @@ last frame that is wanted, or when the partition is sealed and read to its end; 
 Bursts
     Each item is a burst: the messages that can be had without waiting, until they are ``burst_bytes`` or
     ``BURST_MESSAGES``, or the one that was waited for. So small frames can go out in one write, and none is held back
-    for the next.
+    for the next. A reader that takes little gets little at once (``Pace.allowed_bytes``). With ``small_bytes`` a burst
+    goes on with smaller messages only.
 
 Who holds what
     A burst holds its messages' bytes and the room for their copy until the consumer asks for the next burst. By then
@@ -151,7 +152,13 @@ class Reads:
             ) from None
 
     async def read(
-        self, dataset: Dataset, reader: Reader, wanted: FrameRange, *, burst_bytes: int = 0
+        self,
+        dataset: Dataset,
+        reader: Reader,
+        wanted: FrameRange,
+        *,
+        burst_bytes: int = 0,
+        small_bytes: int | None = None,
     ) -> AsyncGenerator[FrameBurst, None]:
         """Every frame of the range, once and in order. Close the generator to leave; cancelling it is safe.
 
@@ -186,7 +193,7 @@ class Reads:
             try:
                 while True:
                     with told():
-                        cursor.take(burst, burst_bytes)
+                        cursor.take(burst, reader.pace.allowed_bytes(burst_bytes), small_bytes)
                         if not burst and cursor.waiting:
                             burst.append(await cursor.fetch())
                     back.drop_kept()
@@ -259,13 +266,15 @@ class _Cursor:
         self._back = back
         self._sent = NO_DICTIONARIES
 
-    def take(self, burst: FrameBurst, burst_bytes: int) -> None:
+    def take(self, burst: FrameBurst, burst_bytes: int, small_bytes: int | None) -> None:
         """Add the messages that can be had without waiting; see "Bursts"."""
         size_bytes = 0
         while not burst or (size_bytes < burst_bytes and len(burst) < BURST_MESSAGES):
             if not self.waiting and not self._next_frame():
                 return
             message = self.waiting[0]
+            if burst and small_bytes is not None and message.size_bytes > small_bytes:
+                return
             at_once = self._back.next_nowait(message)
             if at_once is None:
                 return
