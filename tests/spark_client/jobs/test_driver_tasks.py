@@ -82,8 +82,9 @@ def target(*tasks: int, dataset: str = "d", **more: Any) -> Target:
     return Target(writes, dataset)
 
 
-def run(*targets: Target, spark: Any = None) -> list[Any] | None:
-    return reports_of_driver(spark or Session(), targets, "a job")
+def run(*targets: Target, allocates: str = "false") -> list[Any] | None:
+    session: Any = Session(allocates)
+    return reports_of_driver(session, targets, "a job")
 
 
 def test_each_task_is_a_producer_whose_report_says_that_no_task_of_sparks_wrote_it(written: Written) -> None:
@@ -125,7 +126,7 @@ def test_the_driver_writes_to_servers_of_executors_that_it_knows(written: Writte
 
 def test_where_executors_come_and_go_tasks_write(written: Written) -> None:
     known = target(1, executors=EXECUTORS, servers=("grpc://a:1",))
-    assert run(known, spark=Session("true")) is None
+    assert run(known, allocates="true") is None
     assert written == []
 
 
