@@ -70,7 +70,6 @@ ENVIRONMENT_ALLOWED = frozenset(
     {
         "flight_server/config.py",
         "flight_server/host/freed_pages.py",
-        "flight_server/host/unused_libraries.py",
         "flight_server/tracing/spans.py",
         "spark_client/connection/embedded.py",
         "spark_client/executors/executor_servers.py",

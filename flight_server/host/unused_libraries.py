@@ -7,20 +7,22 @@ memory. The command line's help has it all the same.
 second, in which the event loop stands still, and 50 MiB of resident memory. The finder below says that it is not
 installed; a None in ``sys.modules`` would do for Python's import, and breaks pyarrow's.
 
-**The system's certificates.** aiohttp's client, which no part of the server uses, reads them all when aiohttp is
-imported: 2 MiB, and 30 to 80 ms of the start. OpenSSL is told that there are none for that moment.
+**aiohttp's client.** ``import aiohttp.web`` imports it, too, and with it the system's certificates: 4 MiB, and 30 to 80
+ms of the start. Here the package is imported without it; the first use of one of its names imports the rest.
 
 Only the command line imports this, before all of them; other processes are not changed.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec
 from types import ModuleType
+from typing import Any
 
 NOT_NEEDED = ("pandas",)
 
@@ -44,13 +46,23 @@ if "rich" not in sys.modules:
 
     del sys.modules["rich"]
 
-_PLACES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
-_given = {name: os.environ.get(name) for name in _PLACES}
-os.environ.update(_PLACES)
-import aiohttp.web  # noqa: E402, F401  # only so that it looks for certificates now
 
-for _name, _value in _given.items():
-    if _value is None:
-        del os.environ[_name]
-    else:
-        os.environ[_name] = _value
+class _WithoutClient(ModuleType):
+    """The package ``aiohttp`` before its own code has run. Its modules can be imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        spec = self.__spec__
+        # ``from aiohttp import web`` asks for the name before it imports the module.
+        unknown = name.startswith("__") or find_spec(f"{self.__name__}.{name}") is not None
+        if unknown or spec is None or spec.loader is None:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        self.__class__ = ModuleType  # type: ignore[assignment]  # it is a usual module from now on
+        spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+_spec = find_spec("aiohttp")
+if _spec is not None and "aiohttp" not in sys.modules:
+    sys.modules["aiohttp"] = module_from_spec(_spec)
+    sys.modules["aiohttp"].__class__ = _WithoutClient
+    sys.modules["aiohttp"].__version__ = version("aiohttp")  # type: ignore[attr-defined]  # its modules ask for it

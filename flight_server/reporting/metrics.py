@@ -41,6 +41,7 @@ _COUNTERS = {
     "frames_out": "record batches given to readers",
     "bytes_out": "bytes given to readers",
     "encodes": "record batches encoded for this server; equals frames_in for any number of readers",
+    "joins": "messages made of several small record batches, for readers on the gRPC lane",
     "frames_read_back": "record batches read back from disk",
     "bytes_read_back": "bytes read back from disk",
     "pulls": "pulls of a source's partition begun",

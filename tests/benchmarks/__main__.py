@@ -23,6 +23,7 @@ SUITES = {
     "floods": "the longest of a small client's calls while others flood the server, of nine kinds",
     "on_spark.pipelines": "input -> Python -> exchange -> Python, against Spark's own shuffle, and where the time goes",
     "on_spark.small_jobs": "the same for 1,000 rows",
+    "on_spark.first_runs": "the first runs of a fresh session against its later ones, and where their time goes",
     "on_spark.groups": "a function for each of 20,000 groups, of one input and of two, against applyInArrow",
     "on_spark.joins": "Python -> join of 10 M with 2 M rows -> Python, against Spark's join",
     "on_spark.several_servers": "an exchange over 1, 2 and 4 servers of this machine: seconds and CPU",

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,14 @@ def by_tasks(server: ServerProcess) -> Iterator[ShuffleClient]:
 
 
 Plan = Callable[["Pipeline", "Pipeline"], "Pipeline"]
-JOINS = ("inner", "left", "right", "full", "semi", "anti")
+
+
+def join(how: str, left: Pipeline, right: Pipeline) -> Pipeline:
+    return left.join(right, on="k", how=how)
+
+
 PLANS: dict[str, Plan] = {
-    **{f"join {how}": (lambda a, b, how=how: a.join(b, on="k", how=how)) for how in JOINS},
+    **{f"join {how}": partial(join, how) for how in ("inner", "left", "right", "full", "semi", "anti")},
     "join as of": lambda a, b: a.join(b, on="k", how="asof", as_of=("v", "w")),
     "select and filter": lambda a, _: a.filter(pc.field("k") > 3).select("k", d=pc.field("v") * 2),
     "aggregate": lambda a, _: a.aggregate(by="s", total=("v", "sum"), n=("*", "count"), m=("v", "median")),
@@ -165,7 +171,7 @@ def test_a_users_function_runs_in_tasks_however_small_its_input_is(
         pids = pipeline.collect().read_all()["pid"].to_pylist()
         assert pids
         assert os.getpid() not in pids
-        assert pipeline.statistics is not None
+    assert pipeline.statistics is not None
     first, *_ = pipeline.statistics.exchanges
     assert first.tasks == 0  # what came before the function
 
@@ -216,8 +222,8 @@ def test_an_error_of_a_row_is_that_of_a_task(client: ShuffleClient, folder: Path
 def test_rows_that_came_by_grpc_are_computed_with_without_a_word_of_arrow(
     spark: SparkSession, server: ServerProcess, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lanes = {"reading": Reading(lane="grpc"), "writing": Writing(lane="grpc")}
-    with ShuffleClient(server.location, **lanes) as client:
+    reading, writing = Reading(lane="grpc"), Writing(lane="grpc")
+    with ShuffleClient(server.location, reading=reading, writing=writing) as client:
         before = jobs(spark)
         for name in ("sort by hash", "in turn twice"):
             pipeline = (
