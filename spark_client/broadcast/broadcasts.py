@@ -274,9 +274,9 @@ class Broadcast:
             return
         self._destroyed = True
         self._not_at_close()
+        with contextlib.suppress(OSError):
+            _leave(self._content)
         self._owner.discard(self._content.source.dataset)
-        with contextlib.suppress(OSError, FlightShuffleError):
-            _remove(self._content)
 
     def _session(self, spark: SparkSession | None, *, everywhere: bool) -> SparkSession | None:
         sessions = Sessions() if self._owner is None else self._owner.sessions

@@ -65,6 +65,7 @@ def test_a_small_table_is_read_where_the_host_keeps_no_copy(
     mapped.broadcast.discard()
     assert files(base) == []
     assert client.datasets() == []
+    assert client.statistics()["memory"]["used_bytes"] == 0, "the server lists no copy"
     with pytest.raises(Conflict):
         mapped.table()
     for dirs in ((), ("/proc/none",)):
