@@ -77,13 +77,14 @@ class Unpersisted(NamedTuple):
 
 class Broadcast:
     """A table that tasks can use. Its pickle has the content's location, not the content. ``struct``: the DataFrame's
-    types, of which Arrow's do not show all; only the driver has it.
+    types, of which Arrow's do not show all; only the driver has it, and ``sealed``, the dataset.
     """
 
     def __init__(
         self, content: BroadcastContent, owner: Shuffles | None = None, struct: StructType | None = None
     ) -> None:
         self.struct = struct
+        self.sealed: SealedDataset | None = None
         self._content = content
         self._owner = owner
         self._not_at_close: Callable[[], object] = lambda: None
@@ -159,6 +160,7 @@ class Broadcast:
             owner.executors,
         )
         made = cls(content, owner, struct)
+        made.sealed = sealed
         made._not_at_close = owner.at_close(partial(_leave, content))
         return made
 

@@ -193,7 +193,8 @@ class Execution:
         """
         if not self._shuffles.servers.several:
             return False
-        self._sides.forget()
+        sides = self._sides.forget()
+        self._losses += sides
         lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
         if not self._kept.isdisjoint(lost):
             return False  # a new run claims it (``finishing``)
@@ -207,7 +208,7 @@ class Execution:
         for node in outdated(self._wanted, self._written.keys(), self._kept) if lost else ():
             self._losses.append(f"{node}, what it was made of was written again")
             self._drop(node)
-        return bool(lost or gone)
+        return bool(lost or gone or sides)
 
     @property
     def _kept(self) -> set[Exchange]:

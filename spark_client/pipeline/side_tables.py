@@ -92,11 +92,19 @@ class SideTables:
                     self._left = [each for each in self._left if each.pair is not small.pair]
         return []
 
-    def forget(self) -> None:
-        """Hold nothing, because something was lost: what is held must be of the rows that other exchanges have."""
+    def forget(self) -> list[str]:
+        """Hold nothing, because something was lost: what is held must be of the rows that other exchanges have. The
+        sides of which a server has lost the broadcast, in words.
+        """
+        lost = [
+            f"{table.name}, the server that held it is gone"
+            for table in self._tables
+            if table.sealed is not None and not self._shuffles.is_whole(table.sealed)
+        ]
         self.end()
         self.notes.clear()
         self._left = [*self._all] if self._limit_bytes > 0 else []
+        return lost
 
     def end(self) -> None:
         """Drop the broadcasts."""

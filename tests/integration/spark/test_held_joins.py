@@ -31,7 +31,7 @@ HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``large`` and ``small``, with keys that are null, there several times, and on one side only."""
-    folder, random = tmp_path_factory.mktemp("held"), np.random.default_rng(1)
+    folder, random = tmp_path_factory.mktemp("sides"), np.random.default_rng(1)
     for name, rows, column in (("large", 3000, "a"), ("small", 80, "b")):
         keys = random.integers(0, 60, rows) + (30 if name == "large" else 0)
         nulls = random.random(rows) < 0.1
