@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flight_server.frames import Frame
-
 RELOADED = ("tls", "tokens")
 
 
@@ -44,9 +42,6 @@ class Counters:
         """Count a refusal of one of ``RELOADED``."""
         self.reloads_failed[file] += 1
 
-    def frame_in(self, frame: Frame) -> None:
-        self.batch_in(frame.rows, frame.size_bytes)
-
     def batch_in(self, rows: int, size_bytes: int) -> None:
         self.frames_in += 1
         self.encodes += 1
@@ -54,11 +49,11 @@ class Counters:
         self.bytes_in += size_bytes
 
     def message_out(self, size_bytes: int) -> None:
-        self.frames_out += 1
-        self.bytes_out += size_bytes
+        self.frames_sent(1, size_bytes)
 
-    def frame_out(self, frame: Frame) -> None:
-        self.message_out(frame.size_bytes)
+    def frames_sent(self, frames: int, size_bytes: int) -> None:
+        self.frames_out += frames
+        self.bytes_out += size_bytes
 
     def frame_read_back(self, size_bytes: int) -> None:
         self.frames_read_back += 1

@@ -166,7 +166,7 @@ class MemoryPool:
         self._lock: ReturnLock[MemoryPool] = (
             _parent._lock if _parent is not None else ReturnLock(MemoryPool._count, MemoryPool._serve_all)
         )
-        self._used_bytes = 0
+        self.used_bytes = 0  # changed here only; an attribute, because each frame reads it several times
         self._peak_bytes = 0
         self._mark_bytes = math.inf
         self._tell: Callable[[], object] | None = None
@@ -200,22 +200,17 @@ class MemoryPool:
         return child
 
     @property
-    def used_bytes(self) -> int:
-        return self._used_bytes
-
-    @property
     def peak_bytes(self) -> int:
         return self._peak_bytes
 
     @property
     def available_bytes(self) -> int | None:
         """The free bytes of its limit; None when unlimited."""
-        return None if self.limit_bytes is None else max(0, self.limit_bytes - self._used_bytes)
+        return None if self.limit_bytes is None else max(0, self.limit_bytes - self.used_bytes)
 
     @property
     def wanted_bytes(self) -> int:
-        with self._lock:
-            return sum([request.size_bytes for request in self._queue]) if self._queue else 0
+        return sum([request.size_bytes for request in list(self._queue)]) if self._queue else 0
 
     @property
     def waiting(self) -> int:
@@ -235,7 +230,7 @@ class MemoryPool:
 
     def statistics(self) -> PoolStatistics:
         with self._lock:
-            used, peak = self._used_bytes, self._peak_bytes
+            used, peak = self.used_bytes, self._peak_bytes
             return PoolStatistics(self.name, self.limit_bytes, used, peak, self.waiting)
 
     def accounts(self) -> list[MemoryPool]:
@@ -293,20 +288,20 @@ class MemoryPool:
 
     def _fits(self, size_bytes: int) -> bool:
         for pool in self._around:
-            if pool.limit_bytes is not None and pool._used_bytes + size_bytes > pool.limit_bytes:
+            if pool.limit_bytes is not None and pool.used_bytes + size_bytes > pool.limit_bytes:
                 return False
         return True
 
     def _fits_here(self, size_bytes: int) -> bool:
-        return self.limit_bytes is None or self._used_bytes + size_bytes <= self.limit_bytes
+        return self.limit_bytes is None or self.used_bytes + size_bytes <= self.limit_bytes
 
     def _count(self, size_bytes: int) -> None:
         pool: MemoryPool | None = self
         while pool is not None:
-            pool._used_bytes += size_bytes
-            if pool._used_bytes > pool._peak_bytes:
-                pool._peak_bytes = pool._used_bytes
-            if pool._used_bytes > pool._mark_bytes and pool._tell is not None:
+            pool.used_bytes += size_bytes
+            if pool.used_bytes > pool._peak_bytes:
+                pool._peak_bytes = pool.used_bytes
+            if pool.used_bytes > pool._mark_bytes and pool._tell is not None:
                 pool._mark_bytes = math.inf
                 pool._tell()
             pool = pool._parent
@@ -349,7 +344,7 @@ class MemoryPool:
             while (found := self._next_queue()) is not None:
                 pool, end = found
                 request = pool._queue[end]
-                if not (self._fits_here(request.size_bytes) or self._used_bytes == 0):
+                if not (self._fits_here(request.size_bytes) or self.used_bytes == 0):
                     break
                 pool._queue.pop() if end else pool._queue.popleft()
                 self._requests -= 1
@@ -395,6 +390,6 @@ class MemoryPool:
             limit_bytes = pool.limit_bytes
             assert limit_bytes is not None
             kept_bytes = 0 if fresh else limit_bytes // KEPT_FOR_FRESH
-            if pool._used_bytes and not pool._fits_here(request.size_bytes + kept_bytes):
+            if pool.used_bytes and not pool._fits_here(request.size_bytes + kept_bytes):
                 return pool
         return self._whole

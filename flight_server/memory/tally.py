@@ -22,6 +22,6 @@ class Tally(MemoryPool):
         if reservation.pool is not self._pool:
             raise ValueError(f"{reservation!r} is none of {self._pool.name}")
         with self._lock:
-            self._used_bytes += reservation.size_bytes
-            self._peak_bytes = max(self._peak_bytes, self._used_bytes)
+            self.used_bytes += reservation.size_bytes
+            self._peak_bytes = max(self._peak_bytes, self.used_bytes)
         reservation._pool = self

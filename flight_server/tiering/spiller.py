@@ -46,6 +46,8 @@ class Spiller:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._frames = catalogue.budget.frames
+        assert self._frames.limit_bytes is not None
+        self._high_bytes = int(self._frames.limit_bytes * HIGH_WATER)
         self._poked = asyncio.Event()
         self.trouble: str | None = None
         self.full_at: float | None = None  # when the disk had no room for a write that was tried last
@@ -54,7 +56,8 @@ class Spiller:
 
     def poke(self) -> None:
         """Wake the task if there is something to move: called when a frame has come or a stream waits."""
-        if not self._poked.is_set() and (self._excess_bytes() > 0 or self._frames.wanted_bytes):
+        frames = self._frames
+        if not self._poked.is_set() and (frames.used_bytes > self._high_bytes or frames.wanted_bytes):
             self._poked.set()
 
     def failed(self, trouble: DiskTrouble) -> None:
@@ -87,9 +90,7 @@ class Spiller:
                     break
 
     def _excess_bytes(self) -> int:
-        limit = self._frames.limit_bytes
-        assert limit is not None
-        return self._frames.used_bytes + self._frames.wanted_bytes - int(limit * HIGH_WATER)
+        return self._frames.used_bytes + self._frames.wanted_bytes - self._high_bytes
 
     async def _moved(self, size_bytes: int) -> bool:
         """Move about ``size_bytes``; False if a second try at once is useless."""

@@ -7,7 +7,15 @@ from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import collected
 from .results import reader
 from .sealed import SealedDataset
-from .session_facts import SplitSizes, cores, is_on, overhead_bytes, spark_setting, split_sizes
+from .session_facts import (
+    SplitSizes,
+    broadcast_threshold_bytes,
+    cores,
+    is_on,
+    overhead_bytes,
+    spark_setting,
+    split_sizes,
+)
 from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target

@@ -50,7 +50,8 @@ Joins and cogroups
     ``join`` and ``cogroup`` read the same partitions of two exchanges side by side. ``join`` adds exchanges that are
     missing; keys of two types are placed by their common one (``joining.join_keys``). A side that ends with an
     exchange by the join's keys is not sent again; a row whose key a stage after it has changed is an error, as for
-    groups.
+    groups. A side that turns out small is held by the tasks of the join, instead of an exchange of the other one
+    (``held_joins``).
 
 Order
     ``exchange(…, sort=…)`` sorts each partition when it is read. A stage that takes batch after batch keeps that
@@ -65,6 +66,6 @@ Functions get batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBa
 they are set when ``toDF`` is called.
 """
 
-from .finishing import Result
+from .finishing import Result, broadcast_rows
 from .plan import Pipeline
 from .run_statistics import ExchangeStatistics, RunStatistics

@@ -82,6 +82,7 @@ def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
         batch_rows=scan.batch_rows,
         driver_bytes=scan.driver_bytes,
     )
+    start = replace(start, scanned_rows=scan.rows, kept=scan.kept)
     return Leg((PlanPart(start),), scan.struct, scan.declared)
 
 

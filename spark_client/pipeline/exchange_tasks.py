@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from spark_client.arrow import fits_one_chunk
 from spark_client.connection import RemoteServer
 from spark_client.jobs import (
     ByColumn,
@@ -88,6 +89,7 @@ def write_of(
         _limits(given, stages),
         exchange.budget_bytes,
         copies=exchange.copies,
+        counts=exchange.counted and fits_one_chunk(exchange.leg.schema),
     )
     return rows, task
 

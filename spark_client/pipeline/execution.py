@@ -35,6 +35,7 @@ from .gathering import DriverRows, gathered
 from .in_driver import driver_bytes, driver_may_run
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
+from .side_tables import SideTables
 
 _log = logging.getLogger(__name__)
 _Read = tuple[Exchange, Shares, str]
@@ -61,6 +62,7 @@ class Execution:
         self._losses = [*losses]
         self._driver_bytes = shuffles.server.reading.driver_bytes
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
+        self._sides = SideTables(shuffles, spark)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         """Run all exchanges that the leg reads; the inputs of the tasks of each of its parts, and their stages.
@@ -74,7 +76,7 @@ class Execution:
         """
         reads: list[_Read] = []
         try:
-            self._run(exchanges(leg))
+            self._run(exchanges(leg), leg)
             found = self._inputs(leg, reads, alone=alone)
             self._note(reads)
         except BaseException:
@@ -83,15 +85,19 @@ class Execution:
         else:
             return found
 
-    def gathered(self, leg: Leg) -> DriverRows | None:
+    def gathered(self, leg: Leg, *, sends: bool = False) -> DriverRows | None:
         """Run all exchanges that the leg reads, and the leg's stages in the driver; None where tasks are to run those:
         a function of the user's is among them, what they read is not small, the result is larger than
         ``GATHERED_BYTES``, or they fail here. Raises as :meth:`inputs`.
+
+        Args:
+            sends: the caller sends the rows otherwise, by an exchange, before which a join may hold a side: then it is
+                left to that.
         """
-        if not driver_may_run(leg):
+        if not driver_may_run(leg) or (sends and self._sides.may_leave_out(leg)):
             return None
         try:
-            self._run(exchanges(leg))
+            self._run(exchanges(leg), leg)
             if not self._is_for_driver([leg]):
                 return None
             inputs = self._inputs(leg, [], one=True)
@@ -137,6 +143,11 @@ class Execution:
         losses = dict.fromkeys([*self._losses, *again])
         return RunStatistics(tuple(found.values()), time.monotonic() - self._began, tuple(losses)), found
 
+    @property
+    def notes(self) -> dict[Exchange, str]:
+        """What was done with exchanges that joins hold, or leave out, for people."""
+        return self._sides.notes
+
     def drop_all(self) -> None:
         """Drop the datasets of this run alone, because it has failed."""
         for dataset in self._alone:
@@ -150,13 +161,15 @@ class Execution:
         """Whether a server has lost a part of what this run wrote, or found, and has not dropped."""
         return self._shuffles.has_lost(self._written.values())
 
-    def _run(self, wanted: Iterable[Exchange]) -> None:
+    def _run(self, wanted: Iterable[Exchange], last: Leg | None = None) -> None:
+        """``last`` is the leg that reads them; None if the caller does."""
         self._wanted = list(dict.fromkeys(wanted))
         try:
             self._claim()
+            self._sides.begin(self._wanted, last, self._kept, self._written)
             for run in range(1 + RERUNS):
                 try:
-                    for job in jobs_of(self._wanted, self._written.keys(), self._kept):
+                    while (job := self._next()) is not None:
                         self._do(job)
                 except Exception:
                     if run == RERUNS or not self._forget_lost():
@@ -164,8 +177,15 @@ class Execution:
                 else:
                     return
         finally:
+            self._sides.end()
             for persisted in self._claimed.values():
                 persisted.end(self)
+
+    def _next(self) -> Job | None:
+        """The next job; None after the last one."""
+        first = self._sides.decide(self._written, self._kept)
+        jobs = jobs_of(self._wanted, self._written.keys(), self._kept, self._sides.held, first)
+        return jobs[0] if jobs else None
 
     def _forget_lost(self) -> bool:
         """Forget what a lost server held, so that it is written again, and what was made of exchanges that are then
@@ -173,6 +193,7 @@ class Execution:
         """
         if not self._shuffles.servers.several:
             return False
+        self._sides.forget()
         lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
         if not self._kept.isdisjoint(lost):
             return False  # a new run claims it (``finishing``)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
+from spark_client.broadcast import Broadcast
 from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader
 from spark_client.servers import RERUNS
 from spark_client.steps import Pass, SortStage, Stage
@@ -124,13 +125,31 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
 
     def read(execution: Execution) -> pa.RecordBatchReader:
         if part is None or last is not part.origin:
-            here = _gathered(steps, execution)
+            here = _gathered(steps, execution, sends=True)
             if here is not None:
                 return pa.RecordBatchReader.from_batches(steps.leg.schema, here)
         sealed, owned = run(execution)
         return collected(steps.shuffles, sealed, owned=owned, again=again)
 
     return running(steps, read)
+
+
+def broadcast_rows(steps: Steps, name: str | None) -> Broadcast:
+    """A broadcast of the rows, which the plan's last job writes. Raises as :meth:`.Pipeline.toDF`."""
+    name = name or "table"
+    last = Exchange(steps.leg, 1, label=f"broadcast {name!r}", counted=True)
+
+    def run(execution: Execution) -> Broadcast:
+        here = _gathered(steps, execution, sends=True)
+        if here is not None:
+            made = Broadcast.create(steps.shuffles, pa.Table.from_batches(here, steps.leg.schema), name)
+            made.struct = steps.leg.struct
+            return made
+        sealed = execution.sealed(last)
+        _note(steps, execution, last)
+        return Broadcast.of_sealed(steps.shuffles, sealed, name, steps.leg.struct)
+
+    return running(steps, run)
 
 
 def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
@@ -184,6 +203,7 @@ def explain(steps: Steps) -> None:
         ran.exchanges,
         ran.seconds,
         lambda node: persisted.find(node) is not None,
+        notes=ran.notes,
         in_driver=ran.in_driver,
     )
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
@@ -211,9 +231,11 @@ def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object
     return frame, made
 
 
-def _gathered(steps: Steps, execution: Execution) -> Sequence[Any] | None:
-    """The batches of the result, if the driver runs the last steps: then nothing of the run is left. Else None."""
-    found = execution.gathered(steps.leg)
+def _gathered(steps: Steps, execution: Execution, *, sends: bool = False) -> Sequence[Any] | None:
+    """The batches of the result, if the driver runs the last steps: then nothing of the run is left. Else None, also as
+    ``Execution.gathered`` says of what ``sends``.
+    """
+    found = execution.gathered(steps.leg, sends=sends)
     if found is None:
         return None
     _note(steps, execution, seconds=found.seconds)
@@ -233,7 +255,7 @@ def _note(
     statistics, of = execution.statistics()
     if isinstance(seconds, DriverSeconds):
         statistics = replace(statistics, result_seconds=seconds.total)
-    _runs.add(steps.leg, statistics, of, last, seconds)
+    _runs.add(steps.leg, statistics, of, added=last, own=seconds, notes=execution.notes)
     if statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), statistics)
 

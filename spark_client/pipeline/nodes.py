@@ -37,7 +37,18 @@ from spark_client.jobs import (
     batch_limits,
 )
 from spark_client.placement import find_keys, has_fixed_width
-from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage, TopStage
+from spark_client.steps import (
+    BatchLimits,
+    FilterStage,
+    FinalStage,
+    MapStage,
+    MergeStage,
+    PartialStage,
+    SelectStage,
+    SortStage,
+    Stage,
+    TopStage,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +56,8 @@ class Input:
     """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
     ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``driver_bytes`` is
-    about what the driver would hold if it read a scan; None if only tasks may read it.
+    about what the driver would hold if it read a scan; None if only tasks may read it. ``scanned_rows`` are those of a
+    scan before its filter, None where nothing tells, and ``kept`` is a guess of the part that the filter keeps.
     """
 
     rows: DataFrame | TaskNumbers
@@ -54,6 +66,8 @@ class Input:
     shares: Shares | None = None
     batch_rows: int | None = None
     driver_bytes: int | None = None
+    scanned_rows: int | None = None
+    kept: float = 1.0
 
     @classmethod
     def of(
@@ -92,7 +106,8 @@ class Exchange:
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
     keys. ``copies`` is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too.
-    ``serial`` is greater than those of the exchanges that it needs, which were made before.
+    ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those
+    of the exchanges that it needs, which were made before. ``counted``: tasks report the ``arrow.counts`` of its rows.
     """
 
     leg: Leg
@@ -108,6 +123,8 @@ class Exchange:
     twin: Exchange | None = None
     copies: int = 1
     offload: str | None = None
+    added: bool = False
+    counted: bool = False
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
 
     @property
@@ -179,6 +196,8 @@ class PlanPart:
         for stage in reversed(self.stages):
             if isinstance(stage, SelectStage) and found is not None:
                 found = stage.source(found)
+            elif isinstance(stage, PartialStage | MergeStage | FinalStage):
+                found = found if found in stage.reduction.keys else None
             elif not isinstance(stage, FilterStage | SortStage):
                 return None
         return found

@@ -25,12 +25,13 @@ def plan_text(
     seconds: Mapping[str, float],
     is_persisted: Callable[[Exchange], bool] = lambda _: False,
     *,
+    notes: Mapping[Exchange, str] | None = None,
     in_driver: bool = False,
 ) -> str:
-    """The plan with the statistics of its exchanges, the ``seconds`` of the leg's own stages, and whether those ran
-    ``in_driver``.
+    """The plan with the statistics of its exchanges and ``notes`` about them, the ``seconds`` of the leg's own stages,
+    and whether those ran ``in_driver``.
     """
-    return "\n".join(_Text(of, is_persisted).of_leg(leg, _Ran(seconds, in_driver)))
+    return "\n".join(_Text(of, is_persisted, notes or {}).of_leg(leg, _Ran(seconds, in_driver)))
 
 
 class _Ran(NamedTuple):
@@ -46,9 +47,12 @@ class _Ran(NamedTuple):
 
 
 class _Text:
-    def __init__(self, of: Of, is_persisted: Callable[[Exchange], bool]) -> None:
+    def __init__(
+        self, of: Of, is_persisted: Callable[[Exchange], bool], notes: Mapping[Exchange, str]
+    ) -> None:
         self._of = of
         self._is_persisted = is_persisted
+        self._notes = notes
         self._numbers: dict[Exchange, int] = {}
 
     def of_leg(self, leg: Leg, ran: _Ran) -> list[str]:
@@ -75,7 +79,8 @@ class _Text:
             return [f"{exchange} #{number}, see above"]
         number = self._numbers[exchange] = len(self._numbers) + 1
         persisted = ", persisted" if self._is_persisted(exchange) else ""
-        lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}"]
+        note = f", {self._notes[exchange]}" if exchange in self._notes else ""
+        lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}{note}"]
         found = self._of.get(exchange)
         if found is not None:
             lines += [f"    {line}" for line in _facts(found)]

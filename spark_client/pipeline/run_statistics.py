@@ -165,14 +165,15 @@ class RunStatistics:
 @dataclass(frozen=True)
 class LastRun:
     """The last run of a leg: its statistics, those of each exchange of the plan, of one that the run added to write the
-    leg's rows, and the seconds of the leg's ``own`` stages, in its DataFrame or in the driver. All None or empty before
-    the first.
+    leg's rows, the seconds of the leg's ``own`` stages, in its DataFrame or in the driver, and notes about exchanges.
+    All None or empty before the first.
     """
 
     statistics: RunStatistics | None = None
     exchanges: Mapping[Exchange, ExchangeStatistics] = field(default_factory=dict)
     last: ExchangeStatistics | None = None
     own: FrameSeconds | DriverSeconds | None = None
+    notes: Mapping[Exchange, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -202,12 +203,14 @@ class LastRuns:
         leg: Leg,
         statistics: RunStatistics,
         of: Mapping[Exchange, ExchangeStatistics],
+        *,
         added: Exchange | None,
         own: FrameSeconds | DriverSeconds | None,
+        notes: Mapping[Exchange, str],
     ) -> None:
-        """``added`` is an exchange of the run that the plan does not have."""
+        """``added`` is an exchange of the run that the plan does not have; ``notes`` say what was done with others."""
         # Without it: it refers to the leg, which would then never be forgotten.
         in_plan = {exchange: found for exchange, found in of.items() if exchange is not added}
         with self._lock:
             last = None if added is None else of[added]
-            self._runs[leg] = LastRun(statistics, in_plan, last, own)
+            self._runs[leg] = LastRun(statistics, in_plan, last, own, notes)

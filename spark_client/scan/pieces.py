@@ -126,6 +126,12 @@ def pieces_of(
     return planner.homes, [piece for each in found for piece in each]
 
 
+def rows_of(pieces: Sequence[FilePiece]) -> int | None:
+    """The rows of all pieces together; None if the metadata of one does not tell."""
+    rows = [piece.rows for piece in pieces if piece.rows is not None]
+    return sum(rows) if len(rows) == len(pieces) else None
+
+
 def driver_bytes(homes: Sequence[FileHome], pieces: Sequence[FilePiece], columns: int) -> int | None:
     """About the bytes of so many columns of the pieces in memory, with ``OPEN_BYTES`` for each file; None if not all
     are local files, which the driver has read as a task would.

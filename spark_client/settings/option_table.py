@@ -93,6 +93,7 @@ OPTIONS = (
     Option("copies.idle_seconds", seconds(0), _SESSION),
     Option("lease_seconds", seconds(1), _SESSION),
     Option("offload_to", texts.prefixes, _SESSION),
+    Option("workers", integer(1), _SESSION),
     *OF_SPARK,
     Option("columns", texts.names, _READS),
     Option("limit", integer(0), _READ),
