@@ -20,9 +20,12 @@ Reach of ``unpersist`` and ``destroy``
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +34,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, PutCommand
+from flight_server.protocol import (
+    Conflict,
+    FlightShuffleError,
+    InvalidRequest,
+    OutOfBudget,
+    PutCommand,
+    Unavailable,
+)
 from spark_client.arrow import Declared, OneChunk, counts, fits_one_chunk
 from spark_client.hosts import HostFiles
 from spark_client.jobs import (
@@ -53,6 +63,7 @@ from .mapped_tables import mapped, mapped_table
 from .reaching import reach
 
 UNPERSIST_SECONDS = 10.0
+_log = logging.getLogger(__name__)
 
 
 class Unpersisted(NamedTuple):
@@ -194,6 +205,13 @@ class Broadcast:
         self._check()
         return mapped_table(self._content, self)
 
+    def read(self) -> pa.Table:
+        """The table in this process's own memory, read from the server. Raises NotFound as :meth:`table`."""
+        self._check()
+        content = self._content
+        with closing(content.source.read(0)) as batches:
+            return pa.Table.from_batches(batches, content.schema)
+
     def unpersist(
         self,
         *,
@@ -277,6 +295,25 @@ class Broadcast:
     def _check(self) -> None:
         if self._destroyed:
             raise Conflict(f"broadcast {self.name!r} was destroyed; make a new one")
+
+
+@dataclass(frozen=True)
+class SmallTable:
+    """A broadcast of a few MiB that no user has asked for: where a host can keep no copy, each task reads its own."""
+
+    broadcast: Broadcast
+
+    def table(self) -> pa.Table:
+        """As :meth:`Broadcast.table`; raises NotFound or Unavailable."""
+        try:
+            return self.broadcast.table()
+        except (Unavailable, OutOfBudget, OSError) as error:
+            _log.info("%r is read into the task's own memory: %s", self.broadcast, error)
+            return self.broadcast.read()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.broadcast.size_bytes
 
 
 def _counts_of(table: pa.Table) -> list[int]:

@@ -157,7 +157,11 @@ def _of_part(
         if not other.origin.added or other.origin in kept or readers[other.origin] != 1:
             continue
         checked = join.left_placed if is_left else join.right_placed
-        if checked is not None or not all(isinstance(stage, _IN_DRIVER) for stage in side.stages):
+        if (
+            checked is not None
+            or side.origin.tasks is not None
+            or not all(isinstance(stage, _IN_DRIVER) for stage in side.stages)
+        ):
             continue
         leaves_out = (
             may_leave_out and name in join.divisible_sides and other.origin.may_cut([*other.stages, *others])

@@ -1,7 +1,8 @@
 """Holds the small sides of joins (``held_joins``): the driver reads a sealed one, and makes a broadcast of it.
 
 Guarantee: all tasks of a join hold the same rows, also where the side's stages give other ones each time: the driver
-runs them once. Hosts share a copy (``broadcast``), also that of the driver. The broadcast is dropped when the run ends.
+runs them once. A host's tasks share a copy (``broadcast``), where it can keep one; that of the driver, too. The
+broadcast is dropped when the run ends.
 
 Limits
     A side is held up to ``spark.sql.autoBroadcastJoinThreshold``, as Spark's own joins do, 10 MiB by default, in bytes
@@ -20,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from spark_client.arrow import Declared
-from spark_client.broadcast import Broadcast
+from spark_client.broadcast import Broadcast, SmallTable
 from spark_client.jobs import SealedDataset, Shuffles, broadcast_threshold_bytes
 from spark_client.steps import Pass, TableJoinStage, run
 
@@ -119,7 +120,7 @@ class SideTables:
         table = Broadcast.create(self._shuffles, rows, f"side of {small.stage.declared.stage}")
         self._tables.append(table)
         side = Declared(str(small.exchange), plan.right_schema)
-        self.held.hold(small, TableJoinStage(declared, plan, table, side))
+        self.held.hold(small, TableJoinStage(declared, plan, SmallTable(table), side))
         done = _LEFT_OUT if small.leaves_out else _THINNED_OUT
         self.notes |= dict(zip((small.exchange, small.other), done, strict=True))
         _log.info("%s: %d rows of %s are held", small.stage.declared.stage, len(rows), small.exchange)

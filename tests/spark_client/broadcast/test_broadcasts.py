@@ -19,6 +19,7 @@ import pytest
 
 from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from spark_client import Broadcast, Copies, ShuffleClient
+from spark_client.broadcast import SmallTable
 from spark_client.hosts import host_files
 from tests.support.rooms import ROOT
 from tests.support.server_process import ServerProcess
@@ -53,6 +54,25 @@ def test_the_table_is_what_was_broadcast_and_fetched_once(client: ShuffleClient,
     assert len(files(base)) == 1
     assert client.statistics()["gets"] == gets + 1
     assert (shared.name, shared.rows, shared.schema) == ("countries", 3, TABLE.schema)
+
+
+def test_a_small_table_is_read_where_the_host_keeps_no_copy(
+    client: ShuffleClient, empty_server: ServerProcess, base: Path
+) -> None:
+    mapped = SmallTable(client.broadcast(TABLE))
+    assert mapped.table() is mapped.broadcast.table()
+    assert len(files(base)) == 1
+    mapped.broadcast.discard()
+    assert files(base) == []
+    assert client.datasets() == []
+    with pytest.raises(Conflict):
+        mapped.table()
+    for dirs in ((), ("/proc/none",)):
+        with ShuffleClient(empty_server.location, copies=Copies(dirs)) as without:
+            read = SmallTable(pickle.loads(pickle.dumps(without.broadcast(TABLE))))
+            assert read.table().equals(TABLE)
+            with pytest.raises((Unavailable, OSError)):
+                read.broadcast.table()
 
 
 def test_a_pickle_finds_the_same_table(client: ShuffleClient, base: Path) -> None:
