@@ -14,7 +14,7 @@ Retention
     ``places``).
 
 No lost wake-up
-    ``next_nowait`` reads the number of items and the end in one step, and the next change of either wakes a reader
+    ``next_run`` reads the number of items and the end in one step, and the next change of either wakes a reader
     that finds neither. A spurious wake-up is harmless: the reader looks again.
 
 Concurrency
@@ -262,7 +262,7 @@ class BroadcastQueue(Generic[T]):
 
 
 class Subscription(Generic[T]):
-    """One reader's place in a queue. Iterate it, or use ``next_nowait`` and ``wait``."""
+    """One reader's place in a queue. Iterate it, or use ``next_run`` and ``take``, or ``next_nowait``, and ``wait``."""
 
     __slots__ = ("__weakref__", "_cause", "_closed", "_position", "_queue", "start", "stop")
 
@@ -286,8 +286,18 @@ class Subscription(Generic[T]):
         return max(0, end_bytes - queue._bytes_before(self._position))
 
     def next_nowait(self) -> T:
-        """Take the next item. Raises WouldBlock, EndOfQueue (again at every further call), Gone, ValueError after
-        :meth:`close`, or a fresh copy of the cause of :meth:`end` or of the queue's ``fail``.
+        """Take the next item. Raises as :meth:`next_run`."""
+        item = self.next_run(1, 0)[0]
+        self._position += 1
+        return item
+
+    def next_run(self, count: int, size_bytes: int) -> list[T]:
+        """The next published items, without taking them: at least one, at most ``count``, and no more than
+        ``size_bytes`` together unless the first is larger; see :meth:`Items.run`.
+
+        Raises:
+            WouldBlock, EndOfQueue (again at every further call), Gone, ValueError after :meth:`close`, or a fresh copy
+            of the cause of :meth:`end` or of the queue's ``fail``.
         """
         if self._cause is not None:
             raise self._cause.fresh()
@@ -301,12 +311,17 @@ class Subscription(Generic[T]):
         if self._position < queue._first:
             raise Gone(self._position, queue._first)
         if self._position < queue._length:
-            item = queue._items.item(self._position)
-            self._position += 1
-            return item
+            stop = self._position + count
+            if self.stop is not None and self.stop < stop:
+                stop = self.stop
+            return queue._items.run(self._position, min(stop, queue._length), size_bytes)
         if queue._ended:
             raise EndOfQueue
         raise WouldBlock
+
+    def take(self, count: int) -> None:
+        """Take so many of the items that :meth:`next_run` has just returned."""
+        self._position += count
 
     def upcoming(self) -> Iterator[T]:
         """The published items from the position on, without taking them."""

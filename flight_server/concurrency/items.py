@@ -16,6 +16,11 @@ class Items(Protocol[T]):
     def item(self, index: int) -> T:
         """An item that was published and not released."""
 
+    def run(self, start: int, stop: int, size_bytes: int) -> list[T]:
+        """Items from such an item on, to before ``stop`` at most: at least one, and no more than are together of
+        ``size_bytes``. It may be shorter where the next item costs more to give.
+        """
+
     def bytes_before(self, index: int) -> int:
         """The bytes of all items before such an item."""
 
@@ -44,6 +49,16 @@ class KeptItems(Generic[T]):
 
     def item(self, index: int) -> T:
         return self._kept[index][0]
+
+    def run(self, start: int, stop: int, size_bytes: int) -> list[T]:
+        item, before_bytes = self._kept[start]
+        run = [item]
+        for index in range(start + 1, stop):
+            end_bytes = self._kept[index + 1][1] if index + 1 < self._length else self._total_bytes
+            if end_bytes - before_bytes > size_bytes:
+                break
+            run.append(self._kept[index][0])
+        return run
 
     def bytes_before(self, index: int) -> int:
         return self._kept[index][1]

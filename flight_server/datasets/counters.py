@@ -52,11 +52,11 @@ class Counters:
         self.bytes_in += size_bytes
 
     def message_out(self, size_bytes: int) -> None:
-        self.frames_out += 1
-        self.bytes_out += size_bytes
+        self.frames_sent(1, size_bytes)
 
-    def frame_out(self, frame: Frame) -> None:
-        self.message_out(frame.size_bytes)
+    def frames_sent(self, frames: int, size_bytes: int) -> None:
+        self.frames_out += frames
+        self.bytes_out += size_bytes
 
     def frame_read_back(self, size_bytes: int) -> None:
         self.frames_read_back += 1

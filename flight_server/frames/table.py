@@ -128,6 +128,20 @@ class FrameTable(Records):
                 return frame
         return self._borrowed(index) or self._lend(index, self._made(index))
 
+    def run(self, start: int, stop: int, size_bytes: int) -> list[Frame]:
+        """As :meth:`Items.run`; it ends before a frame that is not in RAM."""
+        resident, run = self._resident, list[Frame]()
+        if resident is not None:
+            for index in range(start, stop):
+                frame = resident.get(index)
+                if frame is None:
+                    break
+                size_bytes -= frame.size_bytes
+                if size_bytes < 0 and run:
+                    break
+                run.append(frame)
+        return run or [self.item(start)]
+
     def __del__(self) -> None:
         # Its frames would be released in one step. After an error in __init__ there are none.
         resident = getattr(self, "_resident", None)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -124,6 +125,8 @@ def first_field(data: bytes | memoryview, number: int, name: str) -> memoryview 
 
 
 def _encode_varint(value: int) -> bytes:
+    if value < 0x4000:
+        return bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -132,14 +135,20 @@ def _encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
+@cache
+def _tag(number: int) -> bytes:
+    """Of a length-delimited field."""
+    return _encode_varint(number << 3 | _BYTES)
+
+
 def field(number: int, value: bytes | bytearray | memoryview) -> bytes:
     """One length-delimited field."""
-    return b"".join((_encode_varint(number << 3 | _BYTES), _encode_varint(len(value)), value))
+    return b"".join((_tag(number), _encode_varint(len(value)), value))
 
 
 def field_head(number: int, size_bytes: int) -> bytes:
     """Tag and length of a length-delimited field whose bytes are sent from where they are."""
-    return _encode_varint(number << 3 | _BYTES) + _encode_varint(size_bytes)
+    return _tag(number) + _encode_varint(size_bytes)
 
 
 def varint_field(number: int, value: int) -> bytes:
@@ -200,11 +209,20 @@ def _usual_parts(message: bytes | memoryview) -> FlightData | None:
             tag, size = message[at], message[at + 1]
             at += 2
             if tag == _BODY_TAG and size == _BODY_TAG_END:
-                size, at = _varint(message, at)
+                size = message[at]
+                at += 1
             elif tag not in (_DESCRIPTOR_TAG, _HEADER_TAG, _METADATA_TAG):
                 return None
-            elif size > 0x7F:
-                size, at = _varint(message, at - 1)
+            if (
+                size > 0x7F
+            ):  # here, because a call of ``_varint`` for each number takes as long as all the rest
+                size, shift, byte = size & 0x7F, 7, 0x80
+                while byte > 0x7F:
+                    if shift > 63:
+                        return None
+                    byte = message[at]
+                    size |= (byte & 0x7F) << shift
+                    shift, at = shift + 7, at + 1
             start, at = at, at + size
             if at > end:
                 return None
@@ -216,7 +234,7 @@ def _usual_parts(message: bytes | memoryview) -> FlightData | None:
                 metadata = view[start:at]
             else:
                 descriptor = view[start:at]
-    except (IndexError, ValueError):
+    except IndexError:
         return None
     return FlightData(descriptor, header, metadata, body)
 

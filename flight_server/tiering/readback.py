@@ -100,15 +100,21 @@ class ReadBack:
     def _sends(self) -> MemoryPool:
         return self._budget.sends_for(self._reader.pace)
 
+    def room_nowait(self, size_bytes: int) -> Reservation | None:
+        """Room for the copy of messages whose bytes are in RAM; None if it is not free."""
+        room = self._room(size_bytes)
+        if room is not None:
+            self._taken_bytes += size_bytes
+        return room
+
     def next_nowait(self, frame: Message) -> tuple[Payload, Reservation] | None:
         """As :meth:`next_to_send`; None, and nothing taken, if the bytes are not in RAM or the room is not free."""
         payload = self._ready.get(frame) or frame.at_hand()
         if payload is None:
             return None
-        room = self._room(frame.size_bytes)
+        room = self.room_nowait(frame.size_bytes)
         if room is None:
             return None
-        self._taken_bytes += frame.size_bytes
         self._ready.pop(frame, None)
         return payload, room
 

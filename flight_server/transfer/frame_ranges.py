@@ -10,6 +10,7 @@ Trailers
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from flight_server.datasets import Dataset, Partition, PartitionState
 from flight_server.frames import Frame
@@ -47,11 +48,12 @@ class FrameRange:
                 partition=partition.index,
             )
 
-    def sent(self, frame: Frame) -> None:
+    def sent(self, frames: Iterable[Frame]) -> None:
         if self.until is not None:
-            self._rows += frame.rows
-            self._frames += 1
-            self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
+            for frame in frames:
+                self._rows += frame.rows
+                self._frames += 1
+                self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
 
     def place(self) -> list[tuple[str, str]]:
         """The headers that say which frames this is."""

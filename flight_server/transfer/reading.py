@@ -5,12 +5,13 @@ messages that this reader has not been sent yet; at first the dictionaries in fo
 last frame that is wanted, or when the partition is sealed and read to its end; everything else is an error.
 
 Bursts
-    Each item is a burst: the messages that can be had without waiting, until they are ``burst_bytes`` or
-    ``BURST_MESSAGES``, or the one that was waited for. So small frames can go out in one write, and none is held back
-    for the next.
+    Each item is a burst: the messages that can be had without waiting, at most ``BURST_MESSAGES`` and ``burst_bytes``
+    or one larger message, or the one that was waited for. So small frames can go out in one write, and none is held
+    back for the next. Frames in RAM that need no dictionary are taken, counted and given room as one run.
 
 Who holds what
-    A burst holds its messages' bytes and the room for their copy until the consumer asks for the next burst. By then
+    A burst holds its messages' bytes and the room for their copy until the consumer asks for the next burst. The frames
+    of a run share their room. By then
     the consumer must have handed the bytes to its transport and keep nothing of the burst: readers that wait for room
     while they hold some could wait for each other. A consumer whose transport takes nothing can ``park`` the burst,
     which then holds neither, and ``fetch`` each message before it is sent.
@@ -24,6 +25,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import repeat
 
 from flight_server.concurrency import EndOfQueue, Gone, Subscription, Waits, WouldBlock
 from flight_server.datasets import Catalogue, Counters, Dataset, Partition, PartitionState
@@ -45,7 +47,7 @@ BURST_MESSAGES = 512
 
 
 class Outgoing:
-    """A frame, or a dictionary that it needs, on its way to one reader."""
+    """A frame, or a dictionary that it needs, on its way to one reader. ``room``: others of its burst may share it."""
 
     __slots__ = ("message", "payload", "room")
 
@@ -68,15 +70,21 @@ class Outgoing:
 class FrameBurst(list[Outgoing]):
     """The messages of one item, see "Bursts"."""
 
-    __slots__ = ("_back", "_partition", "_told")
+    __slots__ = ("_back", "_partition", "_told", "size_bytes")
 
     def __init__(
         self, back: ReadBack, partition: Partition, told: Callable[[], AbstractContextManager[None]]
     ) -> None:
         super().__init__()
+        self.size_bytes = 0
         self._back = back
         self._partition = partition
         self._told = told
+
+    def release(self) -> None:
+        """Drop the messages, with their bytes and room."""
+        self.clear()
+        self.size_bytes = 0
 
     def park(self) -> None:
         for outgoing in self:
@@ -185,16 +193,16 @@ class Reads:
             burst = FrameBurst(back, partition, told)
             try:
                 while True:
-                    with told():
-                        cursor.take(burst, burst_bytes)
-                        if not burst and cursor.waiting:
-                            burst.append(await cursor.fetch())
+                    cursor.take(burst, burst_bytes)
+                    if not burst and cursor.waiting:
+                        with told():
+                            await cursor.fetch(burst)
                     back.drop_kept()
                     if burst:
                         back.read_ahead()
                         yield burst
-                        reader.pace.took(sum(outgoing.message.size_bytes for outgoing in burst))
-                        back.release_sent(burst.clear)
+                        reader.pace.took(burst.size_bytes)
+                        back.release_sent(burst.release)
                     elif cursor.ended:
                         if subscription.position != wanted.until:
                             wanted.check(partition)
@@ -261,38 +269,74 @@ class _Cursor:
 
     def take(self, burst: FrameBurst, burst_bytes: int) -> None:
         """Add the messages that can be had without waiting; see "Bursts"."""
-        size_bytes = 0
-        while not burst or (size_bytes < burst_bytes and len(burst) < BURST_MESSAGES):
-            if not self.waiting and not self._next_frame():
+        if not self.waiting and self._take_run(burst, burst_bytes):
+            return
+        while not burst or (burst.size_bytes < burst_bytes and len(burst) < BURST_MESSAGES):
+            if not self.waiting and not self._next_frame(burst_bytes - burst.size_bytes if burst else None):
                 return
-            message = self.waiting[0]
-            at_once = self._back.next_nowait(message)
+            at_once = self._back.next_nowait(self.waiting[0])
             if at_once is None:
                 return
-            size_bytes += message.size_bytes
-            burst.append(self._outgoing(*at_once))
+            self._add(burst, *at_once)
 
-    async def fetch(self) -> Outgoing:
-        return self._outgoing(*await self._back.next_to_send(self.waiting[0]))
+    async def fetch(self, burst: FrameBurst) -> None:
+        """Wait for the next message."""
+        self._add(burst, *await self._back.next_to_send(self.waiting[0]))
 
-    def _next_frame(self) -> bool:
-        """Take the next frame; False if there is none now."""
+    def _take_run(self, burst: FrameBurst, burst_bytes: int) -> bool:
+        """Take the next frames that are in RAM and need no dictionary, if there is room for all of them. False: the
+        next message is to be taken alone.
+        """
+        try:
+            run = self._subscription.next_run(BURST_MESSAGES, burst_bytes)
+        except WouldBlock:
+            return True
+        except EndOfQueue:
+            self.ended = True
+            return True
+        payloads: list[Payload] = []
+        size_bytes = rows = 0
+        for frame in run:
+            payload = frame.payload
+            if payload is None or frame.dictionaries is not self._sent:
+                break
+            payloads.append(payload)
+            size_bytes += frame.size_bytes
+            rows += frame.rows
+        room = self._back.room_nowait(size_bytes) if payloads else None
+        if room is None:
+            return False
+        self._taken(run[: len(payloads)], rows, size_bytes)
+        burst.size_bytes = size_bytes
+        burst += map(Outgoing, run, payloads, repeat(room))
+        return True
+
+    def _next_frame(self, most_bytes: int | None) -> bool:
+        """Take the next frame; False if there is none now, or it is larger."""
         if self.ended:
             return False
         try:
-            frame = self._subscription.next_nowait()
+            (frame,) = self._subscription.next_run(1, 0)
         except WouldBlock:
             return False
         except EndOfQueue:
             self.ended = True
             return False
+        if most_bytes is not None and frame.size_bytes > most_bytes:
+            return False
         self.waiting += (*missing_messages(self._sent, frame.dictionaries), frame)
         self._sent = frame.dictionaries
-        self._wanted.sent(frame)
-        self._pace.rows += frame.rows
-        self._dataset.touch()
-        self.counters.frame_out(frame)
+        self._taken([frame], frame.rows, frame.size_bytes)
         return True
 
-    def _outgoing(self, payload: Payload, room: Reservation) -> Outgoing:
-        return Outgoing(self.waiting.popleft(), payload, room)
+    def _taken(self, frames: list[Frame], rows: int, size_bytes: int) -> None:
+        self._subscription.take(len(frames))
+        self._wanted.sent(frames)
+        self._pace.rows += rows
+        self._dataset.touch()
+        self.counters.frames_sent(len(frames), size_bytes)
+
+    def _add(self, burst: FrameBurst, payload: Payload, room: Reservation) -> None:
+        message = self.waiting.popleft()
+        burst.append(Outgoing(message, payload, room))
+        burst.size_bytes += message.size_bytes

@@ -20,7 +20,7 @@ Checksums
 
 Memory
     The room for a burst is held until the kernel has all of it. So a slow reader holds at most one burst,
-    ``BURST_BYTES`` and the rest of one frame, all counted; one that takes nothing holds none (``outlet``). Over TLS it
+    ``BURST_BYTES`` or one larger frame, all counted; one that takes nothing holds none (``outlet``). Over TLS it
     keeps its burst, and one burst that the TLS layer has encrypted is not counted.
 """
 
@@ -59,7 +59,12 @@ from .outlet import Outlet, messages_of
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 SEALED_HEADER = "x-flight-shuffle-sealed"
 
-BURST_BYTES = 1 << 20
+BURST_BYTES = (4 << 20) - (16 << 10)
+"""Framed it has at most 4 MiB, which ``spark_client`` receives in one buffer and decodes at once. It costs both sides
+about as much as the bytes of a message of 256 KiB.
+"""
+SECURE_BURST_BYTES = 1 << 20
+"""Over TLS, where a reader that takes nothing keeps its burst."""
 
 
 class ArrowStream(web.StreamResponse):
@@ -256,7 +261,8 @@ class BulkRead:
             await reads.delivery.deliver(lambda _: drained, None, reader, partition=partition)
 
         outlet = stream.outlet(parked)
-        burst_bytes = min(BURST_BYTES, reads.budget.max_message_bytes // 4)
+        most_bytes = SECURE_BURST_BYTES if outlet is None else BURST_BYTES
+        burst_bytes = min(most_bytes, reads.budget.max_message_bytes // 8)
         bursts = reads.read(self.dataset, reader, wanted, burst_bytes=burst_bytes)
         try:
             async with aclosing(bursts):

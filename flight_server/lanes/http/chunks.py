@@ -6,8 +6,8 @@ A stored message's header is copied, to follow the IPC prefix, and its body is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from flight_server.protocol import CHECKSUMS, ipc_framing, wire
@@ -16,6 +16,8 @@ SMALL_BODY_BYTES = 16 << 10
 CHECKED_MESSAGES = 256
 
 Part = bytes | memoryview
+_PADDING = bytes(7)
+_PREFIX, _PREFIX_BYTES = struct.Struct("<4si").pack, 8
 
 
 class FramedMessage(NamedTuple):
@@ -29,25 +31,27 @@ class FramedMessage(NamedTuple):
         return ipc_framing.encapsulated_bytes(self.parts.header) + len(self.parts.body)
 
 
-def framed(messages: Iterable[FramedMessage], *, checked: bool) -> Iterator[bytes | FramedMessage]:
+def framed(messages: Sequence[FramedMessage], *, checked: bool) -> Iterator[bytes | FramedMessage]:
     """The messages and the bytes around each chunk: one chunk, or if ``checked`` chunks of ``CHECKED_MESSAGES``, with
     checksums.
     """
-    messages = iter(messages)
-    while some := list(islice(messages, CHECKED_MESSAGES) if checked else messages):
-        sizes = [message.size_bytes for message in some]
-        extension = ""
-        if checked:
-            sums = [f"{size:x}-{message.crc32c:08x}" for size, message in zip(sizes, some, strict=True)]
-            extension = f";{CHECKSUMS}={'.'.join(sums)}"
-        yield f"{sum(sizes):x}{extension}\r\n".encode("ascii")
+    for head, some in _chunks(messages, checked=checked):
+        yield head
         yield from some
         yield b"\r\n"
 
 
-def chunks_of(messages: Iterable[FramedMessage], *, checked: bool) -> list[Part]:
+def chunks_of(messages: Sequence[FramedMessage], *, checked: bool) -> list[Part]:
     """The messages in the chunks of :func:`framed`."""
-    return joined(framed(messages, checked=checked))
+    parts: list[Part] = []
+    small: list[Part] = []
+    for head, some in _chunks(messages, checked=checked):
+        small.append(head)
+        _join(some, parts, small)
+        small.append(b"\r\n")
+    if small:
+        parts.append(b"".join(small))
+    return parts
 
 
 def chunk(parts: list[Part]) -> list[Part]:
@@ -55,24 +59,14 @@ def chunk(parts: list[Part]) -> list[Part]:
     return [b"%x\r\n" % size_of(parts), *parts, b"\r\n"]
 
 
-def joined(pieces: Iterable[bytes | FramedMessage]) -> list[Part]:
-    """The pieces in IPC form: of a message its prefix, its header padded to 8 bytes, and its body.
+def joined(messages: Iterable[FramedMessage]) -> list[Part]:
+    """The messages in IPC form: of each its prefix, its header padded to 8 bytes, and its body.
 
     The header is never changed, and the body as long as it says.
     """
     parts: list[Part] = []
     small: list[Part] = []
-    for piece in pieces:
-        if isinstance(piece, bytes):
-            small.append(piece)
-            continue
-        body = piece.parts.body
-        small.append(ipc_framing.encapsulate(piece.parts.header))
-        if len(body) < SMALL_BODY_BYTES:
-            small.append(body)
-        else:
-            parts += (b"".join(small), body)
-            small.clear()
+    _join(messages, parts, small)
     if small:
         parts.append(b"".join(small))
     return parts
@@ -81,3 +75,32 @@ def joined(pieces: Iterable[bytes | FramedMessage]) -> list[Part]:
 def size_of(parts: Iterable[Part]) -> int:
     """The bytes of all parts."""
     return sum(map(len, parts))
+
+
+def _chunks(
+    messages: Sequence[FramedMessage], *, checked: bool
+) -> Iterator[tuple[bytes, Sequence[FramedMessage]]]:
+    """The head of each chunk, and its messages."""
+    at_once = CHECKED_MESSAGES if checked else max(1, len(messages))
+    for begin in range(0, len(messages), at_once):
+        some = messages[begin : begin + at_once]
+        total_bytes, sums = 0, list[str]()
+        for parts, crc32c in some:
+            header_bytes = len(parts.header)
+            size_bytes = _PREFIX_BYTES + header_bytes + -header_bytes % 8 + len(parts.body)
+            total_bytes += size_bytes
+            sums.append(f"{size_bytes:x}-{crc32c:08x}")
+        extension = f";{CHECKSUMS}={'.'.join(sums)}" if checked else ""
+        yield f"{total_bytes:x}{extension}\r\n".encode("ascii"), some
+
+
+def _join(messages: Iterable[FramedMessage], parts: list[Part], small: list[Part]) -> None:
+    """Append the messages to the parts; ``small``: what is to be copied together before the next part."""
+    for (_, header, _, body), _ in messages:
+        padding = -len(header) % 8
+        small += (_PREFIX(ipc_framing.CONTINUATION, len(header) + padding), header, _PADDING[:padding])
+        if len(body) < SMALL_BODY_BYTES:
+            small.append(body)
+        else:
+            parts += (b"".join(small), body)
+            small.clear()

@@ -25,7 +25,7 @@ import asyncio
 import os
 import socket
 from asyncio import Transport
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 from flight_server.protocol import wire
 from flight_server.transfer import FrameBurst, Outgoing
@@ -45,10 +45,9 @@ PIECE_BYTES = 4 << 10
 _MAX_BUFFERS = 1024  # IOV_MAX
 
 
-def messages_of(burst: Iterable[Outgoing]) -> Iterator[FramedMessage]:
+def messages_of(burst: Iterable[Outgoing]) -> list[FramedMessage]:
     """The messages of a burst, each with its parts."""
-    for outgoing in burst:
-        yield FramedMessage(wire.locate(outgoing.data), outgoing.message.crc32c)
+    return [FramedMessage(wire.locate(outgoing.data), outgoing.message.crc32c) for outgoing in burst]
 
 
 class Outlet:

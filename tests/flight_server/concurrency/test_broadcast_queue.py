@@ -144,6 +144,28 @@ class QueueMachine(RuleBasedStateMachine):
             with pytest.raises(EndOfQueue if self.ended else WouldBlock):
                 reader.subscription.next_nowait()
 
+    @rule(
+        reader=readers,
+        count=st.integers(1, 8),
+        size_bytes=st.sampled_from([0, 500, 1500, 9000]),
+        part=st.floats(0, 1),
+    )
+    def take_a_run(self, reader: Reader, count: int, size_bytes: int, part: float) -> None:
+        if reader.closed or self.cause is not None or not self.first <= reader.position < len(self.items):
+            self._take(reader)  # which raises the same errors
+            return
+        wanted: list[tuple[int, int]] = []
+        for item, item_bytes in self.items[reader.position : reader.position + count]:
+            if wanted and sum(each for _, each in wanted) + item_bytes > size_bytes:
+                break
+            wanted.append((item, item_bytes))
+        run = reader.subscription.next_run(count, size_bytes)
+        assert run == [item for item, _ in wanted] == reader.subscription.next_run(count, size_bytes)
+        taken = run[: round(part * len(run))]
+        reader.subscription.take(len(taken))
+        reader.taken += taken
+        reader.position += len(taken)
+
     @rule(start=st.integers(0, 30), count=st.integers(0, 30))
     def pass_some(self, start: int, count: int) -> None:
         self.queue.passed(start, start + count)
