@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flight_server.frames import Frame
-
 RELOADED = ("tls", "tokens")
 
 
@@ -41,9 +39,6 @@ class Counters:
     def reload_failed(self, file: str) -> None:
         """Count a refusal of one of ``RELOADED``."""
         self.reloads_failed[file] += 1
-
-    def frame_in(self, frame: Frame) -> None:
-        self.batch_in(frame.rows, frame.size_bytes)
 
     def batch_in(self, rows: int, size_bytes: int) -> None:
         self.frames_in += 1

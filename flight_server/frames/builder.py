@@ -63,7 +63,7 @@ class FrameBuilder:
             return None
         self._undecoded.clear()
         state = self._state
-        if len(state) > DICTIONARIES_IN_A_FEW and state.room is None:
+        if state is not NO_DICTIONARIES and state.room is None and len(state) > DICTIONARIES_IN_A_FEW:
             state.room = self._metadata.reserve(
                 len(state) * DICTIONARY_ENTRY_BYTES,
                 f"a batch with {len(state)} dictionaries",
@@ -74,7 +74,7 @@ class FrameBuilder:
             rows=accepted.rows,
             size_bytes=len(checked.message),
             crc32c=accepted.crc32c,
-            metadata_crc32c=crc32c(accepted.metadata),
+            metadata_crc32c=crc32c(accepted.metadata) if accepted.metadata else 0,
             payload=Payload(checked.message, reservation),
             dictionaries=state,
         )

@@ -48,8 +48,11 @@ def measure(header: IpcHeader | bytes) -> HeaderSize:
     if not isinstance(header, IpcHeader):
         header = IpcHeader(header)
     # Message: 0 version, 1 header_type, 2 header, 3 bodyLength, 4 custom_metadata
-    walk, message = _Walk(header.data), header.message
+    message = header.message
     try:
+        if header.kind is not MessageKind.SCHEMA and not message.slot(4):
+            return HeaderSize()
+        walk = _Walk(header.data)
         if message.slot(4):
             walk.pairs(message, 4)
         if header.kind is MessageKind.SCHEMA:

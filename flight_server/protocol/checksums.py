@@ -23,34 +23,33 @@ import pyarrow as pa
 
 Part = bytes | memoryview
 
+_extend: Final = google_crc32c.extend
+_readable: Final = pa.py_buffer  # the library does not read memoryviews, and Arrow's buffer wraps one
 _PADDING: Final = (b"", *(bytes(8 - over) for over in range(1, 8)))  # by the length modulo eight
 
 
 def crc32c(data: Part, before: int = 0) -> int:
     """CRC-32C (Castagnoli) of ``data``, continued from ``before``, the value of the bytes before."""
-    # The library does not read memoryviews, and Arrow's buffer wraps one.
-    readable = data if isinstance(data, bytes) else pa.py_buffer(data)
-    return int(google_crc32c.extend(before, readable))
+    checksum: int = _extend(before, data if isinstance(data, bytes) else _readable(data))
+    return checksum
 
 
 def message_crc32c(header: Part, *body: Part) -> int:
     """An IPC message's checksum; its body may be in pieces."""
-    checksum = crc32c(header)
-    if padding := _PADDING[len(header) % 8]:
-        checksum = crc32c(padding, checksum)
+    checksum: int = _extend(0, bytes(header) + _PADDING[len(header) % 8])
     for piece in body:
-        checksum = crc32c(piece, checksum)
+        checksum = _extend(checksum, piece if isinstance(piece, bytes) else _readable(piece))
     return checksum
 
 
 def sent_crc32c(message: int, metadata: Part, descriptor: Part) -> int:
     """A put message's checksum; ``message`` is that of its IPC message."""
-    for part in (metadata, descriptor):
-        if part:
-            message = crc32c(part, message)
-    return message
+    if metadata:
+        message = crc32c(metadata, message)
+    return crc32c(descriptor, message) if descriptor else message
 
 
 def running_crc32c(checksum: int, message: int) -> int:
     """The checksum of a sequence, which begins with 0, and one more message."""
-    return int(google_crc32c.extend(checksum, message.to_bytes(4, "big")))
+    after: int = _extend(checksum, message.to_bytes(4, "big"))
+    return after

@@ -65,6 +65,17 @@ class Table:
         at = self.slot(index)
         return Table(self._buffer, at + _OFFSET(self._buffer, at)[0]) if at else None
 
+    def has(self, index: int, inner: int) -> bool:
+        """Whether the table in this field has that field: as ``table(index)`` and its ``slot``, in one call."""
+        buffer, at = self._buffer, self.slot(index)
+        if not at:
+            return False
+        place = at + _OFFSET(buffer, at)[0]
+        layout = place - _INT(buffer, place)[0]
+        if layout < 0:
+            raise ValueError("vtable outside")
+        return bool(_SHORT(buffer, layout)[0] >= 6 + 2 * inner and _SHORT(buffer, layout + 4 + 2 * inner)[0])
+
     def vector(self, index: int) -> tuple[int, int]:
         """Where the elements of the vector or text in this field begin, and their number; 0 and 0 if it is absent."""
         at = self.slot(index)
@@ -85,7 +96,7 @@ class IpcHeader:
     def __init__(self, data: bytes | memoryview) -> None:
         self.data = memoryview(data)
         try:
-            self.message = message = Table.root(self.data)
+            self.message = message = Table(self.data, _OFFSET(self.data, 0)[0])
             at = message.slot(1)
             self.kind = _KINDS[self.data[at]] if at else MessageKind.NONE
         except (struct.error, ValueError, IndexError):
@@ -124,6 +135,8 @@ class IpcHeader:
             said: reads the number of 8 bytes at this place of the body, as :func:`number_at`.
         """
         try:
+            if self.kind is MessageKind.RECORD_BATCH and not self.message.has(2, 3):  # as almost all
+                return 0
             batch = self.message.table(2)
             if batch is not None and self.kind is MessageKind.DICTIONARY:
                 batch = batch.table(1)
@@ -147,9 +160,9 @@ class IpcHeader:
         return BadFrame(f"the header of {len(self.data)} bytes is not an Arrow IPC message")
 
 
-def number_at(body: memoryview) -> Callable[[int], int]:
-    """Reads the number of 8 bytes at a place of the body. Raises struct.error if it lies outside."""
-    return lambda offset: int(_LONG(body, offset)[0])
+def number_at(body: memoryview, offset: int) -> int:
+    """The number of 8 bytes at this place of the body. Raises struct.error if it lies outside."""
+    return int(_LONG(body, offset)[0])
 
 
 def is_little_endian(header: bytes) -> bool:

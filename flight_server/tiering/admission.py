@@ -18,17 +18,24 @@ class Admission:
 
     def __init__(self, budget: Budget, waits: Waits, spiller: Spiller, *, deadline_seconds: float) -> None:
         self.waits = waits
+        self.arrivals = budget.arrivals
         self._budget = budget
         self._spiller = spiller
         self._deadline_seconds = deadline_seconds
+
+    def admit_nowait(self, size_bytes: int) -> Reservation | None:
+        """The reservation of :meth:`admit` if it is free now."""
+        at_once = self._budget.frames.try_reserve(size_bytes)
+        if at_once is not None:
+            self._spiller.poke()
+        return at_once
 
     async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
         """A reservation in ``frames`` for an arrived message. Cancelling releases it. Raises OutOfBudget: RAM and disk
         stayed full until the deadline.
         """
-        at_once = self._budget.frames.try_reserve(size_bytes)
+        at_once = self.admit_nowait(size_bytes)
         if at_once is not None:
-            self._spiller.poke()
             return at_once
         arrived = self._budget.arrivals.reserve(size_bytes)
         try:

@@ -12,8 +12,7 @@ Deadlines
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from flight_server.datasets import Caller
@@ -36,6 +35,8 @@ class Producer:
         self.idle_seconds = idle_seconds
         self.stall_seconds = stall_seconds
         self._admission = admission
+        self.arrivals = admission.arrivals
+        self._known: dict[str, Any] | None = None  # the facts, once the command is known
 
     def __str__(self) -> str:
         command = self.command
@@ -48,14 +49,13 @@ class Producer:
         return f"dataset {command.dataset!r} {part} (from {self.peer})"
 
     async def room(self) -> None:
+        """Wait while ``arrivals`` is full; if it holds nothing there is no need to call this."""
         await self._admission.room_for_arrivals(self.peer)
 
-    @contextmanager
-    def awaited(self) -> Iterator[None]:
-        with self._admission.waits.enter(
-            "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **self._facts()
-        ):
-            yield
+    def awaited(self) -> AbstractContextManager[None]:
+        return self._admission.waits.enter(
+            "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **(self._known or self._facts())
+        )
 
     def stalled(self, *, inside: bool) -> ProducerStalled:
         if inside:
@@ -66,8 +66,9 @@ class Producer:
 
     def _facts(self) -> dict[str, Any]:
         command = self.command
-        if command is None:
-            return {}
+        if command is None or self._known is not None:
+            return self._known or {}
         # A producer with an index may write to many partitions; one without writes to one.
         partition = command.partition if command.producer is not None else command.partition or 0
-        return {"dataset": command.dataset, "partition": partition, "producer": command.producer}
+        self._known = {"dataset": command.dataset, "partition": partition, "producer": command.producer}
+        return self._known

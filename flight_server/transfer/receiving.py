@@ -132,7 +132,8 @@ class PutReceiver:
                     del (
                         message
                     )  # while room for its echo or the next one is awaited, only its frame may hold it
-                    await put.echo()
+                    if put.unanswered:
+                        await put.echo()
                 await put.end()
         except FlightShuffleError as error:
             put.abort(error)
@@ -158,7 +159,7 @@ class _Put:
         self._builder: FrameBuilder | None = None  # None until the schema has come, as the sink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
-        self._unanswered: bytes | memoryview = b""
+        self.unanswered: bytes | memoryview = b""
         self._schema_room: Reservation | None = None
         receiver.counters.puts += 1
 
@@ -174,7 +175,10 @@ class _Put:
             self._command = self._producer.command = command
         try:
             inspected = self._decoder.inspect(message)
-            accepted = await self._decode(inspected, len(message))
+            if inspected.costly or inspected.kind is MessageKind.SCHEMA:
+                accepted = await self._decode(inspected, len(message))
+            else:
+                accepted = self._decoder.decode(inspected, self._answers.checksum)
         except (BadFrame, DamagedMessage) as bad:
             kind = type(bad) if self._is_whole(message) else DamagedMessage
             raise kind(
@@ -230,6 +234,10 @@ class _Put:
         """
         assert self._command is not None
         partition, owner = self._command.partition, dataset.owner
+        if owner is None and (at_once := self._admission.admit_nowait(size_bytes)) is not None:
+            if dataset.dropped:
+                dataset.partition(partition or 0).check()
+            return at_once
         claim = nullcontext() if owner is None else owner.claim(size_bytes, dataset.name)
         with dataset.held_back(), claim:
             room = await self._admission.admit(
@@ -330,18 +338,17 @@ class _Put:
     def _echo_later(self, accepted: Accepted) -> None:
         assert self._command is not None
         if self._command.attempt is None and accepted.kind is not MessageKind.DICTIONARY:
-            self._unanswered = accepted.metadata
+            self.unanswered = accepted.metadata
 
     async def echo(self) -> None:
-        """Answer the app_metadata of the message taken last, in a put without an attempt. Raises OutOfBudget: a large
-        one found no room until the deadline.
+        """Answer the app_metadata of the message taken last, if it is ``unanswered``, in a put without an attempt.
+        Raises OutOfBudget: a large one found no room until the deadline.
         """
-        metadata, self._unanswered = self._unanswered, b""
-        if metadata:
-            assert self._command is not None
-            reader = Reader(self._command.dataset, self._command.partition or 0, self._peer)
-            room = await self._receiver.answer_room.room(len(metadata), reader)
-            self._answers.put(bytes(metadata), room)
+        metadata, self.unanswered = self.unanswered, b""
+        assert self._command is not None
+        reader = Reader(self._command.dataset, self._command.partition or 0, self._peer)
+        room = await self._receiver.answer_room.room(len(metadata), reader)
+        self._answers.put(bytes(metadata), room)
 
     async def _metadata_only(self, accepted: Accepted, before: int) -> None:
         assert self._command is not None
@@ -372,7 +379,7 @@ class _Put:
         sink.publish(sink.place(bytes(checked.accepted.metadata)), frame)
         self._producer.rows += frame.rows
         self._producer.size_bytes += frame.size_bytes
-        self._receiver.counters.frame_in(frame)
+        self._receiver.counters.batch_in(frame.rows, frame.size_bytes)
         sink.dataset.touch()
 
 

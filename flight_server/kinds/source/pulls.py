@@ -319,7 +319,7 @@ class Pulls(Attachment):
                 frame = builder.add(pulled, room)
                 if frame is not None:
                     partition.publish(frame)
-                    pulling.counters.frame_in(frame)
+                    pulling.counters.batch_in(frame.rows, frame.size_bytes)
                     dataset.touch()
                 del pulled, room, frame  # so that they can be spilled while the next one is awaited
         repeated.end()

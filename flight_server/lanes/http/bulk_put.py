@@ -81,19 +81,16 @@ class _Large:
     def __init__(self, size_bytes: int, head_bytes: int, begun: memoryview) -> None:
         self.size_bytes = size_bytes
         self.filled_bytes = len(begun)
-        self._memory = BytesIO(_new_bytes(None, size_bytes + head_bytes))
-        with self._memory.getbuffer() as whole:
+        self.memory = BytesIO(_new_bytes(None, size_bytes + head_bytes))
+        with self.memory.getbuffer() as whole:
             whole[: len(begun)] = begun
-
-    def room(self) -> memoryview:
-        return self._memory.getbuffer()[self.filled_bytes :]
 
     def take(self) -> tuple[bytes, bytes]:
         """The message, and the part of the next head that has come. No view of the room may be alive."""
-        with self._memory.getbuffer() as whole:
+        with self.memory.getbuffer() as whole:
             beyond = bytes(whole[self.size_bytes : self.filled_bytes])
-        self._memory.truncate(self.size_bytes)
-        return self._memory.getvalue(), beyond
+        self.memory.truncate(self.size_bytes)
+        return self.memory.getvalue(), beyond
 
 
 class Incoming:
@@ -138,18 +135,21 @@ class Incoming:
                 self._rest, self._at = self._rest[self._at :], 0
                 self._scratch[: len(self._rest)] = self._rest
                 return self._scratch[len(self._rest) :]
-            self._note_checksum()
+            if self._head is CHECKED_LENGTH:
+                self.checksum = CHECKED_LENGTH.unpack_from(self._rest, self._at)[1]
             begun = memoryview(self._rest)[self._at + self._head.size :]
             self._large = _Large(size_bytes, self._head.size, begun)
             self._rest, self._at = b"", 0
-        return self._large.room()
+        return self._large.memory.getbuffer()[self._large.filled_bytes :]
 
-    def received(self, count: int) -> None:
-        """``count`` bytes have been written to the room."""
-        if self._large is not None:
-            self._large.filled_bytes += count
-        else:
-            self._rest = bytes(self._scratch[: len(self._rest) + count])
+    def received(self, count: int) -> bool:
+        """``count`` bytes have been written to the room; whether it is now ``ready``."""
+        large = self._large
+        if large is not None:
+            large.filled_bytes += count
+            return large.filled_bytes >= large.size_bytes
+        self._rest = bytes(self._scratch[: len(self._rest) + count])
+        return self.ready
 
     def take(self) -> bytes | None:
         """The next message, or None at the end marker. Only when ``ready``. Raises BadFrame: the announced message is
@@ -167,7 +167,8 @@ class Incoming:
                 f"{self._max_message_bytes}: write smaller batches, or raise --max-message",
                 limit_bytes=self._max_message_bytes,
             )
-        self._note_checksum()
+        if self._head is CHECKED_LENGTH:
+            self.checksum = CHECKED_LENGTH.unpack_from(self._rest, self._at)[1]
         if size_bytes == 0:
             return None
         begin = self._at + self._head.size
@@ -179,10 +180,6 @@ class Incoming:
             return None
         size_bytes: int = LENGTH.unpack_from(self._rest, self._at)[0]
         return size_bytes
-
-    def _note_checksum(self) -> None:
-        if self._head is CHECKED_LENGTH:
-            self.checksum = CHECKED_LENGTH.unpack_from(self._rest, self._at)[1]
 
 
 class _TakenOver(web.StreamResponse):
@@ -264,14 +261,23 @@ class Intake(asyncio.BufferedProtocol):
             self._transport.abort()
 
     async def _messages(self) -> AsyncGenerator[bytes, None]:
-        incoming = self._incoming
+        incoming, loop = self._incoming, asyncio.get_running_loop()
         assert incoming is not None
         taken = 0
         while True:
-            await self.producer.room()
+            if self.producer.arrivals.used_bytes:
+                await self.producer.room()
             if not incoming.ready:
                 with self.producer.awaited():
-                    await self._arrival()
+                    self._arrived, self._heard = loop.create_future(), loop.time()
+                    self._transport.resume_reading()
+                    try:
+                        await self._arrived
+                    finally:
+                        # A stall's traceback refers to this connection: a future that is kept would close a reference
+                        # cycle around the part of a message that has come.
+                        self._arrived = None
+                        self._transport.pause_reading()
                 taken = 0
             elif taken == MESSAGES_AT_ONCE:
                 await asyncio.sleep(0)  # other streams have their turns between many small messages
@@ -283,18 +289,6 @@ class Intake(asyncio.BufferedProtocol):
             yielded = [message]
             del message
             yield yielded.pop()  # this generator keeps no reference to a yielded message
-
-    async def _arrival(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._arrived, self._heard = loop.create_future(), loop.time()
-        self._transport.resume_reading()
-        try:
-            await self._arrived
-        finally:
-            # A stall's traceback refers to this connection: a future that is kept would close a reference cycle around
-            # the part of a message that has come.
-            self._arrived = None
-            self._transport.pause_reading()
 
     def _look(self) -> None:
         if not self._transport.is_reading() and self._poll.poll(0):
@@ -345,8 +339,7 @@ class Intake(asyncio.BufferedProtocol):
         if self._incoming is None:
             return
         self._heard = asyncio.get_running_loop().time()
-        self._incoming.received(nbytes)
-        if self._incoming.ready:
+        if self._incoming.received(nbytes):
             self._transport.pause_reading()
             if self._arrived is not None and not self._arrived.done():
                 self._arrived.set_result(None)

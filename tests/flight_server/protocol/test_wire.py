@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -148,7 +149,7 @@ def test_a_head_and_the_bytes_after_it_are_a_field() -> None:
 
 
 def decompressed_bytes(header: bytes, body: bytes) -> int:
-    return IpcHeader(header).decompressed_bytes(ipc_framing.number_at(memoryview(body)))
+    return IpcHeader(header).decompressed_bytes(partial(ipc_framing.number_at, memoryview(body)))
 
 
 def test_the_size_of_a_body_is_read_from_its_header() -> None:
