@@ -20,7 +20,8 @@ One message
 
 Copies
     One, by the kernel, into the buffers that the batches refer to. Values are aligned to 8 bytes, and to 64 if the
-    message was read alone. The batches of one chunk share its buffer, so they are accounted for together.
+    message was read alone. The batches of one chunk share its buffer, so they are accounted for together. A checksum is
+    computed over each piece as it comes, while the processor's cache has it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ MAX_CHUNK_BYTES = 4 << 20
 MIN_SCHEMAS = 8
 _MAX_SCHEMA_BYTES = 64 << 10
 _ALIGNMENT_BYTES = 8
+_PIECE_BYTES = 256 << 10
 
 
 class BurstReader:
@@ -102,8 +104,7 @@ class BurstReader:
         buffer = pa.allocate_buffer(start + size_bytes)
         view = memoryview(buffer).cast("B")
         view[:start] = self._schema_message
-        self._body.fill(view[start:])
-        ends, checksums = self._announced_sums(view, start)
+        ends, checksums = self._fill(view, start)
         if self._damage is not None and not ends:
             return
         source = pa.BufferReader(buffer.slice(0, ends[-1]) if ends else buffer)
@@ -139,22 +140,29 @@ class BurstReader:
         if batches:
             yield BatchBurst(batches, buffer.size, sums, metadata)
 
-    def _announced_sums(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
-        """The ends and checksums of the messages up to the first damaged one, which is kept in ``_damage``.
-
-        Both lists are empty if the server has sent no checksums.
+    def _fill(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
+        """Receive the chunk; the ends and checksums of its messages up to the first damaged one, which is kept in
+        ``_damage``. What follows that is not received. Both lists are empty if the server has sent no checksums.
         """
         ends: list[int] = []
         checksums: list[int] = []
+        announced, body = self._body.announced, self._body
         if self._checked is None or not self._checked.promised:
+            body.fill(view[start:])
             return ends, checksums
-        announced = self._body.announced
         if not announced:
             self._damage = DamagedArrival("it has no checksum")
+        received = start
         while announced:
             said = announced.popleft()
-            end = start + said[0]
-            checksum = crc32c(view[start + PREFIX_BYTES : end])
+            end, checksum = start + said[0], 0
+            at = start + PREFIX_BYTES  # the checksum begins there
+            while at < end:
+                if received <= at:
+                    received += body.fill(view[received : received + _PIECE_BYTES])
+                stop = min(end, received)
+                checksum = crc32c(view[at:stop], checksum)
+                at = stop
             try:
                 check(said, checksum)
             except DamagedArrival as damage:

@@ -12,7 +12,6 @@ Connections
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -35,6 +34,7 @@ from flight_server.protocol import (
 from flight_server.tracing import traceparent
 from spark_client.connection import RemoteServer, TimedOut, Unreachable
 
+from .arrivals import Arrivals
 from .batch_bursts import BurstReader
 from .http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
 from .lane import BatchBurst, BrokenStream, ReadTotals
@@ -129,7 +129,7 @@ class BulkReader:
             if self.headers.get(name, value) != value:
                 raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")
 
-    def _file(self) -> io.BufferedReader:
+    def _file(self) -> Arrivals:
         assert self._connection is not None
         assert self._connection.file is not None
         return self._connection.file

@@ -6,15 +6,13 @@ Guarantee: a body that was cut, at any byte, is a ``ConnectionResetError``, neve
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import socket
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import cast
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -22,9 +20,10 @@ import pyarrow as pa
 from flight_server.protocol import CHECKSUMS, Unavailable
 from spark_client.connection import RemoteServer, Timeouts, TlsContexts
 
+from .arrivals import Arrivals
+
 MAX_BUSY = 32
 MAX_IDLE = 8
-_READ_BUFFER_BYTES = 64 << 10
 ERROR_BODY_BYTES = 64 << 10
 _MAX_LINE_BYTES = 8 << 10
 _STATUS, _LENGTH = re.compile("[0-9]{3}"), re.compile("[0-9]{1,18}")
@@ -127,7 +126,7 @@ class Connection:
         self._tls = tls
         self._timeouts = timeouts
         self.sock: socket.socket | None = None
-        self.file: io.BufferedReader | None = None
+        self.file: Arrivals | None = None
 
     def request(
         self, target: str, headers: dict[str, str], method: str = "GET"
@@ -137,7 +136,7 @@ class Connection:
         """
         if self.sock is None:
             self.sock = self._open()
-            self.file = cast("io.BufferedReader", self.sock.makefile("rb", buffering=_READ_BUFFER_BYTES))
+            self.file = Arrivals(self.sock)
         if self._interrupted:
             raise ConnectionAbortedError("cancelled")
         self.wait_at_most(self._timeouts.first_message_seconds)
@@ -161,10 +160,7 @@ class Connection:
         assert self.sock is not None
         assert self.file is not None
         self.sock.settimeout(0)
-        try:
-            return self.sock, self.file.peek()
-        except ssl.SSLWantReadError:
-            return self.sock, b""
+        return self.sock, self.file.rest()
 
     def _open(self) -> socket.socket:
         sock = socket.create_connection(self._where, self._timeouts.connect_seconds)
@@ -183,8 +179,8 @@ class Connection:
         return sock
 
     def wait_at_most(self, seconds: float) -> None:
-        assert self.sock is not None
-        self.sock.settimeout(seconds)
+        assert self.file is not None
+        self.file.wait_at_most(seconds)
 
     def interrupt(self) -> None:
         """End a waiting read, and every later one, at once; from any thread."""
@@ -195,20 +191,26 @@ class Connection:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
         if self.sock is not None:
             self.sock.close()
 
 
-def _line(file: io.BufferedReader) -> str:
+class LineFile(Protocol):
+    """What of :class:`Arrivals` is used here."""
+
+    def readline(self, limit: int, /) -> bytes: ...
+
+    def readinto(self, view: memoryview, /) -> int: ...
+
+
+def _line(file: LineFile) -> str:
     line = file.readline(_MAX_LINE_BYTES)
     if not line.endswith(b"\n"):
         raise ConnectionResetError("the connection was closed")
     return line.rstrip(b"\r\n").decode("latin-1")
 
 
-def _headers(file: io.BufferedReader) -> dict[str, str]:
+def _headers(file: LineFile) -> dict[str, str]:
     headers: dict[str, str] = {}
     while line := _line(file):
         name, _, value = line.partition(":")
@@ -232,7 +234,7 @@ class Body:
 
     closed = False
 
-    def __init__(self, file: io.BufferedReader, headers: Mapping[str, str]) -> None:
+    def __init__(self, file: LineFile, headers: Mapping[str, str]) -> None:
         self._file = file
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = headers.get("content-length", "")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flight_server.protocol.errors import NotFound
 from spark_client.connection import Timeouts
 from spark_client.lanes import duplex
+from spark_client.lanes.arrivals import Arrivals
 from spark_client.lanes.duplex import TLS_BLOCK_BYTES, AnswerReader, Duplex
 from spark_client.lanes.http import Connection
 from tests.support.put_source import said
@@ -83,7 +84,7 @@ def pair() -> Iterator[tuple[Duplex, socket.socket]]:
     """A duplex, and the server's end of its connection."""
     near, far = socket.socketpair()
     connection = Connection(("", 0), None, Timeouts())
-    connection.sock, connection.file = near, near.makefile("rb")
+    connection.sock, connection.file = near, Arrivals(near)
     yield Duplex(connection, 10), far
     connection.close()
     far.close()
