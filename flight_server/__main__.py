@@ -26,7 +26,6 @@ from flight_server.memory import allocator
 from flight_server.options import options_of_settings
 from flight_server.server import Server
 from flight_server.storage import DataDirUnusable
-from flight_server.supervisor import Supervisor
 
 _EXIT_USAGE = 2
 
@@ -101,14 +100,17 @@ def serve(config_file: Path | None, **given: Any) -> None:
         if settings.tls_cert is not None:
             Certificates(settings)  # wrong ones end the start here, of all workers
         _check_token_file(settings)
-        if settings.workers > 1:
+        if settings.worker_count > 1:
+            # Imported here: with one worker nothing else needs multiprocessing.
+            from flight_server.supervisor import Supervisor  # noqa: PLC0415  # as said above
+
             _configure_logs(settings)
             supervisor = Supervisor(settings, _serve_one, lambda ready: _announce(ready, settings.log_format))
     except ValidationError as error:
         raise typer.Exit(_say(_EXIT_USAGE, *config.explained(error))) from None
     except (OSError, ValueError) as error:
         raise typer.Exit(_say(_EXIT_USAGE, str(error))) from None
-    if settings.workers > 1:
+    if settings.worker_count > 1:
         raise typer.Exit(supervisor.run())
     raise typer.Exit(_serve_one(settings, lambda server: _announce([server.facts()], settings.log_format)))
 

@@ -26,6 +26,10 @@ from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from flight_server.setting_types import AllowedLocation, HostName, NamedPath, Prefix, Size, Token, is_loopback
 
 DEFAULT_MEMORY_SHARE = 0.5
+MOST_WORKERS = 64
+CORES_FOR_WORKER = 4
+"""A worker has one event loop; the cores are also those of its threads and of the programs that it serves."""
+WORKER_MEMORY_BYTES = 256 << 20
 
 
 class Settings(BaseSettings):
@@ -59,10 +63,16 @@ class Settings(BaseSettings):
     )
     workers: int = Field(
         1,
-        ge=1,
-        le=64,
+        ge=0,
+        le=MOST_WORKERS,
         description="servers on this machine, each a process with ports of its own (the next free pairs after "
-        "--port and --http-port) and an equal share of the memory and disk limits: one for about four cores",
+        "--port and --http-port) and an equal share of the memory and disk limits. 0 for one for each four cores, but "
+        "not more than have 256 MiB of the memory limit each",
+    )
+    cores: int = Field(
+        default_factory=machine.cores,
+        ge=1,
+        description="cores that --workers 0 counts; default: those that the container or machine gives this process",
     )
     advertise_host: str | None = Field(
         None,
@@ -283,6 +293,12 @@ class Settings(BaseSettings):
         description="an application that this server ends with: its copies of broadcasts on this host are then removed",
     )
 
+    @property
+    def worker_count(self) -> int:
+        """``workers``; for 0 the number that it stands for, at least one."""
+        by_cores, by_memory = self.cores // CORES_FOR_WORKER, self.memory_limit // WORKER_MEMORY_BYTES
+        return self.workers or max(1, min(by_cores, by_memory, MOST_WORKERS))
+
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -296,10 +312,10 @@ class Settings(BaseSettings):
                 "drop all data: set FLIGHT_SERVER_TOKEN, or --token-file, or --tls-client-ca, or --insecure if "
                 "the network is trusted"
             )
-        memory_limit = self.memory_limit // self.workers
+        memory_limit = self.memory_limit // self.worker_count
         if memory_limit < MIN_MEMORY_LIMIT_BYTES:
             raise ValueError(
-                f"--memory-limit {self.memory_limit} is too small for {self.workers} --workers: each needs "
+                f"--memory-limit {self.memory_limit} is too small for {self.worker_count} --workers: each needs "
                 f"{MIN_MEMORY_LIMIT_BYTES}"
             )
         if self.max_message is not None and self.max_message > memory_limit // 8:

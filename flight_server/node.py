@@ -203,6 +203,7 @@ class Node:
             authenticator=self.authenticator,
             max_schema_bytes=self.max_schema_bytes,
             stall_seconds=self._settings.stall_seconds,
+            joins=self._settings.full_validation,
         )
 
     def http_server(self) -> HttpServer:

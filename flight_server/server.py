@@ -38,12 +38,11 @@ from typing import Any, Self
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flight_server import config
-from flight_server.concurrency import in_slices, run_later
+from flight_server.concurrency import in_slices, run_later, seconds_to_tick
 from flight_server.host import remove_ended, sweep
-from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, credentials, reflection
+from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, SideServices, credentials
 from flight_server.lanes.http import AddressRefused, bind, bracketed
 from flight_server.memory import Heap
 from flight_server.node import Node
@@ -80,7 +79,7 @@ class Server:
         self.node = Node(settings)
         self.catalogue = self.node.catalogue
         self._data_dir: DataDir | None = None
-        self._health = health.aio.HealthServicer()
+        self._side_services = SideServices(SERVICE)
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
         self._certificates = self.node.certificates
@@ -134,8 +133,7 @@ class Server:
         self._grpc = grpc.aio.server(options=self._options())
         self._parts.push_async_callback(self._stop_lanes)
         self._grpc.add_generic_rpc_handlers((self.node.flight_service().handlers(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        reflection.offer(self._grpc, SERVICE)
+        self._side_services.offer(self._grpc)
         self._port = self._listen()
         scheme = "grpc" if self._certificates is None else "grpc+tls"
         self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{self._port}"
@@ -150,8 +148,6 @@ class Server:
         self._keep_duties()
         self._parts.push_async_callback(asyncio.to_thread, self._heap.stop)
         self._heap.start()
-        for name in ("", SERVICE):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def run(self) -> None:
         """Serve until a drain is requested; then stop."""
@@ -177,8 +173,7 @@ class Server:
         self.catalogue.draining = True
         for kind in self.node.kinds.values():
             kind.drain()
-        if self._grpc is not None:
-            await self._health.enter_graceful_shutdown()
+        await self._side_services.drain()
         await self.node.running.end(grace_seconds)
         for kind in self.node.kinds.values():
             await asyncio.to_thread(kind.end_work)
@@ -209,7 +204,9 @@ class Server:
         disk = self.catalogue.budget.disk
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
-            disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE) // self.settings.workers
+            disk.limit_bytes = (
+                disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE) // self.settings.worker_count
+            )
         if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
 
@@ -297,10 +294,15 @@ class Server:
         keep(node.calls.cut_spans, "spans", every_seconds=CUT_SECONDS)
         keep(node.calls.tell_suppressed, "log_lines", every_seconds=SUPPRESSED_SECONDS)
         keep(node.history.sample, "history", every_seconds=SAMPLE_SECONDS)
-        keep(run_later, "later", every_seconds=LATER_SECONDS)
+        keep(self._do_later, "later", every_seconds=LATER_SECONDS)
         if self._certificates is not None:
             keep(self._certificates.refresh, "certificates", every_seconds=CERTIFICATES_SECONDS)
         keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
+
+    async def _do_later(self) -> None:
+        """What waits to be done; if nothing did, again at the next tick only."""
+        if not await run_later():
+            await asyncio.sleep(seconds_to_tick())
 
     async def _expire(self) -> None:
         async for dataset in in_slices(self.catalogue.expire(), LEASES_AT_ONCE):

@@ -52,7 +52,7 @@ Serve = Callable[[Settings, Callable[[Server], None]], int]
 
 def shares(settings: Settings) -> list[Settings]:
     """Each worker's settings. Raises ValueError for a data directory of more workers, or of one server."""
-    count = settings.workers
+    count = settings.worker_count
     if settings.data_dir is not None:
         _check_data_dir(settings.data_dir, count)
     gap = abs(settings.http_port - settings.port)
@@ -60,6 +60,7 @@ def shares(settings: Settings) -> list[Settings]:
     return [
         settings.model_copy(
             update={
+                "workers": count,
                 "port": settings.port and settings.port + number * step,
                 "http_port": settings.http_port + number * step
                 if settings.http_port > 0
@@ -187,7 +188,7 @@ class Supervisor:
         self._settings = settings
         self._serve = serve
         self._announce = announce
-        board = Board(settings.workers)
+        board = Board(settings.worker_count)
         self._workers = [_Worker(number, share, board) for number, share in enumerate(shares(settings))]
         self._announced = False
         self._drains_until: float | None = None

@@ -192,20 +192,22 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         reachable: bool = False,
         **server_options: Any,
     ) -> Self:
-        """A client with an embedded server on loopback, which ends with ``close`` or with this process. The server
-        demands a random token; ``headers`` has it for other clients.
+        """A client with embedded servers on loopback, one for each four cores of this machine, which end with ``close``
+        or with this process. They demand a random token; ``headers`` has it for other clients.
 
         Args:
-            copies: as for the client, like the others; the server sweeps these directories, too.
-            reachable: a cluster's executors reach the server. It listens on the address by which this host reaches
+            copies: as for the client, like the others; the servers sweep these directories, too.
+            reachable: a cluster's executors reach the servers. They listen on the address by which this host reaches
                 ``spark.driver.host`` of the session, on Spark Classic that one itself.
                 Where executors know this host by another name, as behind a container's ports, give ``host="0.0.0.0"``,
                 ``advertise_host=``, ``port=`` and ``http_port=``.
-            server_options: the server's settings, for example ``memory_limit="2GiB"``.
+            server_options: the servers' settings, for example ``memory_limit="2GiB"``, which they share evenly.
+                ``workers`` says how many servers there are. With ``port``, ``http_port`` or ``data_dir`` it is one,
+                unless it is given.
 
         Raises:
             InvalidRequest: the server has no such setting; or there is no session to say where executors are.
-            Unavailable: the server did not start; the message says why.
+            Unavailable: a server did not start; the message says why.
         """
         if reachable and "host" not in server_options:
             server_options["host"] = cluster_servers.address_of_driver()
@@ -213,7 +215,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
             server_options.setdefault("host_file_dirs", copies.dirs)
         process = embedded.start(**server_options)
         client = cls(
-            process.location,
+            ",".join(process.locations),
             token=process.token,
             lease_seconds=lease_seconds,
             timeouts=timeouts,
@@ -222,7 +224,8 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
             copies=copies,
         )
         client._embedded = process
-        client._server.embedded = True
+        # Of several, one that ends is a server that is lost, and its supervisor starts it again.
+        client._server.embedded = len(process.locations) == 1
         return client
 
     @classmethod
@@ -240,19 +243,20 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         driver: Mapping[str, Any] | None = None,
         **server_options: Any,
     ) -> Self:
-        """A client of servers in a cluster's executors, each started by the first task there that writes to an
-        exchange, see ``executors.executor_servers``. They demand a random token, and end with their executors, or with
-        ``close``.
+        """A client of servers in a cluster's executors, one for each four cores of an executor, started by the first
+        task there that writes to an exchange, see ``executors.executor_servers``. They demand a random token, and end
+        with their executors, or with ``close``.
 
         Everything that has a name, and what ``collect`` writes, is on one server on the driver's host, as that of
         ``embedded(reachable=True)``. It is started when it is first needed, and ends like that one.
 
         Args:
-            memory_limit: of each executor's server, such as ``"2GiB"``; None for half of
+            memory_limit: of each executor's servers together, such as ``"2GiB"``; None for half of
                 ``spark.executor.memoryOverhead``, at least 256 MiB. More waits on disk.
             scratch_dirs: where executors' servers keep that, instead of Spark's local directories; the first is used.
             driver: options of the server on the driver's host, as for :meth:`embedded`.
-            server_options: further ones of the executors' servers; ``offload_to`` is also for the driver's.
+            server_options: further ones of the executors' servers, such as ``workers``, how many each executor has;
+                ``offload_to`` is also for the driver's.
 
         Raises:
             InvalidRequest: the session does not say where its driver is. A job that the executors cannot run servers
@@ -276,7 +280,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
 
     @property
     def location(self) -> str:
-        """That of the server; of several, with commas between; ``executors`` for servers in executors."""
+        """That of the server; of several with commas between; ``executors`` for servers in executors."""
         return self._server.location if self._executors is not None else ",".join(self._servers.locations)
 
     @property

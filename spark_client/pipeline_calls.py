@@ -113,12 +113,16 @@ class PipelineCalls:
         return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
 
     def broadcast(self, data: Any, name: str | None = None) -> Broadcast:
-        """A table that tasks on every host share, of a DataFrame of Spark or pandas, a pyarrow Table, or other data as
-        for :meth:`put`, see ``broadcast.broadcasts``.
+        """A table that tasks on every host share, of a pipeline, a DataFrame of Spark or pandas, a pyarrow Table, or
+        other data as for :meth:`put`, see ``broadcast.broadcasts``. The last job of a pipeline writes it.
         """
         from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
+        from spark_client.pipeline import Pipeline, broadcast_rows  # noqa: PLC0415 - as above
 
-        return Broadcast.create(self._owned(), data, name)
+        owned = self._owned()
+        if isinstance(data, Pipeline):
+            return broadcast_rows(data, name)
+        return Broadcast.create(owned, data, name)
 
     def release(self, result: DataFrame) -> None:
         """Drop the results that a DataFrame reads: one that ``toDF`` returned, or all that it was made from.

@@ -70,6 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=40.0,
         help="how long the torture kills one server after the other",
     )
+    parser.addoption(
+        "--servers",
+        type=int,
+        default=1,
+        help="how many embedded clients, and the shared one of Spark's tests, have",
+    )
     parser.addoption("--torture-seed", type=int, default=1, help="what the torture chooses")
     parser.addoption(
         "--fuzz-seconds",
@@ -120,6 +126,8 @@ def pytest_configure(config: pytest.Config) -> None:
     loop_steps.begin()
     # The servers that clients start are watched, too.
     embedded.PROGRAM = WATCHED
+    # Else they would be as many as the machine's cores ask for.
+    os.environ["FLIGHT_SERVER_WORKERS"] = str(config.getoption("--servers"))
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(_StepsOfWorkers(), "steps_of_workers")
 

@@ -65,7 +65,7 @@ GRPC = frozenset({"grpc", "grpc_health", "grpc_reflection", "grpc_status"})
 GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_server/kinds/source/relay.py")
 # The embedded server's process is handed its parent's environment; nothing is read from it there. Which
 # interpreter Spark starts, how its workers show errors, and where they keep files is said in Spark's own variables; how
-# Arrow's engine logs and its allocator frees, in Arrow's.
+# Arrow's allocator frees, in Arrow's.
 ENVIRONMENT_ALLOWED = frozenset(
     {
         "flight_server/config.py",
@@ -74,7 +74,6 @@ ENVIRONMENT_ALLOWED = frozenset(
         "spark_client/connection/embedded.py",
         "spark_client/executors/executor_servers.py",
         "spark_client/executors/interpreter.py",
-        "spark_client/executors/settling.py",
         "spark_client/executors/shown_errors.py",
     }
 )

@@ -9,5 +9,6 @@ from .loop_lag import LoopLag
 from .one_by_one import OneByOne
 from .running import Running
 from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
+from .ticks import seconds_to_tick
 from .turns import Turns
 from .waits import WAITED_FOR, Waits

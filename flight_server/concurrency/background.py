@@ -26,6 +26,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from .ticks import TICK_SECONDS, seconds_to_tick
+
 SLOTS = 4
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
@@ -58,8 +60,8 @@ class Background:
     def keep(
         self, work: Callable[[], Awaitable[None]], name: str, *, every_seconds: float | None = None
     ) -> None:
-        """Run a duty until :meth:`stop`, ``every_seconds`` after it last ended. With None it ends with its first call
-        that does not raise.
+        """Run a duty until :meth:`stop`: ``every_seconds`` after it last ended, or, from ``TICK_SECONDS`` on, at the
+        next multiple of them on the loop's clock. With None it ends with its first call that does not raise.
         """
         duty = asyncio.get_running_loop().create_task(self._keep(work, name, every_seconds), name=name)
         self._duties.add(duty)
@@ -82,7 +84,8 @@ class Background:
                 if every_seconds is None:
                     return
                 backoff_seconds = MIN_BACKOFF_SECONDS
-                await asyncio.sleep(every_seconds)
+                often = every_seconds < TICK_SECONDS
+                await asyncio.sleep(every_seconds if often else seconds_to_tick(every_seconds))
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """The result of blocking work in a thread. Cancelling does not end work that has begun."""

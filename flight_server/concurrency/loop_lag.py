@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-LOOK_SECONDS = 0.25
+from .ticks import seconds_to_tick
+
 BOUNDS_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
@@ -19,10 +20,11 @@ class LoopLag:
         self._counts = [0] * (len(BOUNDS_SECONDS) + 1)
 
     async def look(self) -> None:
-        """Wait for ``LOOK_SECONDS``, and note how much later this went on: a duty of the server."""
+        """Wait for the next tick, and note how much later this went on: a duty of the server."""
         loop = asyncio.get_running_loop()
-        due = loop.time() + LOOK_SECONDS
-        await asyncio.sleep(LOOK_SECONDS)
+        seconds = seconds_to_tick()
+        due = loop.time() + seconds
+        await asyncio.sleep(seconds)
         self.note(loop.time() - due)
 
     def note(self, seconds: float) -> None:

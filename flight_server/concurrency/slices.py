@@ -96,14 +96,15 @@ def emptied(things: MutableMapping[Any, Any]) -> Iterator[None]:
         yield
 
 
-async def run_later() -> None:
-    """Do all steps that wait. After a cancellation the next call does the rest."""
-    present = Slice()
+async def run_later() -> bool:
+    """Do all steps that wait; whether there were any. After a cancellation the next call does the rest."""
+    present, any_waited = Slice(), False
     while True:
         try:
             steps = _waiting.get_nowait()
         except Empty:
-            return
+            return any_waited
+        any_waited = True
         try:
             for _ in steps:
                 await present.end()

@@ -20,6 +20,8 @@ class Counters:
     bytes_out: int = 0
     # Batches encoded by producers or sources. Readers are sent those bytes, so this equals frames_in.
     encodes: int = 0
+    # Messages made of several small frames, each for all readers that were sent it meanwhile.
+    joins: int = 0
     frames_read_back: int = 0
     bytes_read_back: int = 0
     readers_ended_as_too_slow: int = 0

@@ -128,6 +128,10 @@ class Pace:
     def proven(self) -> bool:
         return self._always or self._taken_bytes >= PROOF_BYTES
 
+    def allowed_bytes(self, most_bytes: int) -> int:
+        """How much it may be given at once, of ``most_bytes``: no more than it has taken since it last stalled."""
+        return most_bytes if self._always else 0 if self._stalled else min(most_bytes, self._taken_bytes)
+
     def took(self, size_bytes: int) -> None:
         """The reader's transport has taken these bytes. After a stall the count begins again at 0."""
         self.size_bytes += size_bytes

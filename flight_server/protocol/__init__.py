@@ -41,6 +41,8 @@ from .errors import (
     from_json,
 )
 from .headers import (
+    AS_STORED,
+    BATCHES_HEADER,
     CHECKSUMS,
     CHECKSUMS_HEADER,
     CRC_TRAILER,

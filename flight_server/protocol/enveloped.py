@@ -5,8 +5,9 @@ app_metadata of a message without a header it gives as it came. So a client that
 ``CHECKSUMS_HEADER``, gets them back in the answer's header and then
 
     message      a schema as any client gets it, at once, because pyarrow waits for one
-    envelopes    one for each message, the schema again first. In its app_metadata are three checksums, each of four
-                 bytes, big-endian, and the FlightData message as it is stored
+    envelopes    one for each message, the schema again first; of small messages several in one app_metadata. Each has
+                 its length without these four bytes, three checksums, each of four bytes, big-endian, and the
+                 FlightData message as it is stored
 
 The checksums are that of the message, that of its app_metadata (``checksums``), and a running one over both of this
 envelope and all before, which begins with the checksum of the ticket that the server has read. So a message that is
@@ -17,12 +18,16 @@ of the record batches in the envelopes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from . import wire
 from .checksums import crc32c, message_crc32c, running_crc32c
 from .errors import BadFrame
 
-_SUMS = struct.Struct(">III")
+_HEAD = struct.Struct(">IIII")
+_LENGTH_BYTES = 4
+ENVELOPE_BYTES = _HEAD.size
+"""What an envelope adds to its message."""
 _METADATA_FIELD = 3
 
 
@@ -34,24 +39,36 @@ class Envelopes:
     def __init__(self, ticket: bytes) -> None:
         self._running = crc32c(ticket)
 
-    def seal(self, message: bytes, checksum: int, metadata_checksum: int) -> bytes:
-        """The next FlightData message, which carries this one. Copies it."""
-        running = self._next(checksum, metadata_checksum)
-        head = wire.field_head(_METADATA_FIELD, _SUMS.size + len(message))
-        return b"".join((head, _SUMS.pack(checksum, metadata_checksum, running), message))
-
-    def open(self, data: memoryview) -> tuple[wire.FlightData, int]:
-        """The message in the next envelope's app_metadata, and its checksum. Raises BadFrame: it is not the server's
-        next envelope.
+    def seal(self, *messages: tuple[bytes, int, int]) -> bytes:
+        """The next FlightData message, which carries these: each with its checksum and its app_metadata's. Copies
+        them.
         """
-        if len(data) < _SUMS.size:
-            raise BadFrame("an envelope has no checksums")
-        checksum, metadata_checksum, running = _SUMS.unpack_from(data)
-        parts = wire.locate(data[_SUMS.size :])
-        _compare("", message_crc32c(parts.header, parts.body), checksum)
-        _compare("app_metadata's ", crc32c(parts.metadata), metadata_checksum)
-        _compare("running ", self._next(checksum, metadata_checksum), running)
-        return parts, checksum
+        parts: list[bytes] = []
+        for message, checksum, metadata_checksum in messages:
+            running = self._next(checksum, metadata_checksum)
+            size_bytes = ENVELOPE_BYTES - _LENGTH_BYTES + len(message)
+            parts += (_HEAD.pack(size_bytes, checksum, metadata_checksum, running), message)
+        return b"".join((wire.field_head(_METADATA_FIELD, sum(map(len, parts))), *parts))
+
+    def open(self, data: memoryview) -> Iterator[tuple[wire.FlightData, int]]:
+        """The messages in the next app_metadata, at least one, each with its checksum. Raises BadFrame: it is not the
+        server's next one.
+        """
+        while True:
+            if len(data) < ENVELOPE_BYTES:
+                raise BadFrame("an envelope has no checksums")
+            size_bytes, checksum, metadata_checksum, running = _HEAD.unpack_from(data)
+            end = _LENGTH_BYTES + size_bytes
+            if not ENVELOPE_BYTES <= end <= len(data):
+                raise BadFrame("an envelope is shorter than it says")
+            parts = wire.locate(data[ENVELOPE_BYTES:end])
+            _compare("", message_crc32c(parts.header, parts.body), checksum)
+            _compare("app_metadata's ", crc32c(parts.metadata), metadata_checksum)
+            _compare("running ", self._next(checksum, metadata_checksum), running)
+            yield parts, checksum
+            data = data[end:]
+            if not data:
+                return
 
     def _next(self, *checksums: int) -> int:
         for checksum in checksums:

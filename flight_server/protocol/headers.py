@@ -11,3 +11,6 @@ CHECKSUMS_HEADER = "x-flight-shuffle-checksums"
 """In a read's request: send checksums with messages; in the answer: they are sent. See ``lanes.http.bulk_get`` for the
 bulk lane, ``enveloped`` for gRPC."""
 CHECKSUMS = "crc32c"
+BATCHES_HEADER = "x-flight-shuffle-batches"
+AS_STORED = "stored"
+"""Of a read over gRPC: each message is one frame, because its reader counts them."""

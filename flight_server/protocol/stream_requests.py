@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -257,7 +257,8 @@ class Ticket(
     there are. ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for a dataset
     that has some. ``partitions`` are read one after the other (``transfer.listed_reads``), the first from ``from_``
     on; ``"all"`` are those that the server has. ``start`` is that of the only server whose frames are wanted. A
-    ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number.
+    ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number. ``counts``
+    says that it came with ``from``, also 0: its reader counts frames.
     """
 
     dataset: Name
@@ -270,13 +271,15 @@ class Ticket(
     partitions: Annotated[tuple[int, ...] | Literal["all"] | None, InJson(list_as_tuple)] = None
     start: Annotated[str | None, parse_as(partial(check_attempt, what="start"))] = None
     bare: bool = field(default=False, compare=False)
+    counts: bool = field(default=False, compare=False)
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
         """JSON, or a plain name. ``name/3`` stays a name here: only the catalogue can tell. Raises InvalidRequest."""
         flight_sql.refuse(data)
         if data.lstrip().startswith(b"{"):
-            return cls.of(parse_json(data, cls.what, small=True))
+            body = parse_json(data, cls.what, small=True)
+            return replace(cls.of(body), counts="from" in body)
         try:
             return cls(check_dataset_name(data.decode()), bare=True)
         except UnicodeDecodeError:

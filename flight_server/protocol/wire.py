@@ -4,6 +4,7 @@
 body. Other modules read and compose the messages below with the same functions.
 
     FlightData            1 descriptor   2 data_header   3 app_metadata   1000 data_body
+    FlightDescriptor      1 type (varint)   2 cmd   3 path (repeated)
     PutResult             1 app_metadata
     HandshakeRequest      1 protocol_version (varint)   2 payload; HandshakeResponse has the same
     Criteria              1 expression
@@ -27,12 +28,15 @@ from .errors import BadFrame, InvalidRequest
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_FIELD_NUMBER: Final = (1 << 29) - 1
+_MAX_VARINT: Final = (1 << 64) - 1
 MAX_FIELDS: Final = 1000
 _EMPTY: Final = memoryview(b"")
 _DESCRIPTOR_TAG, _HEADER_TAG, _METADATA_TAG = 1 << 3 | _BYTES, 2 << 3 | _BYTES, 3 << 3 | _BYTES
 _BODY_TAG, _BODY_TAG_END = (1000 << 3 | _BYTES) & 0x7F | 0x80, 1000 << 3 >> 7  # two bytes of a varint
 
 CANCEL_STATUS_CANCELLED: Final = 1
+PATH_DESCRIPTOR: Final = 1
+CMD_DESCRIPTOR: Final = 2
 
 
 class FlightData(NamedTuple):
@@ -152,8 +156,8 @@ def field_head(number: int, size_bytes: int) -> bytes:
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """One non-negative number."""
-    return _encode_varint(number << 3 | _VARINT) + _encode_varint(value)
+    """One number of up to 64 bits; a negative one as protobuf's int64."""
+    return _encode_varint(number << 3 | _VARINT) + _encode_varint(value & _MAX_VARINT)
 
 
 def double_field(number: int, value: float) -> bytes:
@@ -165,6 +169,16 @@ def timestamp(seconds: float) -> bytes:
     """A ``google.protobuf.Timestamp`` of seconds since the epoch."""
     whole = int(seconds // 1)
     return varint_field(1, whole) + varint_field(2, int((seconds - whole) * 1e9))
+
+
+def path_descriptor(*path: str) -> bytes:
+    """A FlightDescriptor of a path."""
+    return varint_field(1, PATH_DESCRIPTOR) + b"".join(field(3, each.encode()) for each in path)
+
+
+def command_descriptor(command: bytes) -> bytes:
+    """A FlightDescriptor of a command."""
+    return varint_field(1, CMD_DESCRIPTOR) + field(2, command)
 
 
 def locate(message: bytes | memoryview) -> FlightData:

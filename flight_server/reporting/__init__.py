@@ -3,15 +3,15 @@
 from .fellows import POST_SECONDS, Fellows
 from .flight_infos import (
     Locations,
-    expiration,
     filling,
     flight_info,
     info_bytes,
+    lease_field,
     next_look,
     poll_info,
-    timestamp_scalar,
 )
 from .history import SAMPLE_SECONDS, History
 from .pages import ListedPage, Page
 from .reports import Observed
+from .scrapes import scrape
 from .served_calls import CUT_SECONDS, SUPPRESSED_SECONDS, Calls, ServedCall

@@ -4,11 +4,12 @@ A dataset that was sealed as spread over several servers (``datasets.spread``) h
 ticket names all partitions, or the one that is asked for, and the server's start; its locations are all where the
 server's portion or a copy of it is. Of one partition the totals are not known: this server has those of its portion.
 
-The endpoints, up to 100,000, are appended to the serialized rest of the message (protobuf joins repeated fields), a
-slice at a time, so that the loop serves other streams meanwhile. 100,000 are 25 MB, so a caller that sends one reserves
+The messages are composed field by field: pyarrow's classes for them would load its Flight library, 8 MiB that an idle
+server does not use otherwise, and make an object for each endpoint. The endpoints, up to 100,000, are made a slice at a
+time, so that the loop serves other streams meanwhile. 100,000 are 25 MB, so a caller that sends one reserves
 :func:`info_bytes` first.
 
-    FlightInfo       1 schema   3 endpoint
+    FlightInfo       1 schema   2 descriptor   3 endpoint   4 total_records   5 total_bytes   7 app_metadata
     FlightEndpoint   1 ticket   2 location   3 expiration_time (Timestamp)
     Ticket           1 ticket
     Location         1 uri
@@ -16,13 +17,11 @@ slice at a time, so that the loop serves other streams meanwhile. 100,000 are 25
 
 from __future__ import annotations
 
-import struct
 import time
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import pyarrow as pa
-from pyarrow import flight
 
 from flight_server.concurrency import in_slices
 from flight_server.datasets import Dataset, PartitionState, own_start
@@ -41,7 +40,6 @@ from flight_server.protocol import (
     wire,
 )
 
-EMPTY_SCHEMA = pa.schema([])
 _ENDPOINTS_AT_ONCE = 500
 _HEAD_BYTES = 4096
 """Descriptor, totals, ``app_metadata`` and, of a PollInfo, progress."""
@@ -75,16 +73,10 @@ class Locations:
         return None if self.http is None else self.http + bulk_path(dataset.name, index, dataset.generation)
 
 
-def expiration(dataset: Dataset) -> float | None:
+def _expiration(dataset: Dataset) -> float | None:
     """When the lease ends, in seconds since the epoch; None without a lease."""
     left = dataset.lease_left_seconds
     return None if left is None else time.time() + left
-
-
-def timestamp_scalar(seconds: float) -> Any:
-    """A moment as pyarrow's Flight classes take it; ``pa.scalar`` would import pandas, which takes half a second."""
-    kind = pa.timestamp("us", "UTC")
-    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack("<q", int(seconds * 1e6)))])[0]
 
 
 def info_bytes(locations: Locations, dataset: Dataset, only: int | None = None) -> int:
@@ -143,27 +135,21 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
             sum(each.rows for each in dataset.servers),
             sum(each.bytes for each in dataset.servers),
         )
-    info = flight.FlightInfo(
-        EMPTY_SCHEMA,
-        _descriptor(dataset, only),
-        [],
-        rows if sealed else -1,
-        total_bytes if sealed else -1,
-        ordered=False,
-        app_metadata=dump_json(
-            {
-                "generation": dataset.generation,
-                "kind": dataset.kind.value,
-                "sealed": dataset.sealed,
-                **dataset.attached.facts(),
-                **({"partitions": count} if spread else {}),
-            }
-        ),
-    )
-    parts = [info.serialize()]
-    if dataset.schema is not None:
-        # Of two such fields protobuf takes the last. Arrow's object of a wide schema would take long to make.
-        parts.append(wire.field(1, ipc_framing.encapsulate(dataset.schema.header)))
+    said = {
+        "generation": dataset.generation,
+        "kind": dataset.kind.value,
+        "sealed": dataset.sealed,
+        **dataset.attached.facts(),
+        **({"partitions": count} if spread else {}),
+    }
+    header = _empty_schema() if dataset.schema is None else dataset.schema.header
+    parts = [
+        wire.field(1, ipc_framing.encapsulate(header)),
+        wire.field(2, _descriptor(dataset, only)),
+        wire.varint_field(4, rows if sealed else -1),
+        wire.varint_field(5, total_bytes if sealed else -1),
+        wire.field(7, dump_json(said)),
+    ]
     if spread:
         parts += [
             _endpoint_of(locations, dataset, each, only) async for each in in_slices(dataset.servers, 100)
@@ -177,13 +163,19 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
     return parts
 
 
+@cache
+def _empty_schema() -> bytes:
+    return ipc_framing.schema_header(pa.schema([]).serialize().to_pybytes())
+
+
 def _common(locations: Locations, dataset: Dataset) -> bytes:
     """The fields that all endpoints share: the end of the lease, and where any partition can be read."""
-    return _lease(dataset) + b"".join(_location(uri) for uri in locations.reads)
+    return lease_field(dataset) + b"".join(_location(uri) for uri in locations.reads)
 
 
-def _lease(dataset: Dataset) -> bytes:
-    ends_at = expiration(dataset)
+def lease_field(dataset: Dataset) -> bytes:
+    """The field ``expiration_time`` of a FlightEndpoint, empty without a lease."""
+    ends_at = _expiration(dataset)
     return b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
 
 
@@ -199,7 +191,10 @@ def _endpoint_of(locations: Locations, dataset: Dataset, server: ServerPortion, 
     if dataset.stored is not None and only is None:
         found.append(object_of(dataset.stored.prefix, dataset.name, dataset.generation, server.start))
     return wire.field(
-        3, wire.field(1, wire.field(1, ticket.encode())) + _lease(dataset) + b"".join(map(_location, found))
+        3,
+        wire.field(1, wire.field(1, ticket.encode()))
+        + lease_field(dataset)
+        + b"".join(map(_location, found)),
     )
 
 
@@ -209,10 +204,9 @@ def _endpoint(locations: Locations, dataset: Dataset, index: int, common: bytes)
     return wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b""))
 
 
-def _descriptor(dataset: Dataset, only: int | None) -> flight.FlightDescriptor:
+def _descriptor(dataset: Dataset, only: int | None) -> bytes:
     name = original(dataset.name)[0] if _is_spread(dataset) else dataset.name
-    path = [name] if only is None else [name, str(only)]
-    return flight.FlightDescriptor.for_path(*path)
+    return wire.path_descriptor(name, *([] if only is None else [str(only)]))
 
 
 def _location(uri: str) -> bytes:
@@ -228,9 +222,9 @@ async def poll_info(locations: Locations, dataset: Dataset, only: int | None = N
     parts = [wire.field_head(1, sum(map(len, info))), *info]
     if filling(dataset, only):
         again = PutCommand(dataset.name, only, generation=dataset.generation, seen=seen).encode()
-        parts.append(wire.field(2, flight.FlightDescriptor.for_command(again).serialize()))
+        parts.append(wire.field(2, wire.command_descriptor(again)))
     parts.append(wire.double_field(3, await progress(dataset, only)))
-    ends_at = expiration(dataset)
+    ends_at = _expiration(dataset)
     if ends_at is not None:
         parts.append(wire.field(4, wire.timestamp(ends_at)))
     return b"".join(parts)

@@ -8,10 +8,10 @@ process have the names that Prometheus's own clients give them.
 from __future__ import annotations
 
 import platform
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 import pyarrow as pa
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
@@ -30,7 +30,6 @@ from flight_server.protocol import Kind, error_classes
 
 from .reports import Observed
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 PREFIX = "flight_shuffle_"
 
 _COUNTERS = {
@@ -42,6 +41,7 @@ _COUNTERS = {
     "frames_out": "record batches given to readers",
     "bytes_out": "bytes given to readers",
     "encodes": "record batches encoded for this server; equals frames_in for any number of readers",
+    "joins": "messages made of several small record batches, for readers on the gRPC lane",
     "frames_read_back": "record batches read back from disk",
     "bytes_read_back": "bytes read back from disk",
     "pulls": "pulls of a source's partition begun",
@@ -68,16 +68,17 @@ OVERDUE_SECONDS = 5.0
 class Metrics:
     """The metrics of one server: two servers in one process do not mix."""
 
+    content_type: Final = CONTENT_TYPE_LATEST
+
     def __init__(self, server: Observed) -> None:
         self._server = server
-        self._started_seconds = time.time()
 
     async def render(self) -> bytes:
-        """The exposition text, of the type CONTENT_TYPE. Cancelling is safe."""
+        """The exposition text, Cancelling is safe."""
         added_up = [_gauge(*each) for kind in self._server.kinds.values() for each in await kind.metrics()]
         added_up += await self._datasets()
         made = CollectorRegistry()
-        made.register(_ServerCollector(self._server, self._started_seconds, added_up))
+        made.register(_ServerCollector(self._server, added_up))
         ProcessCollector(registry=made)
         return generate_latest(made)
 
@@ -101,15 +102,16 @@ class Metrics:
 
 
 class _ServerCollector(Collector):
-    def __init__(self, server: Observed, started_seconds: float, added_up: list[Metric]) -> None:
+    def __init__(self, server: Observed, added_up: list[Metric]) -> None:
         self._server = server
-        self._started_seconds = started_seconds
         self._added_up = added_up
 
     def collect(self) -> Iterator[Metric]:
         server = self._server
         yield InfoMetricFamily(PREFIX + "build", "the versions that run", value=_build())
-        yield _gauge("start_time_seconds", "when this server started, since the epoch", self._started_seconds)
+        yield _gauge(
+            "start_time_seconds", "when this server started, since the epoch", server.started_seconds
+        )
         yield _gauge("draining", "1 while the server takes nothing new", float(server.catalogue.draining))
         yield _gauge("calls_running", "calls that are being served", len(server.running))
         lag = server.loop_lag

@@ -28,8 +28,9 @@ all numbers are those of this server, but for ``server_count`` and ``portions``.
 from __future__ import annotations
 
 import heapq
+import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -79,6 +80,8 @@ class Observed:
     history: History
     authenticator: Authenticator
     certificates: ServedCertificates | None
+    started_seconds: float = field(default_factory=time.time)
+    """Since the epoch."""
 
 
 @dataclass

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow as pa
-from pyarrow import flight
-
 from flight_server.protocol import (
     InvalidRequest,
     PutCommand,
@@ -15,8 +12,6 @@ from flight_server.protocol import (
     parse_partition,
     wire,
 )
-
-_PATH = 3  # of FlightDescriptor: 1 type, 2 cmd, 3 path
 
 
 def parse_path(path: Sequence[bytes | memoryview]) -> tuple[str, int | None]:
@@ -37,16 +32,17 @@ def parse_path(path: Sequence[bytes | memoryview]) -> tuple[str, int | None]:
 def parse_descriptor(data: bytes) -> PutCommand:
     """The command of a put's descriptor. Raises InvalidRequest if it is neither a valid PATH nor a valid CMD."""
     check_few_fields(data, "FlightDescriptor")
-    path = [value for number, value in wire.fields(data) if number == _PATH and isinstance(value, memoryview)]
-    if path:
-        parse_path(path)  # before protobuf, which writes a line to standard error for each that is not UTF-8
-    try:
-        descriptor = flight.FlightDescriptor.deserialize(data)
-    except (pa.ArrowException, ValueError) as error:
-        raise InvalidRequest(f"the descriptor is not a FlightDescriptor: {error}") from None
-    if descriptor.descriptor_type is flight.DescriptorType.PATH:
-        dataset, partition = parse_path(descriptor.path)
-        return PutCommand(dataset, partition)
-    if descriptor.descriptor_type is flight.DescriptorType.CMD:
-        return PutCommand.parse(descriptor.command)
+    kind, command = 0, b""
+    path: list[memoryview] = []
+    for number, value in wire.fields(data):
+        if isinstance(value, int):
+            kind = value if number == 1 else kind
+        elif number == 2:
+            command = bytes(value)
+        elif number == 3:
+            path.append(value)
+    if kind == wire.PATH_DESCRIPTOR:
+        return PutCommand(*parse_path(path))
+    if kind == wire.CMD_DESCRIPTOR:
+        return PutCommand.parse(command)
     raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from flight_server.concurrency import seconds_to_tick
 from flight_server.memory import STALL_SECONDS, Budget, MemoryPool
 from flight_server.tiering import Spiller
 
@@ -28,7 +29,8 @@ from .delivery import Delivery
 
 PROGRESS_SECONDS = 0.5
 NEWCOMERS_SECONDS = 0.02
-"""The time between two looks for newcomers, while any waits; else it is ``FIRST_SECONDS``."""
+"""The time between two looks for newcomers, while any waits; without any it is ``FIRST_SECONDS`` while messages are
+being written, which alone may hold their room, and else a tick."""
 FIRST_SECONDS = 0.1
 FIRST_BYTES_PER_SECOND = 100 << 20
 FULL_SECONDS = 2.0
@@ -67,12 +69,11 @@ class Eviction:
                 self._end_longest(pool, now, self._delivery.stall_seconds)
 
     async def watch_newcomers(self) -> None:
-        """Look once; while none waits, longer: a wake-up takes 0.1 ms of an idle server. ``server`` calls this each
-        ``NEWCOMERS_SECONDS``.
-        """
+        """Look once; while none waits, longer. ``server`` calls this each ``NEWCOMERS_SECONDS``."""
         self.look_for_newcomers()
         if not self._unproven.waiting:
-            await asyncio.sleep(FIRST_SECONDS - NEWCOMERS_SECONDS)
+            busy = len(self._delivery.writes) > 0
+            await asyncio.sleep(FIRST_SECONDS - NEWCOMERS_SECONDS if busy else seconds_to_tick())
 
     def look_for_newcomers(self) -> None:
         """See "Newcomers"."""

@@ -7,14 +7,15 @@ last frame that is wanted, or when the partition is sealed and read to its end; 
 Bursts
     Each item is a burst: the messages that can be had without waiting, at most ``BURST_MESSAGES`` and ``burst_bytes``
     or one larger message, or the one that was waited for. So small frames can go out in one write, and none is held
-    back for the next. Frames in RAM that need no dictionary are taken, counted and given room as one run.
+    back for the next. A reader that takes little gets little at once (``Pace.allowed_bytes``). With ``small_bytes`` a
+    burst goes on with smaller messages only, each with room of its own, because some are sent as one. Otherwise frames
+    in RAM that need no dictionary are taken, counted and given room as one run.
 
 Who holds what
     A burst holds its messages' bytes and the room for their copy until the consumer asks for the next burst. The frames
-    of a run share their room. By then
-    the consumer must have handed the bytes to its transport and keep nothing of the burst: readers that wait for room
-    while they hold some could wait for each other. A consumer whose transport takes nothing can ``park`` the burst,
-    which then holds neither, and ``fetch`` each message before it is sent.
+    of a run share their room. By then the consumer must have handed the bytes to its transport and keep nothing of the
+    burst: readers that wait for room while they hold some could wait for each other. A consumer whose transport takes
+    nothing can ``park`` the burst, which then holds neither, and ``fetch`` each message before it is sent.
 """
 
 from __future__ import annotations
@@ -159,7 +160,13 @@ class Reads:
             ) from None
 
     async def read(
-        self, dataset: Dataset, reader: Reader, wanted: FrameRange, *, burst_bytes: int = 0
+        self,
+        dataset: Dataset,
+        reader: Reader,
+        wanted: FrameRange,
+        *,
+        burst_bytes: int = 0,
+        small_bytes: int | None = None,
     ) -> AsyncGenerator[FrameBurst, None]:
         """Every frame of the range, once and in order. Close the generator to leave; cancelling it is safe.
 
@@ -193,7 +200,7 @@ class Reads:
             burst = FrameBurst(back, partition, told)
             try:
                 while True:
-                    cursor.take(burst, burst_bytes)
+                    cursor.take(burst, reader.pace.allowed_bytes(burst_bytes), small_bytes)
                     if not burst and cursor.waiting:
                         with told():
                             await cursor.fetch(burst)
@@ -267,12 +274,14 @@ class _Cursor:
         self._back = back
         self._sent = NO_DICTIONARIES
 
-    def take(self, burst: FrameBurst, burst_bytes: int) -> None:
+    def take(self, burst: FrameBurst, burst_bytes: int, small_bytes: int | None) -> None:
         """Add the messages that can be had without waiting; see "Bursts"."""
-        if not self.waiting and self._take_run(burst, burst_bytes):
+        if small_bytes is None and not self.waiting and self._take_run(burst, burst_bytes):
             return
         while not burst or (burst.size_bytes < burst_bytes and len(burst) < BURST_MESSAGES):
             if not self.waiting and not self._next_frame(burst_bytes - burst.size_bytes if burst else None):
+                return
+            if burst and small_bytes is not None and self.waiting[0].size_bytes > small_bytes:
                 return
             at_once = self._back.next_nowait(self.waiting[0])
             if at_once is None:

@@ -2,13 +2,14 @@
 
 from flight_server.keys import array_over, offsets, values, view
 
-from .coalescer import Coalescer
+from .coalescer import Coalescer, fills_block
 from .expression_columns import fits, needed
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, joined, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
-from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
+from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries
 from .row_picking import Picker, spread
 from .scalar_values import known_zone, python_values, shown
+from .selectivity import kept_share
 from .sizes import (
     batch_bits_before,
     batch_row_bits,

@@ -6,9 +6,10 @@ partition, in input order. After `finish` every row has been returned.
 How
     Batches are buffered without a copy until they fill a block (`block_bytes`, and for each partition `block_rows` or
     64 times as many bytes: joining less costs more than the processor's cache saves); their memory must not change
-    meanwhile (see `own_memory`). A block's rows are sorted by partition (a stable radix sort), and copied while they
-    are in the cache. When the blocks fill a round, a frame joins the rows of its partition. Those of partitions with
-    less than a whole frame begin the next round, if they are few. With one partition nothing is sorted.
+    meanwhile (see `own_memory`). One that is added `at_once` is a block with those before it, so its memory may change
+    afterwards. A block's rows are sorted by partition (a stable radix sort), and copied while they are in the cache.
+    When the blocks fill a round, a frame joins the rows of its partition. Those of partitions with less than a whole
+    frame begin the next round, if they are few. With one partition nothing is sorted.
 
 Sizes of frames
     A frame's size is its rows' *own* bytes (see `sizes`). A partition with at least `target_frame_bytes` is cut
@@ -119,8 +120,9 @@ class Coalescer:
         """The number of rows added to each partition so far."""
         return self._rows.copy()
 
-    def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None) -> Frames:
+    def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None, *, at_once: bool = False) -> Frames:
         """Add the batch; iterate over the result, the frames that are due now. `ids` is optional with one partition.
+        `at_once`: then its rows have been copied, but for dictionaries. Small batches take longer that way.
 
         ValueError: the schema differs, or `ids` is not one partition, of any integer type, for each row.
         RuntimeError: see *Use*; or the coalescer is finished.
@@ -130,7 +132,7 @@ class Coalescer:
             raise ValueError(f"the batch has another schema: {_difference(self.schema, batch.schema)}")
         checked = self._check_ids(ids, batch.num_rows)
         self._rows += np.bincount(checked, minlength=self.partitions)
-        return self._run(self._add(batch, checked), after="ready")
+        return self._run(self._add(batch, checked, at_once=at_once), after="ready")
 
     def finish(self) -> Frames:
         """Finish; iterate over the result, the remaining rows. RuntimeError as :meth:`add`."""
@@ -138,10 +140,12 @@ class Coalescer:
         frames = self._gather(everything=True) if self.schema.names else self._bare_rows()
         return self._run(frames, after="finished")
 
-    def _add(self, batch: pa.RecordBatch, ids: NDArray[Any]) -> Frames:
+    def _add(self, batch: pa.RecordBatch, ids: NDArray[Any], *, at_once: bool) -> Frames:
         if not batch.num_rows or not batch.num_columns:
             return
         pieces = list(self._pieces(batch))
+        # Each piece of a large batch is sorted at once: buffered, it would keep all of it alive.
+        passing = at_once or len(pieces) > 1
         start = 0
         for piece, size_bytes in pieces:
             piece_ids = ids[start : start + piece.num_rows]
@@ -150,9 +154,8 @@ class Coalescer:
             cost_bytes = _most_held_bytes(size_bytes) + sum(self._new_dictionaries(piece).values())
             if self.buffered_bytes and self.buffered_bytes + cost_bytes > self._round_bytes:
                 yield from self._gather()
-            # Each piece of a large batch is sorted at once: buffered, it would keep all of it alive.
-            self._hold(piece, piece_ids, size_bytes, passing=len(pieces) > 1)
-            if len(pieces) > 1 or self._is_block():
+            self._hold(piece, piece_ids, size_bytes, passing=passing)
+            if passing or self._is_block():
                 self._sort()
             if self.buffered_bytes >= self._round_bytes:
                 yield from self._gather()
@@ -186,11 +189,9 @@ class Coalescer:
         frames of one block share one dictionary.
         """
         data_bytes = self._pending_bytes - self._row_bytes * self._pending_rows
-        return (
-            not self._has_dictionaries
-            and data_bytes >= self._block_least_bytes
-            and max(self._pending_rows, data_bytes // _WIDE_ROW_BYTES) >= self._block_rows
-        )
+        if self._has_dictionaries or data_bytes < self._block_least_bytes:
+            return False
+        return max(self._pending_rows, data_bytes // _WIDE_ROW_BYTES) >= self._block_rows
 
     def _sort(self) -> None:
         """Make a block of the pending batches."""
@@ -302,6 +303,17 @@ class Coalescer:
     def _taken(self, frames: Frames, after: str) -> Frames:
         yield from frames
         self._state = after
+
+
+def fills_block(batch: pa.RecordBatch, partitions: int) -> bool:
+    """Whether the batch alone is a block, with the usual sizes: added `at_once` it takes no longer. False with one
+    partition, where blocks are no copies, and with dictionaries.
+    """
+    data_bytes = int(batch.nbytes)
+    if partitions == 1 or data_bytes < BLOCK_BYTES:
+        return False
+    rows = max(batch.num_rows, data_bytes // _WIDE_ROW_BYTES)
+    return rows >= BLOCK_ROWS * partitions and not any(has_dictionary(field.type) for field in batch.schema)
 
 
 def _most_held_bytes(size_bytes: int) -> int:

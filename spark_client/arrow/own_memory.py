@@ -28,6 +28,9 @@ SMALL_BYTES = 64 * 1024
 """Smaller batches are copied whole, in a few microseconds; a look at each column's memory takes tens."""
 
 
+_ALIGNED_BYTES = 8
+
+
 class Lent:
     """The batches that a function works on; referenced, so that their addresses are not used again."""
 
@@ -58,6 +61,15 @@ def own(batch: Any, lent: Lent) -> Any:
         return pa.concat_batches([batch])
     columns = [column if lent.holds(column) else pa.concat_arrays([column]) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def aligned(batch: Any) -> Any:
+    """The batch, copied if values of it do not lie at a multiple of 8 bytes."""
+    for column in batch.columns:
+        for buffer in column.buffers():
+            if buffer is not None and buffer.address % _ALIGNED_BYTES:
+                return pa.concat_batches([batch])
+    return batch
 
 
 def own_dictionaries(batch: Any) -> Any:

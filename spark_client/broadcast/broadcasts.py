@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,7 +89,6 @@ class Broadcast:
         name = name or "table"
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
         dataset = f"broadcast/{uuid.uuid4().hex}/{label}"
-        struct = None
         if isinstance(data, DataFrame):
             where = f"broadcast {name!r}"
             check_frame(data, where)
@@ -106,12 +105,31 @@ class Broadcast:
                 counts=fits_one_chunk(schema),
             )
             (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)])
-            found = sealed.work.counts or counts(schema.empty_table()) if fits_one_chunk(schema) else []
-        else:
-            table = _table(data)
-            schema = table.schema
-            sealed = _write_table(owner, dataset, table)
-            found = counts(table) if fits_one_chunk(schema) else []
+            return cls.of_sealed(owner, sealed, name, struct)
+        table = _table(data)
+        return cls._made(owner, _write_table(owner, dataset, table), name, None, _counts_of(table))
+
+    @classmethod
+    def of_sealed(
+        cls, owner: Shuffles, sealed: SealedDataset, name: str, struct: StructType | None
+    ) -> Broadcast:
+        """Of a sealed dataset of one partition, which is the broadcast's from now on; its tasks have counted, where
+        ``arrow.fits_one_chunk`` takes the schema.
+        """
+        return cls._made(
+            owner, sealed, name, struct, sealed.work.counts or _counts_of(sealed.schema.empty_table())
+        )
+
+    @classmethod
+    def _made(
+        cls,
+        owner: Shuffles,
+        sealed: SealedDataset,
+        name: str,
+        struct: StructType | None,
+        found: Sequence[int],
+    ) -> Broadcast:
+        schema = sealed.schema
         one_chunk = tuple(found) if fits_one_chunk(schema, found) else None
         if one_chunk is None:
             # The messages' framing, the schema and the end, which the totals do not count.
@@ -229,6 +247,19 @@ class Broadcast:
         finally:
             self._owner.drop(self._content.source.dataset)
 
+    def discard(self) -> None:
+        """Drop the dataset, and remove this host's copy. Other hosts remove theirs when their tasks have ended. Raises
+        nothing: a dataset of a server that cannot be reached ends with its lease. Twice is fine.
+        """
+        assert self._owner is not None
+        if self._destroyed:
+            return
+        self._destroyed = True
+        self._not_at_close()
+        self._owner.discard(self._content.source.dataset)
+        with contextlib.suppress(OSError, FlightShuffleError):
+            _remove(self._content)
+
     def _session(self, spark: SparkSession | None, *, everywhere: bool) -> SparkSession | None:
         sessions = Sessions() if self._owner is None else self._owner.sessions
         return sessions.choose(spark, "unpersist") if everywhere else None
@@ -246,6 +277,11 @@ class Broadcast:
     def _check(self) -> None:
         if self._destroyed:
             raise Conflict(f"broadcast {self.name!r} was destroyed; make a new one")
+
+
+def _counts_of(table: pa.Table) -> list[int]:
+    """Its ``arrow.counts``; none where it cannot be in one chunk."""
+    return counts(table) if fits_one_chunk(table.schema) else []
 
 
 def _table(data: Any) -> pa.Table:

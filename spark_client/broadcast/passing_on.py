@@ -1,4 +1,4 @@
-"""Reads a broadcast through the server of the task's executor, which passes it on to other hosts while it arrives.
+"""Reads a broadcast through a server of the task's executor, which passes it on to other hosts while it arrives.
 
 Guarantee: the bursts are those of the broadcast's server, each once and in order, wherever they came from. All comes
 from that server itself where the executor has none, and for what is left when that one fails.

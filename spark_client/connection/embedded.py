@@ -1,6 +1,6 @@
-"""A server process on loopback that the driver starts and that ends with the driver.
+"""Servers on loopback that the driver starts and that end with the driver: one, or the workers of one supervisor.
 
-Guarantee: :func:`start` returns when the server serves, or raises with the server's last lines. The server ends by
+Guarantee: :func:`start` returns when all of them serve, or raises with their last lines. The process ends by
 SIGTERM at :meth:`Embedded.close` and at the interpreter's end (by SIGKILL after ``STOP_SECONDS``), and when the
 driver dies in any other way, SIGKILL included: it reads a pipe (``--exit-with-parent``) whose other end the driver
 holds. A process that was forked from the driver without ``exec`` holds it, too; the server then ends with the last of
@@ -33,6 +33,8 @@ PROGRAM = "flight_server"
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 _TAIL_LINES = 20
+_FOR_ONE = frozenset({"workers", "config", "port", "http_port", "data_dir"})
+"""Options of one server, unless they say how many: a port, or a directory that outlives the machine's cores."""
 _PATHS = ("config", "data_dir", "host_file_dirs", "source_roots", "tls_cert", "tls_key")
 _ROOT = Path(errors.__file__).resolve().parents[2]
 """The server runs where the packages are, and finds them even if they are not installed."""
@@ -62,7 +64,8 @@ class _Log:
 
 
 class Embedded:
-    """A running server process, ended by :meth:`close`, the interpreter's end, or the collection of this object.
+    """A running process, of a server or of a supervisor with its workers, ended by :meth:`close`, the interpreter's
+    end, or the collection of this object.
 
     A collector must not wait: then the server gets a SIGTERM, and the thread that reads its output waits for its end.
     """
@@ -82,7 +85,13 @@ class Embedded:
 
     @property
     def location(self) -> str:
-        return str(self._log.ready["location"])
+        """The first one."""
+        return self.locations[0]
+
+    @property
+    def locations(self) -> list[str]:
+        """Of all workers."""
+        return list(self._log.ready["locations"])
 
     @property
     def pid(self) -> int:
@@ -114,12 +123,14 @@ class Embedded:
 
 
 def start(**options: Any) -> Embedded:
-    """Start a server; it serves when this returns.
+    """Start a server, or with ``workers`` several; they serve when this returns.
 
     Args:
         options: the server's options, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
             ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` is a random one
             by default, and is passed in the environment, because other users of the machine could read a command line.
+            ``workers`` is by default what ``FLIGHT_SERVER_WORKERS`` or ``config`` says, else one for each four cores
+            (the server's setting says more); with ``port``, ``http_port`` or ``data_dir`` one.
 
     Raises:
         InvalidRequest: the server has no such option; the message names the nearest.
@@ -127,10 +138,12 @@ def start(**options: Any) -> Embedded:
     """
     given = {"host": "127.0.0.1", "port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True}
     token = str(options.pop("token", None) or secrets.token_urlsafe(32))
+    # Below the environment and above nothing: a flag would win over what the user has set there.
+    workers = {} if options.keys() & _FOR_ONE else {"FLIGHT_SERVER_WORKERS": "0"}
     process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
         [sys.executable, "-m", PROGRAM, *flags(given | options)],
         cwd=_ROOT,
-        env={**os.environ, "FLIGHT_SERVER_TOKEN": token},
+        env={**workers, **os.environ, "FLIGHT_SERVER_TOKEN": token},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -30,6 +30,9 @@ class Reading:
             per GB on the bulk lane. Another Flight server than ours has none.
         gathered_bytes: decoded bytes that each step of a task which gathers rows (groups, joins, sorts, aggregates)
             may hold in RAM; the rest waits in scratch files, too.
+        driver_bytes: a job of a pipeline that reads at most so many bytes, and calls no function of the user's, runs in
+            the driver instead of Spark's tasks, and so do the last steps of ``collect`` and ``count``; 0: none
+            (``pipeline.in_driver``).
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
@@ -37,6 +40,7 @@ class Reading:
     scratch_dir: str | None = None
     check: bool = True
     gathered_bytes: int = 64 << 20
+    driver_bytes: int = 4 << 20
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 and says whose task it is.
 """
 
-from .executor_servers import ExecutorServer, ExecutorServers, address_towards, reason_of
+from .executor_servers import ExecutorServers, RunningServers, address_towards, reason_of
 from .interpreter import check_interpreter
 from .settling import settle
 from .shipping import Portable, portable, ship, write_zip, zipped

@@ -1,13 +1,14 @@
-"""A server in each executor, started by the first task that asks for it and found by all others.
+"""The servers of each executor, started by the first task that asks for them and found by all others.
 
-Guarantee: for one :class:`ExecutorServers` an executor has at most one server, which listens on the address by which
-this host reaches the driver, demands the token, and ends with the executor's JVM. It survives the Python worker that
-started it: it has a session of its own, and Spark's Python daemon signals its own group only.
+Guarantee: for one :class:`ExecutorServers` an executor has at most one process of a server, or of a supervisor with its
+workers, one for each four of the executor's cores. They listen on the address by which this host reaches the driver,
+demand the token, and end with the executor's JVM. They survive the Python worker that started them: they have a session
+of their own, and Spark's Python daemon signals its own group only.
 
 Who finds whom
     Tasks of one executor share its block manager's directories (``SPARK_LOCAL_DIRS``). In the first of them is a folder
     for the application's servers: the file ``lock``, which a task holds while it looks and starts, ``server.json``
-    (location, HTTP location, process and the start of it), the server's ``log``, and its temporary data directory.
+    (locations, process and the start of it), the servers' ``log``, and their temporary data directories.
     Spark removes the directories with the executor.
 
 What an executor needs
@@ -38,9 +39,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from flight_server.host import machine
 from flight_server.protocol import InvalidRequest, Unavailable
-from spark_client.connection import RemoteServer
+from spark_client.connection import RemoteServer, refuses
 from spark_client.connection.embedded import flags
+
+from .executor_jvm import cores_of, executor_process, start_of
 
 START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
@@ -66,17 +70,23 @@ _REASON = re.compile(f"{_CANNOT}[^\n]*")
 
 
 @dataclass(frozen=True)
-class ExecutorServer:
-    """An executor's server: where it listens, and its process with the clock tick of its start."""
+class RunningServers:
+    """An executor's servers: where they listen, and the process, of the only one or of their supervisor, with the clock
+    tick of its start.
+    """
 
-    location: str
-    http: str | None
+    locations: tuple[str, ...]
     pid: int
     started: int
 
     @property
+    def location(self) -> str:
+        """The first one's."""
+        return self.locations[0]
+
+    @property
     def alive(self) -> bool:
-        return _start_of(self.pid) == self.started
+        return start_of(self.pid) == self.started
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class ExecutorServers:
     Args:
         token: every call to these servers must carry it. It is random, and known to the application's tasks only.
         driver: a host and a port of the driver: a server listens on the address by which its host reaches it.
-        options: of the server, as for ``ShuffleClient.embedded``.
+        options: of the servers, as for ``ShuffleClient.embedded``; ``workers`` says how many there are in an executor.
         scratch_dirs: where servers keep data that memory has no room for; empty for Spark's local directories.
     """
 
@@ -100,17 +110,18 @@ class ExecutorServers:
         """A name that is the token's, from which the token cannot be told."""
         return hashlib.sha256(self.token.encode()).hexdigest()[:32]
 
-    def here(self, tries: int = 0) -> ExecutorServer:
-        """The server of the executor whose task calls; starts it if it does not run. Blocks for a second then.
+    def here(self, tries: int = 0) -> RunningServers:
+        """The servers of the executor whose task calls; starts them if they do not run. Blocks for a second then.
 
         Args:
-            tries: how often Spark has tried the task before. A new try ends a server that runs and does not answer
-                within ``ANSWER_SECONDS``, because it may be the reason; then another one is started.
+            tries: how often Spark has tried the task before. A new try ends the servers if one of them does not answer
+                within ``ANSWER_SECONDS``, because it may be the reason; then others are started. One that has ended is
+                the supervisor's to start again.
 
         Raises:
             InvalidRequest: no Spark executor runs this process; or its Python lacks packages, or its address space is
                 limited too tightly: the message says what to change, also to :func:`reason_of`.
-            Unavailable: the server has ended, or does not serve within ``START_SECONDS``; likewise, with its last
+            Unavailable: they have ended, or do not serve within ``START_SECONDS``; likewise, with their last
                 lines. Or the directories cannot be written, or the driver's host has no address.
         """
         known = _known.get(self.token)
@@ -127,8 +138,8 @@ class ExecutorServers:
             folder.mkdir(mode=0o700, exist_ok=True)
             with _locked(folder / "lock"):
                 running = _read(folder / "server.json")
-                if running is not None and tries and running.alive and not self._answers(running):
-                    os.kill(running.pid, signal.SIGKILL)
+                if running is not None and tries and running.alive and not self._answer(running):
+                    os.killpg(running.pid, signal.SIGKILL)
                     running = None
                 if running is None or not running.alive:
                     _end_unknown(folder)
@@ -138,18 +149,23 @@ class ExecutorServers:
         _known[self.token] = running
         return running
 
-    def _answers(self, server: ExecutorServer) -> bool:
-        with closing(RemoteServer(server.location, token=self.token)) as remote:
-            try:
-                remote.action("locations", timeout_seconds=ANSWER_SECONDS, once=True)
-            except Unavailable:
-                return False
-        return True
+    def _answer(self, running: RunningServers) -> bool:
+        """Whether a server answers, and each that accepts connections does."""
+        answered = False
+        for location in running.locations:
+            with closing(RemoteServer(location, token=self.token)) as remote:
+                try:
+                    remote.action("locations", timeout_seconds=ANSWER_SECONDS, once=True)
+                    answered = True
+                except Unavailable:
+                    if not refuses([location]):
+                        return False
+        return answered
 
-    def _start(self, folder: Path, scratch: Path) -> ExecutorServer:
+    def _start(self, folder: Path, scratch: Path) -> RunningServers:
         _check_address_space()
         _check_packages()
-        config = folder / _CONFIG
+        config, process_of_executor = folder / _CONFIG, executor_process()
         config.touch()
         given = {
             "host": address_towards(*self.driver),
@@ -157,7 +173,9 @@ class ExecutorServers:
             "http_port": 0,
             "log_format": "json",
             "config": config,
-            "exit_with_process": executor_process(),
+            "exit_with_process": process_of_executor,
+            "workers": 0,
+            "cores": min(machine.cores(), cores_of(process_of_executor) or sys.maxsize),
             "copies_of": self.application,
             # Broadcasts pass from executor to executor. Only the application's tasks can ask for it.
             "source_flight": "*",
@@ -180,9 +198,8 @@ class ExecutorServers:
             )
         try:
             ready = _wait_until_ready(process, log)
-            running = ExecutorServer(
-                ready["location"], ready["http"], process.pid, _start_of(process.pid) or 0
-            )
+            locations = tuple(ready["locations"])
+            running = RunningServers(locations, process.pid, start_of(process.pid) or 0)
             _write_private(folder / "server.json", json.dumps(vars(running)))
         except BaseException:
             process.kill()
@@ -190,21 +207,6 @@ class ExecutorServers:
             raise
         _started.append(process)
         return running
-
-
-def executor_process() -> int:
-    """The JVM that this process descends from: its executor, or the driver in local mode.
-
-    Raises:
-        InvalidRequest: there is none.
-    """
-    pid = os.getpid()
-    while (pid := _parent(pid)) > 0:
-        if _name(pid) == "java":
-            return pid
-    raise InvalidRequest(
-        "no JVM is among the parents of this process: servers in executors are started by Spark's tasks"
-    )
 
 
 def reason_of(error: BaseException) -> str | None:
@@ -225,10 +227,10 @@ def address_towards(host: str, port: int = 9) -> str:
         return str(probe.getsockname()[0])
 
 
-_known: dict[str, ExecutorServer] = {}
-"""This process's executor's server, by its token."""
+_known: dict[str, RunningServers] = {}
+"""Those of this process's executor, by their token."""
 _started: list[subprocess.Popen[bytes]] = []
-"""Servers that this process has started: Python complains of a child that runs and has no object."""
+"""Processes that this one has started: Python complains of a child that runs and has no object."""
 
 
 @contextmanager
@@ -238,16 +240,17 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _read(path: Path) -> ExecutorServer | None:
+def _read(path: Path) -> RunningServers | None:
     try:
-        return ExecutorServer(**json.loads(path.read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
+        said = json.loads(path.read_text())
+        return RunningServers(tuple(said["locations"]), said["pid"], said["started"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None  # none was started yet
 
 
 def _end_unknown(folder: Path) -> None:
-    """Kill a server whose starter was killed before it could say where: no task knows it, and its lines would be taken
-    for those of the next one.
+    """Kill servers whose starter was killed before it could say where, and workers whose supervisor was killed: no task
+    knows them, and their lines would be taken for those of the next ones.
     """
     ours = os.fsencode(folder / _CONFIG)
     for process in Path("/proc").glob("[0-9]*"):
@@ -331,27 +334,3 @@ def _is_client(path: str) -> bool:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     return "flight_server/__init__.py" in names and "flight_server/__main__.py" not in names
-
-
-def _name(pid: int) -> str:
-    return _stat(pid)[0]
-
-
-def _parent(pid: int) -> int:
-    return int(_stat(pid)[2])
-
-
-def _start_of(pid: int) -> int | None:
-    """The clock tick of a process's start; None if it has ended, also while its parent has not waited for it."""
-    try:
-        fields = _stat(pid)
-    except OSError:
-        return None
-    return None if fields[1] == "Z" else int(fields[20])
-
-
-def _stat(pid: int) -> list[str]:
-    """The name, state, parent and further fields of /proc/PID/stat; the start is the 21st."""
-    text = Path(f"/proc/{pid}/stat").read_text()
-    name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :]
-    return [name, *rest.split()]

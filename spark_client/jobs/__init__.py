@@ -1,12 +1,21 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
+from .driver_tasks import share_numbers
 from .frame_seconds import Counter, FrameSeconds
 from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import collected
 from .results import reader
 from .sealed import SealedDataset
-from .session_facts import SplitSizes, cores, is_on, overhead_bytes, spark_setting, split_sizes
+from .session_facts import (
+    SplitSizes,
+    broadcast_threshold_bytes,
+    cores,
+    is_on,
+    overhead_bytes,
+    spark_setting,
+    split_sizes,
+)
 from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target
@@ -23,4 +32,6 @@ from .spark_types import (
     spark_field,
     utc_arrow_schema,
 )
+from .targets import TaskNumbers, TaskRows
+from .task_reports import TaskWork
 from .tasks import WRITE_BUDGET_BYTES, ReadTask, Sides, TaskSource, WriteTask

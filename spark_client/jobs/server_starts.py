@@ -18,7 +18,7 @@ STARTED_DDL = "location string, start string"
 
 @dataclass(frozen=True)
 class StartTask:
-    """Yields one row, which names its executor's server. ``server``: its options are those of the call."""
+    """Yields a row for each of its executor's servers. ``server``: its options are those of the call."""
 
     server: RemoteServer
     executors: ExecutorServers
@@ -26,8 +26,8 @@ class StartTask:
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Raises as :meth:`ExecutorServers.here`."""
         for _ in batches:
-            location = self.executors.here().location
-            start = self.server.at(location).action("locations")["start"]
-            yield pa.RecordBatch.from_arrays(
-                [text_array(location), text_array(start)], names=["location", "start"]
-            )
+            for location in self.executors.here().locations:
+                start = self.server.at(location).action("locations")["start"]
+                yield pa.RecordBatch.from_arrays(
+                    [text_array(location), text_array(start)], names=["location", "start"]
+                )

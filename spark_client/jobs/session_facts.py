@@ -46,6 +46,7 @@ def explained(df: DataFrame, mode: str = "extended") -> str:
 
 
 _WHERE_UNKNOWN = {
+    "spark.sql.autoBroadcastJoinThreshold": "10485760b",
     "spark.dynamicAllocation.enabled": "false",
     "spark.executor.memory": "1g",
     "spark.executor.memoryOverhead": "",
@@ -117,6 +118,11 @@ def overhead_bytes(spark: SparkSession) -> int:
 def _mebibytes(text: str) -> int:
     """The bytes of a size that is in MiB if it has no unit."""
     return java_bytes(f"{text}m" if text.strip().isdecimal() else text)
+
+
+def broadcast_threshold_bytes(spark: SparkSession) -> int:
+    """How large a side of a join may be that all tasks hold, as Spark's own joins have it; 0 or less: none."""
+    return java_bytes(spark_setting(spark, "spark.sql.autoBroadcastJoinThreshold"))
 
 
 def java_bytes(text: str) -> int:

@@ -43,6 +43,7 @@ from spark_client.merge import DatasetRef
 from spark_client.servers import ServerList, ServerStart
 
 from .after_collection import AfterCollection
+from .driver_tasks import reports_of_driver
 from .held_datasets import HeldDatasets
 from .persisting import Persisted
 from .progress import watch
@@ -51,7 +52,7 @@ from .sealed import SealedDataset
 from .server_starts import STARTED_DDL, StartTask
 from .session_facts import cores, is_on
 from .sessions import Sessions
-from .task_reports import REPORT_DDL
+from .task_reports import REPORT
 from .write_job import Target, WriteJob
 
 _log = logging.getLogger(__name__)
@@ -152,13 +153,15 @@ class Shuffles:
         rows = spark.range(0, tasks, 1, tasks).mapInArrow(Portable(ShownFromUsers(task.run)), STARTED_DDL)
         self.servers.learn([ServerStart(*row) for row in rows.distinct().collect()])
 
-    def write(self, targets: Sequence[Target]) -> list[SealedDataset]:
-        """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped.
+    def write(self, targets: Sequence[Target], *, here: bool = False) -> list[SealedDataset]:
+        """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped. ``here``: the
+        driver runs it, where it can (``driver_tasks``).
 
         Raises as ``Pipeline.toDF``.
         """
         spark = targets[0].writes[0][0].sparkSession
-        check_interpreter(spark)
+        if not here:
+            check_interpreter(spark)
         datasets = [target.task.dataset for target in targets]
         label = ", ".join(target.label for target in targets)
         name = ", ".join(target.name for target in targets if target.name is not None) or None
@@ -166,8 +169,11 @@ class Shuffles:
             with watch(self.servers, datasets, label, spark) as progress:
 
                 def collect(filled: Sequence[Target]) -> list[Any]:
+                    if here and (found := reports_of_driver(spark, filled, label)) is not None:
+                        return found
+                    check_interpreter(spark)
                     parts = [
-                        rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT_DDL)
+                        rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT)
                         for target in filled
                         for rows, task in target.writes
                     ]

@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import array_over
+from spark_client.pyspark_parts import from_arrow_schema
 from spark_client.steps import StageClock
 
 WRITING = "writing"
 """The name under which a task's time beside its stages is counted: placing, gathering and sending rows."""
 
-REPORT_DDL = "target int, producer int, attempt string, rows long, frames long, bytes long, work string, servers string"
 _REPORT = pa.schema(
     [
         ("target", pa.int32()),
@@ -35,6 +35,8 @@ _REPORT = pa.schema(
         ("servers", pa.string()),
     ]
 )
+REPORT = from_arrow_schema(_REPORT)
+"""As Spark's type: of a text, the driver would ask Spark's parser at each job."""
 
 
 @dataclass
@@ -42,7 +44,7 @@ class TaskWork:
     """The work of one task, or of all tasks of a job together.
 
     Args:
-        tasks: how many.
+        tasks: how many of Spark's; 0 where the driver did it.
         pieces: how many partitions, pieces of partitions, or splits of files they read; 0 for a DataFrame.
         spilled_bytes: the bytes that their stages, and the streams that they read, wrote to files of their own, for
             want of memory.
@@ -68,12 +70,13 @@ class TaskWork:
 
 
 def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
-    """The row, as a batch of ``REPORT_DDL``. ``target`` is the dataset's number in the job, ``answer`` the server's to
+    """The row, as a batch of ``REPORT``. ``target`` is the dataset's number in the job, ``answer`` the server's to
     the commit, with the ``servers`` that the task has chosen.
     """
     # Not by ``pa.array``: see ``array_over``.
     seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
     done = [
+        work.tasks,
         work.pieces,
         work.spilled_bytes,
         round(work.longest_seconds, 6),
@@ -126,8 +129,8 @@ def work_of(reports: Iterable[Any]) -> TaskWork:
     """The sum of the tasks' work."""
     done, seconds = TaskWork(tasks=0), Counter[str]()
     for row in reports:
-        pieces, spilled_bytes, longest_seconds, stage_seconds, counts = json.loads(row["work"])
-        done.tasks += 1
+        tasks, pieces, spilled_bytes, longest_seconds, stage_seconds, counts = json.loads(row["work"])
+        done.tasks += tasks
         done.pieces += pieces
         done.spilled_bytes += spilled_bytes
         done.longest_seconds = max(done.longest_seconds, longest_seconds)

@@ -17,7 +17,7 @@ When the server takes nothing for too long, the task fails with an error that sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from socket import gethostname
@@ -29,14 +29,14 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate, copy_name
 from flight_server.tracing import task_span, traceparent
-from spark_client.arrow import Coalescer, Declared, counts
+from spark_client.arrow import Coalescer, Declared, counts, fills_block
 from spark_client.connection import AWAY, Reading, RemoteServer, TimedOut, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream, found_gone, is_gone
 from spark_client.merge import DatasetRef, ShareRead
 from spark_client.servers import backups, place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
-from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
+from spark_client.steps import NO_LIMITS, BatchLimits, Both, Kept, Pass, Stage, run
 
 from .placements import Placement
 from .shares import PartitionSlice, Shares
@@ -110,7 +110,7 @@ class ReadTask:
     shares: Shares
     stages: tuple[Stage, ...] = ()
     limits: BatchLimits = NO_LIMITS
-    kept: bool = False
+    kept: Kept = False
     options: Reading = field(default_factory=Reading)
     parent: str | None = field(default_factory=traceparent)
     """The driver's span, for traces."""
@@ -131,7 +131,7 @@ class ReadTask:
 
     def batches(
         self, numbers: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """As :meth:`run`, for a task that has a span."""
         memory = memory or _memory(self.options)
         clock = None if work is None else work.clock
@@ -164,7 +164,7 @@ def _share_of(source: Any, pieces: Sequence[PartitionSlice], memory: TaskMemory,
         left, right = (_share_of(each, pieces, memory, opened) for each in (source.left, source.right))
         return replace(source, left=left, right=right)
     whole = [piece.partition for piece in pieces if piece.until is None]
-    if not (isinstance(source, DatasetRef) and source.is_spread and len(whole) > 1):
+    if not (isinstance(source, DatasetRef) and source.shares_streams and len(whole) > 1):
         return source
     return opened.enter_context(ShareRead(source, whole, memory))
 
@@ -228,34 +228,40 @@ class WriteTask:
     parent: str | None = field(default_factory=traceparent)
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """In a task of Spark's; its report."""
         context = TaskContext.get()
         assert context is not None
-        producer, attempt = context.partitionId() * self.parts + self.part, str(context.taskAttemptId())
-        began = perf_counter()
-        work = TaskWork()
-        memory = _memory(self.server.reading)
-        if self.source is not None and self.shares is not None:
-            reading = ReadTask(self.source, self.shares, self.stages, self.limits, kept=True)
-            rows = reading.batches(batches, memory, work)
-        else:
-            rows = run(
-                self.stages, batches, Pass(kept=True, limits=self.limits, memory=memory, clock=work.clock)
-            )
+        allocator.keep_freed(_KEPT_BYTES)
+        producer, attempt = self.producer(context.partitionId()), str(context.taskAttemptId())
+        work, began = TaskWork(), perf_counter()
         with task_span("map", self.parent) as facts:
-            answer = self.write(rows, producer, attempt, context.attemptNumber())
+            answer = self.write(self.rows(batches, work), producer, attempt, context.attemptNumber())
             if facts is not None:
                 facts |= {"dataset": self.dataset, "producer": producer, "attempt": attempt}
                 facts |= {name: answer[name] for name in ("rows", "bytes", "frames")}
-        work.spilled_bytes = memory.spilled_bytes
         work.ended(perf_counter() - began)
         yield report(self.target, producer, attempt, answer, work)
+
+    def producer(self, number: int) -> int:
+        """That of the job's task of this number."""
+        return number * self.parts + self.part
+
+    def rows(self, batches: Iterator[Any], work: TaskWork) -> Generator[Any, None, None]:
+        """The batches of the last stage, which ``work`` counts."""
+        memory = _memory(self.server.reading)
+        if self.source is not None and self.shares is not None:
+            reading = ReadTask(self.source, self.shares, self.stages, self.limits, self.keeps)
+            yield from reading.batches(batches, memory, work)
+        else:
+            how = Pass(self.keeps, None, self.limits, memory, work.clock)
+            yield from run(self.stages, batches, how)
+        work.spilled_bytes = memory.spilled_bytes
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0) -> dict[str, Any]:
         """Send all batches as one attempt and commit it; the first server's answer, ``frames``, ``counts``, and, where
         the task has chosen ``servers``, for each the location, the start and all locations. ``tries`` is how often
         Spark has tried the task before.
         """
-        allocator.keep_freed(_KEPT_BYTES)
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
         if self.servers or self.executors is not None:
             seconds = self.lease_seconds
@@ -273,7 +279,7 @@ class WriteTask:
                 cast = self.declared.cast(batch)
                 if self.counts:
                     counted = added(counted, counts(cast))
-                for partition, frame in coalescer.add(cast, ids):
+                for partition, frame in coalescer.add(cast, ids, at_once=not self.keeps(given)):
                     for stream in streams:
                         stream.write(frame, partition)
             for partition, frame in coalescer.finish():
@@ -286,6 +292,10 @@ class WriteTask:
             ]
             return {**answers[0], "servers": servers, "frames": streams[0].frames, "counts": counted}
 
+    def keeps(self, batch: Any) -> bool:
+        """Whether ``write`` holds memory of the batch when it asks for the next one."""
+        return not fills_block(batch, self.partitions)
+
     def _chosen(self, producer: int, tries: int) -> tuple[str, ...]:
         """The servers of the copies, of which the first names the portion; none where there is one server. In the place
         of one whose process is gone comes the next one.
@@ -293,16 +303,21 @@ class WriteTask:
         if self.alone:
             return self.servers[: self.copies]
         if self.executors is not None and not (tries and self.copies > 1 and self.servers):
-            own = self.executors.here(tries).location
-            return (own, *backups(own, self.servers)[: self.copies - 1])
+            fellows = self.executors.here(tries).locations
+            own = self._placed(fellows, producer, tries)[0]
+            # Those of one executor end together.
+            others = [each for each in self.servers if each not in fellows] or self.servers
+            return (own, *backups(own, others)[: self.copies - 1])
         if not self.servers:
             return ()
+        return self._placed(self.servers, producer, tries, self.copies)
+
+    def _placed(self, servers: Sequence[str], producer: int, tries: int, copies: int = 1) -> tuple[str, ...]:
+        """As :func:`place`; without copies one that accepts connections, if any does."""
         host = gethostname()
-        for more in range(len(self.servers)):
-            chosen = place(
-                self.dataset, producer, self.servers, host=host, tries=tries + more, copies=self.copies
-            )
-            if self.copies > 1 or not refuses(chosen):
+        for more in range(len(servers)):
+            chosen = place(self.dataset, producer, servers, host=host, tries=tries + more, copies=copies)
+            if copies > 1 or len(servers) == 1 or not refuses(chosen):
                 break
         return chosen
 

@@ -48,6 +48,28 @@ class JoinPlan:
         # Only the result's columns are copied.
         return Side(keys, pa.schema([schema.field(name) for name in named if name is not None]), kept, exists)
 
+    def mirrored(self) -> JoinPlan:
+        """The same rows, with the sides in each other's place: of an inner, left, right or full join."""
+        hows: dict[How, How] = {"left": "right", "right": "left"}
+        columns = tuple(Column(column.right, column.left) for column in self.columns)
+        if self.how in ("semi", "anti") or any(None not in (each.left, each.right) for each in columns):
+            raise ValueError(f"a {self.how} join is not the same from the other side")
+        how = hows.get(self.how, self.how)
+        sides = self.right, self.left, columns, self.right_schema, self.left_schema
+        return JoinPlan(how, *sides, self.schema)
+
+    def matching(self, *, left: bool) -> JoinPlan:
+        """The semi join that gives the rows of one side which have a match on the other, whose keys are all that it
+        needs.
+        """
+        ours, theirs = (self.left, self.right) if left else (self.right, self.left)
+        schema, other = (
+            (self.left_schema, self.right_schema) if left else (self.right_schema, self.left_schema)
+        )
+        keys = pa.schema([other.field(name) for name in dict.fromkeys(theirs.names)])
+        columns = tuple(Column(name, None) for name in schema.names)
+        return JoinPlan("semi", ours, theirs, columns, schema, keys, schema)
+
     def assembled(
         self, rows: int, left: pa.RecordBatch | None, right: pa.RecordBatch | None
     ) -> pa.RecordBatch:

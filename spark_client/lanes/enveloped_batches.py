@@ -1,7 +1,7 @@
 """The batches of a read over gRPC whose messages come in envelopes (``flight_server.protocol.enveloped``).
 
 Guarantee: a message is decoded only if its checksums agree with the server's. The decoder gets one message at a time,
-so a batch is returned with the envelope that completes it.
+so a batch is returned with the envelope that completes it. Batches that came in one message are one burst.
 
 Copies
     None: the values of a batch are in the received message, and aligned as they lie there.
@@ -33,7 +33,7 @@ class EnvelopedBatches:
     def __init__(self, first: pa.Buffer | None, ticket: bytes) -> None:
         self._file = _Messages()
         self._envelopes = Envelopes(ticket)
-        parts, _ = self._envelopes.open(_view(first))
+        ((parts, _),) = self._envelopes.open(_view(first))
         self._file.add(parts.header, parts.body)
         try:
             self._messages = pa.ipc.open_stream(pa.PythonFile(self._file, mode="r"))
@@ -42,17 +42,27 @@ class EnvelopedBatches:
         self.schema: pa.Schema = self._messages.schema
 
     def take(self, envelope: pa.Buffer | None) -> BatchBurst | None:
-        """The batch of the next envelope; None if it has a dictionary. Raises BadFrame: the message is damaged."""
-        parts, checksum = self._envelopes.open(_view(envelope))
-        self._file.add(parts.header, parts.body)
-        if ipc_framing.IpcHeader(parts.header).kind is not MessageKind.RECORD_BATCH:
+        """The batches of the next envelopes; None if they have dictionaries only. Raises BadFrame: a message is
+        damaged; none of them is returned.
+        """
+        data = _view(envelope)
+        batches: list[pa.RecordBatch] = []
+        checksums: list[int] = []
+        metadata: list[pa.Buffer | None] = []
+        for parts, checksum in self._envelopes.open(data):
+            self._file.add(parts.header, parts.body)
+            if ipc_framing.IpcHeader(parts.header).kind is not MessageKind.RECORD_BATCH:
+                continue
+            try:
+                batches.append(self._messages.read_next_batch())
+            except (StopIteration, pa.ArrowException, OSError) as error:
+                raise BadFrame(f"it cannot be decoded: {error}") from None
+            checksums.append(checksum)
+            metadata.append(pa.py_buffer(parts.metadata) if parts.metadata else None)
+        if not batches:
             return None
-        try:
-            batch = self._messages.read_next_batch()
-        except (StopIteration, pa.ArrowException, OSError) as error:
-            raise BadFrame(f"it cannot be decoded: {error}") from None
-        metadata = pa.py_buffer(parts.metadata) if parts.metadata else None
-        return BatchBurst([batch], checksums=(checksum,), metadata=(metadata,))
+        shared_bytes = len(data) if len(batches) > 1 else 0
+        return BatchBurst(batches, shared_bytes, checksums=checksums, metadata=metadata)
 
 
 def _view(envelope: pa.Buffer | None) -> memoryview:

@@ -23,6 +23,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import (
+    AS_STORED,
+    BATCHES_HEADER,
     CHECKSUMS,
     CHECKSUMS_HEADER,
     ERROR_TRAILER,
@@ -67,7 +69,9 @@ class GrpcReader:
         if self._cancelled:
             raise Closed("the read was cancelled")
         with self._server.calling(self._ticket.dataset) as (client, self._call):
-            asked = [(CHECKSUMS_HEADER.encode(), CHECKSUMS.encode())] if self._server.reading.check else []
+            asked = [(BATCHES_HEADER.encode(), AS_STORED.encode())]
+            if self._server.reading.check:
+                asked.append((CHECKSUMS_HEADER.encode(), CHECKSUMS.encode()))
             options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds, headers=asked)
             ticket = self._ticket.encode()
             self._reader = client.do_get(flight.Ticket(ticket), options)

@@ -10,11 +10,11 @@ Copies
     a stream begins where the process has not found a server gone (``gone_locations``).
 
 Losing the server
-    What cannot be reached any more, or was started again, or has the dataset no longer, is a lost server:
-    :class:`ServerLost` names it by its locations and its start, and the dataset. A start does not come back: so a
-    server whose ports refuse connections is lost at once (``connection.refusals``). One that is silent costs a stream
-    its deadlines; later streams of the process ask it first, for ``why_seconds``, and raise ServerLost if it is silent
-    still.
+    Of a dataset over several servers, what cannot be reached any more, or was started again, or has the dataset no
+    longer, is a lost server: :class:`ServerLost` names it by its locations and its start, and the dataset. A start does
+    not come back: so a server whose ports refuse connections is lost at once (``connection.refusals``). One that is
+    silent costs a stream its deadlines; later streams of the process ask it first, for ``why_seconds``, and raise
+    ServerLost if it is silent still. The errors of a dataset that one server has are a :class:`PartitionStream`'s.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class PortionStream(PartitionStream):
             super()._connect(failure)
         except NotFound as gone:
             said = isinstance(gone, ServerLost) and "server" in gone.detail  # by this stream
-            if said or isinstance(gone, StaleTicket):
+            if said or isinstance(gone, StaleTicket) or self._is_only:
                 raise
             raise self._lost(gone) from gone
 
@@ -276,10 +276,15 @@ class PortionStream(PartitionStream):
             _silent.add(self.start)
 
     def _give_up(self, last: Unavailable) -> FlightShuffleError:
-        if isinstance(last, Unreachable | NoBulkLane) and not self.server.embedded:
+        if isinstance(last, Unreachable | NoBulkLane) and not self.server.embedded and not self._is_only:
             self._was_silent()
             return self._lost(last)
         return super()._give_up(last)
+
+    @property
+    def _is_only(self) -> bool:
+        """Whether the dataset is on one server, by whatever start: it may come back with its durable data."""
+        return self.start is None and not self._copied
 
     @property
     def _locations(self) -> list[str]:

@@ -175,6 +175,11 @@ class DatasetRef:
         """Whether several servers may hold portions of each partition."""
         return any(portion.start is not None for portion in self.portions)
 
+    @property
+    def shares_streams(self) -> bool:
+        """Whether several partitions may be read over one stream for each server."""
+        return self.is_spread or (len(self.portions) == 1 and self.reader is None)
+
     def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
         """The slices of these partitions, of at most about ``target_bytes``, each as first frame, end and stored bytes;
         together all frames, in the order of the portions. None where portions have copies or objects: a slice is read

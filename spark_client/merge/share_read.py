@@ -1,4 +1,4 @@
-"""ShareRead: several partitions of a spread dataset, one after the other, over one stream for each server.
+"""ShareRead: several partitions of a dataset, one after the other, over one stream for each server.
 
 Guarantee: each read gives its whole partition, or an error. A task opens a stream for each server, not for each server
 and partition. Batches of later partitions arrive meanwhile, within the reader's memory (``merged``, *Parts*).

@@ -27,8 +27,9 @@ Jobs
     ``toDF`` runs one Spark job for each exchange, drops each dataset when the last job that reads it has sealed, and
     returns when all have. An exchange that a plan uses several times runs once. Each use of the DataFrame runs the
     stages after the last exchange. ``jobs.results`` says when the last datasets are dropped. ``collect`` runs one more
-    job, which writes the result, unless the last step is an exchange. When a job fails, all are dropped and Spark's
-    exception is raised, which ends with the task's error; Ctrl-C cancels the job, too.
+    job, which writes the result, unless the last step is an exchange. A job that reads little runs in the driver
+    (``in_driver``), and so do the last steps of ``collect`` and ``count``. When a job fails, all are dropped and
+    Spark's exception is raised, which ends with the task's error; Ctrl-C cancels the job, too.
 
 Reading tasks
     A Spark task reads several partitions where that is cheaper (``jobs.shares``), and calls each function once for
@@ -49,7 +50,8 @@ Joins and cogroups
     ``join`` and ``cogroup`` read the same partitions of two exchanges side by side. ``join`` adds exchanges that are
     missing; keys of two types are placed by their common one (``joining.join_keys``). A side that ends with an
     exchange by the join's keys is not sent again; a row whose key a stage after it has changed is an error, as for
-    groups.
+    groups. A side that turns out small is held by the tasks of the join, instead of an exchange of the other one
+    (``held_joins``).
 
 Order
     ``exchange(…, sort=…)`` sorts each partition when it is read. A stage that takes batch after batch keeps that
@@ -64,6 +66,6 @@ Functions get batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBa
 they are set when ``toDF`` is called.
 """
 
-from .finishing import Result
+from .finishing import Result, broadcast_rows
 from .plan import Pipeline
 from .run_statistics import ExchangeStatistics, RunStatistics

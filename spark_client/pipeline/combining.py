@@ -97,8 +97,8 @@ def count_rows(steps: Steps) -> int:
     leg, part = steps.leg, steps.leg.single
     while part is not None and all(isinstance(stage, _SAME_COUNT) for stage in part.stages):
         origin = part.origin
-        if isinstance(origin, Input) and origin.source is None:
-            return int(origin.rows.count())
+        if isinstance(origin, Input) and origin.frame is not None:
+            return int(origin.frame.count())
         if not isinstance(origin, Exchange):
             break
         if steps.shuffles.persisted.find(origin) is not None:

@@ -1,4 +1,4 @@
-"""Decides the Spark jobs of a run before the first of them runs; asks neither Spark nor a server.
+"""Decides the Spark jobs of a run, again after each of them; asks neither Spark nor a server.
 
 Guarantee: each exchange that the run needs, and that is not there, is written by one job, after the jobs that write its
 inputs. After its last reader an exchange is released, unless it is persisted or the run is for it.
@@ -6,6 +6,10 @@ inputs. After its last reader an exchange is released, unless it is persisted or
 Jobs
     The exchanges that one leg reads, of both sides of a join or of the parts of a union, are written by one job, if
     none of them needs another and none is persisted: a job has fixed costs, and the last tasks of one leave cores idle.
+
+Held sides
+    The side of a join that is expected to be small is written first. Where it is, its tasks hold it, and the other
+    side is not sent (``held_joins``): so what is left to do is decided again after each job.
 
 Pieces
     Tasks may read a partition in pieces if every stage up to the next exchange, or the end, may run over any part of
@@ -16,9 +20,10 @@ Pieces
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from .held_joins import NOTHING_HELD, HeldJoins
 from .nodes import Exchange, Leg, Pair, PlanPart, exchanges
 
 
@@ -49,16 +54,26 @@ class Job:
 
 
 def jobs_of(
-    wanted: Iterable[Exchange], there: Collection[Exchange] = (), kept: Collection[Exchange] = ()
+    wanted: Iterable[Exchange],
+    there: Collection[Exchange] = (),
+    kept: Collection[Exchange] = (),
+    held: HeldJoins = NOTHING_HELD,
+    first: Sequence[Exchange] = (),
 ) -> list[Job]:
     """The jobs, in order, after which all that are ``wanted`` can be read.
 
     Args:
-        there: exchanges whose datasets can be read, which no job writes.
+        there: exchanges whose datasets can be read, which no job writes. The first job releases those that no job
+            reads.
         kept: those that are persisted.
+        held: the sides of joins that their tasks hold.
+        first: exchanges that the first job writes alone, if any job does; what they need is there.
     """
     wanted = list(dict.fromkeys(wanted))
-    written = _Decision({*there}, kept).jobs_for(wanted)
+    written = _Decision({*there}, kept, held).jobs_for(wanted)
+    if first:
+        needed = {write.exchange for writes in written for write in writes}
+        written = _Decision({*there}, kept, held).jobs_for(wanted, [each for each in first if each in needed])
     stay = {*wanted, *kept}
     last_reader = {
         read.exchange: number
@@ -67,6 +82,9 @@ def jobs_of(
         for read in write.reads
         if read.exchange not in stay
     }
+    for each in there:
+        if each not in stay:
+            last_reader.setdefault(each, 0)
     return [
         Job(writes, tuple(each for each, last in last_reader.items() if last == number))
         for number, writes in enumerate(written)
@@ -103,12 +121,17 @@ def _made_of(node: Exchange, kept: Collection[Exchange]) -> set[Exchange]:
 class _Decision:
     """The exchanges that the jobs so far write."""
 
-    def __init__(self, there: set[Exchange], kept: Collection[Exchange]) -> None:
+    def __init__(self, there: set[Exchange], kept: Collection[Exchange], held: HeldJoins) -> None:
         self._there = there
         self._kept = kept
+        self._held = held
         self._jobs: list[tuple[ExchangeWrite, ...]] = []
 
-    def jobs_for(self, wanted: Iterable[Exchange]) -> list[tuple[ExchangeWrite, ...]]:
+    def jobs_for(
+        self, wanted: Iterable[Exchange], first: Sequence[Exchange] = ()
+    ) -> list[tuple[ExchangeWrite, ...]]:
+        if first:
+            self._write(first)
         self._need(wanted)
         return self._jobs
 
@@ -123,7 +146,7 @@ class _Decision:
             if each not in self._there:
                 self._write([each])
 
-    def _write(self, nodes: list[Exchange]) -> None:
+    def _write(self, nodes: Sequence[Exchange]) -> None:
         legs = [self._leg(node) for node in nodes]
         for leg in legs:
             self._need(exchanges(leg))
@@ -150,7 +173,7 @@ class _Decision:
         return [each for each in dict.fromkeys(wanted) if each not in self._there]
 
     def _leg(self, node: Exchange) -> Leg:
-        return node.read(self._kept.__contains__)
+        return self._held.leg_of(node, self._kept)
 
 
 def reads_of(part: PlanPart) -> tuple[ExchangeRead, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from spark_client.arrow import fits_one_chunk
 from spark_client.connection import RemoteServer
 from spark_client.jobs import (
     ByColumn,
@@ -17,13 +18,15 @@ from spark_client.jobs import (
     Placement,
     SealedDataset,
     Shares,
+    Sides,
+    TaskRows,
     WriteTask,
     cores,
     cuts_of,
     cuts_of_pair,
     tasks_for,
 )
-from spark_client.steps import Stage
+from spark_client.steps import NO_LIMITS, BatchLimits, Stage
 
 from .decided_jobs import ExchangeRead
 from .nodes import Exchange, Input
@@ -58,18 +61,18 @@ def cuts_for(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> 
 
 def write_of(
     server: RemoteServer, dataset: str, exchange: Exchange, given: Input, stages: tuple[Stage, ...]
-) -> tuple[DataFrame, WriteTask]:
+) -> tuple[TaskRows, WriteTask]:
     """The tasks that send the rows of ``given``, after the stages, as the exchange says."""
-    rows = given.rows
+    rows: TaskRows = given.rows
     placement: Placement
     if exchange.ranges is not None:
         placement = exchange.ranges
     elif not exchange.keys:
         placement = InTurn(exchange.partitions)
-    elif given.source is None and not stages and exchange.types is None:
-        # Nothing has changed the rows since Spark had them, so Spark hashes the keys.
+    elif exchange.hashed_by_spark(given, stages):
+        assert given.frame is not None
         placement = ByColumn()
-        rows = _with_partition_column(rows, exchange)
+        rows = _with_partition_column(given.frame, exchange)
     else:
         placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
 
@@ -83,11 +86,19 @@ def write_of(
         stages,
         given.source,
         given.shares,
-        given.limits,
+        _limits(given, stages),
         exchange.budget_bytes,
         copies=exchange.copies,
+        counts=exchange.counted and fits_one_chunk(exchange.leg.schema),
     )
     return rows, task
+
+
+def _limits(given: Input, stages: tuple[Stage, ...]) -> BatchLimits:
+    """Of the batches that the functions of users get; Spark is asked only if there are any."""
+    if isinstance(given.source, Sides):
+        stages += given.source.left_stages + given.source.right_stages
+    return NO_LIMITS if all(stage.ours for stage in stages) else given.limits
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:

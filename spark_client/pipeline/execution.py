@@ -20,7 +20,7 @@ import logging
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 
 from pyspark.sql import SparkSession
@@ -31,10 +31,15 @@ from spark_client.steps import Stage
 
 from .decided_jobs import ExchangeWrite, Job, jobs_of, outdated, reads_of
 from .exchange_tasks import cuts_for, dataset_name, shares_for, write_of
+from .gathering import DriverRows, gathered
+from .in_driver import driver_bytes, driver_may_run
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
+from .side_tables import SideTables
 
 _log = logging.getLogger(__name__)
+_Read = tuple[Exchange, Shares, str]
+"""An exchange that tasks read, in these shares, as this side of a pair."""
 
 
 class Execution:
@@ -55,7 +60,9 @@ class Execution:
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
         self._losses = [*losses]
+        self._driver_bytes = shuffles.server.reading.driver_bytes
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
+        self._sides = SideTables(shuffles, spark)
 
     def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         """Run all exchanges that the leg reads; the inputs of the tasks of each of its parts, and their stages.
@@ -67,9 +74,39 @@ class Execution:
             FlightShuffleError: the server refused, or could not be reached.
             pyspark.errors.PySparkException: a job failed. After either, all datasets are dropped but persisted ones.
         """
+        reads: list[_Read] = []
         try:
-            self._run(exchanges(leg))
-            return self._inputs(leg, alone=alone)
+            self._run(exchanges(leg), leg)
+            found = self._inputs(leg, reads, alone=alone)
+            self._note(reads)
+        except BaseException:
+            self.drop_all()
+            raise
+        else:
+            return found
+
+    def gathered(self, leg: Leg, *, sends: bool = False) -> DriverRows | None:
+        """Run all exchanges that the leg reads, and the leg's stages in the driver; None where tasks are to run those:
+        a function of the user's is among them, what they read is not small, the result is larger than
+        ``GATHERED_BYTES``, or they fail here. Raises as :meth:`inputs`.
+
+        Args:
+            sends: the caller sends the rows otherwise, by an exchange, before which a join may hold a side: then it is
+                left to that.
+        """
+        if not driver_may_run(leg) or (sends and self._sides.may_leave_out(leg)):
+            return None
+        try:
+            self._run(exchanges(leg), leg)
+            if not self._is_for_driver([leg]):
+                return None
+            inputs = self._inputs(leg, [], one=True)
+            try:
+                return gathered(inputs, leg.declared, self._shuffles.server.reading)
+            except Exception as error:  # noqa: BLE001 - tasks raise it, if it is one of the rows
+                _log.info("left to Spark's tasks: %s", error)
+                self._driver_bytes = 0
+                return None
         except BaseException:
             self.drop_all()
             raise
@@ -106,6 +143,11 @@ class Execution:
         losses = dict.fromkeys([*self._losses, *again])
         return RunStatistics(tuple(found.values()), time.monotonic() - self._began, tuple(losses)), found
 
+    @property
+    def notes(self) -> dict[Exchange, str]:
+        """What was done with exchanges that joins hold, or leave out, for people."""
+        return self._sides.notes
+
     def drop_all(self) -> None:
         """Drop the datasets of this run alone, because it has failed."""
         for dataset in self._alone:
@@ -119,13 +161,15 @@ class Execution:
         """Whether a server has lost a part of what this run wrote, or found, and has not dropped."""
         return self._shuffles.has_lost(self._written.values())
 
-    def _run(self, wanted: Iterable[Exchange]) -> None:
+    def _run(self, wanted: Iterable[Exchange], last: Leg | None = None) -> None:
+        """``last`` is the leg that reads them; None if the caller does."""
         self._wanted = list(dict.fromkeys(wanted))
         try:
             self._claim()
+            self._sides.begin(self._wanted, last, self._kept, self._written)
             for run in range(1 + RERUNS):
                 try:
-                    for job in jobs_of(self._wanted, self._written.keys(), self._kept):
+                    while (job := self._next()) is not None:
                         self._do(job)
                 except Exception:
                     if run == RERUNS or not self._forget_lost():
@@ -133,8 +177,15 @@ class Execution:
                 else:
                     return
         finally:
+            self._sides.end()
             for persisted in self._claimed.values():
                 persisted.end(self)
+
+    def _next(self) -> Job | None:
+        """The next job; None after the last one."""
+        first = self._sides.decide(self._written, self._kept)
+        jobs = jobs_of(self._wanted, self._written.keys(), self._kept, self._sides.held, first)
+        return jobs[0] if jobs else None
 
     def _forget_lost(self) -> bool:
         """Forget what a lost server held, so that it is written again, and what was made of exchanges that are then
@@ -142,6 +193,7 @@ class Execution:
         """
         if not self._shuffles.servers.several:
             return False
+        self._sides.forget()
         lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
         if not self._kept.isdisjoint(lost):
             return False  # a new run claims it (``finishing``)
@@ -167,6 +219,8 @@ class Execution:
         while left:
             node = max(left, key=lambda each: each.serial)
             left.remove(node)
+            if node in self._written:
+                continue  # by this run
             while (persisted := self._find(node)) is not None:
                 # Before the claim, so that the run ends it in any case.
                 self._claimed[node] = persisted
@@ -189,7 +243,12 @@ class Execution:
         return self._persisted[node]
 
     def _do(self, job: Job) -> None:
-        written = self._shuffles.write([self._target(write) for write in job.writes])
+        here = self._is_for_driver([write.leg for write in job.writes])
+        reads: list[_Read] = []
+        targets = [self._target(write, reads, here=here) for write in job.writes]
+        written = self._shuffles.write(targets, here=here)
+        if any(sealed.work.tasks for sealed in written):
+            self._note(reads)
         for write, sealed in zip(job.writes, written, strict=True):
             node = write.exchange
             self._add(node, sealed)
@@ -204,34 +263,50 @@ class Execution:
         self._ran[node] = sealed, is_reused
         self._written[node] = sealed
 
-    def _target(self, write: ExchangeWrite) -> Target:
+    def _is_for_driver(self, legs: Sequence[Leg]) -> bool:
+        """Whether the driver runs these legs, whose exchanges are written."""
+        most = self._driver_bytes
+        return most > 0 and all(map(driver_may_run, legs)) and driver_bytes(legs, self._written) <= most
+
+    def _note(self, reads: Iterable[_Read]) -> None:
+        """For the statistics: tasks read these."""
+        for node, shares, side in reads:
+            self._readers[node].append((shares, side))
+
+    def _target(self, write: ExchangeWrite, reads: list[_Read], *, here: bool) -> Target:
         exchange = write.exchange
         dataset = dataset_name(exchange, self._token, next(self._numbers))
         self._alone.add(dataset)
         writes = [
             write_of(self._shuffles.server, dataset, write.exchange, *given)
-            for given in self._inputs(write.leg)
+            for given in self._inputs(write.leg, reads, one=here and not exchange.in_turn)
         ]
         # The rows of one partition have one order, that of the tasks.
         alone = exchange.partitions == 1
         return Target(writes, str(exchange), exchange.name, alone=alone, offload=exchange.offload)
 
-    def _inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
-        return [(self._input(part, alone=alone), part.stages) for part in leg.parts]
+    def _inputs(
+        self, leg: Leg, noted: list[_Read], *, alone: bool = False, one: bool = False
+    ) -> list[tuple[Input, tuple[Stage, ...]]]:
+        """Of each part what the tasks read, and their stages; ``one`` task reads all."""
+        return [(self._input(part, noted, alone=alone, one=one), part.stages) for part in leg.parts]
 
-    def _input(self, part: PlanPart, *, alone: bool) -> Input:
+    def _input(self, part: PlanPart, noted: list[_Read], *, alone: bool, one: bool) -> Input:
         origin = part.origin
         if isinstance(origin, Input):
             return origin
         reads = reads_of(part)
         sealed = [self._written[read.exchange] for read in reads]
         partition_bytes = tuple(map(sum, zip(*(each.partition_bytes for each in sealed), strict=True)))
-        cuts = [] if alone else cuts_for(reads, sealed)
         exchange = reads[0].exchange
-        shares = shares_for(self._spark, exchange, partition_bytes, cuts, alone=alone)
+        if one:
+            shares = Shares.equal(partition_bytes, 1)
+        else:
+            cuts = [] if alone else cuts_for(reads, sealed)
+            shares = shares_for(self._spark, exchange, partition_bytes, cuts, alone=alone)
         # Of an exchange that is both sides of a pair, once.
-        for node, side in {read.exchange: read.side for read in reversed(reads)}.items():
-            self._readers[node].append((shares, side))
+        sides = {read.exchange: read.side for read in reversed(reads)}
+        noted += [(node, shares, side) for node, side in sides.items()]
         source = (
             Sides(sealed[0].source, sealed[1].source, origin.left.stages, origin.right.stages)
             if isinstance(origin, Pair)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
+from spark_client.broadcast import Broadcast
 from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader
 from spark_client.servers import RERUNS
 from spark_client.steps import Pass, SortStage, Stage
 
 from .base import AnySteps, Steps
 from .execution import Execution
+from .gathering import DriverSeconds
 from .nodes import Exchange, Input, exchanges, steps_text
 from .plan_text import plan_text
 from .run_statistics import LastRuns, RunStatistics
@@ -80,12 +83,15 @@ def result(steps: Steps) -> Result:
     return running(steps, partial(_result, steps))
 
 
-def few_rows(steps: Steps) -> list[Row]:
+def few_rows(steps: Steps) -> Sequence[Sequence[Any]]:
     """The result of few rows, whose datasets are dropped. Raises as :meth:`.Pipeline.toDF`."""
     found: Result | None = None
 
-    def read(execution: Execution) -> list[Row]:
+    def read(execution: Execution) -> Sequence[Sequence[Any]]:
         nonlocal found
+        here = _gathered(steps, execution)
+        if here is not None:
+            return [tuple(row.values()) for batch in here for row in batch.to_pylist()]
         found = _result(steps, execution)
         return found.df.collect()
 
@@ -102,8 +108,8 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
     last = Exchange(steps.leg, 1, label="collect")
     if part is not None and not part.stages:
         origin = part.origin
-        if isinstance(origin, Input) and origin.source is None:
-            known = steps.shuffles.results.sealed(origin.rows, steps.leg.schema)
+        if isinstance(origin, Input) and origin.frame is not None:
+            known = steps.shuffles.results.sealed(origin.frame, steps.leg.schema)
             if known is not None:
                 return collected(steps.shuffles, known, owned=False)
         elif isinstance(origin, Exchange):
@@ -118,10 +124,32 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
         return running(steps, run, loss)
 
     def read(execution: Execution) -> pa.RecordBatchReader:
+        if part is None or last is not part.origin:
+            here = _gathered(steps, execution, sends=True)
+            if here is not None:
+                return pa.RecordBatchReader.from_batches(steps.leg.schema, here)
         sealed, owned = run(execution)
         return collected(steps.shuffles, sealed, owned=owned, again=again)
 
     return running(steps, read)
+
+
+def broadcast_rows(steps: Steps, name: str | None) -> Broadcast:
+    """A broadcast of the rows, which the plan's last job writes. Raises as :meth:`.Pipeline.toDF`."""
+    name = name or "table"
+    last = Exchange(steps.leg, 1, label=f"broadcast {name!r}", counted=True)
+
+    def run(execution: Execution) -> Broadcast:
+        here = _gathered(steps, execution, sends=True)
+        if here is not None:
+            made = Broadcast.create(steps.shuffles, pa.Table.from_batches(here, steps.leg.schema), name)
+            made.struct = steps.leg.struct
+            return made
+        sealed = execution.sealed(last)
+        _note(steps, execution, last)
+        return Broadcast.of_sealed(steps.shuffles, sealed, name, steps.leg.struct)
+
+    return running(steps, run)
 
 
 def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
@@ -170,7 +198,14 @@ def explain(steps: Steps) -> None:
     """See :meth:`.Pipeline.explain`."""
     ran = _runs.of(steps.leg)
     persisted = steps.shuffles.persisted
-    text = plan_text(steps.leg, ran.exchanges, ran.seconds, lambda node: persisted.find(node) is not None)
+    text = plan_text(
+        steps.leg,
+        ran.exchanges,
+        ran.seconds,
+        lambda node: persisted.find(node) is not None,
+        notes=ran.notes,
+        in_driver=ran.in_driver,
+    )
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
 
@@ -196,14 +231,31 @@ def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object
     return frame, made
 
 
+def _gathered(steps: Steps, execution: Execution, *, sends: bool = False) -> Sequence[Any] | None:
+    """The batches of the result, if the driver runs the last steps: then nothing of the run is left. Else None, also as
+    ``Execution.gathered`` says of what ``sends``.
+    """
+    found = execution.gathered(steps.leg, sends=sends)
+    if found is None:
+        return None
+    _note(steps, execution, seconds=found.seconds)
+    execution.drop_all()
+    return found.batches
+
+
 def _note(
-    steps: Steps, execution: Execution, last: Exchange | None = None, seconds: FrameSeconds | None = None
+    steps: Steps,
+    execution: Execution,
+    last: Exchange | None = None,
+    seconds: FrameSeconds | DriverSeconds | None = None,
 ) -> None:
-    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are of its
-    DataFrame.
+    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are of the stages
+    after the last one.
     """
     statistics, of = execution.statistics()
-    _runs.add(steps.leg, statistics, of, last, seconds)
+    if isinstance(seconds, DriverSeconds):
+        statistics = replace(statistics, result_seconds=seconds.total)
+    _runs.add(steps.leg, statistics, of, added=last, own=seconds, notes=execution.notes)
     if statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), statistics)
 
@@ -211,9 +263,9 @@ def _note(
 def _frame(
     steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str], counter: Counter
 ) -> DataFrame:
-    if given.source is not None:
+    if given.frame is None:
         task = given.reading(stages, steps.shuffles.server.reading)
         return given.rows.mapInArrow(reader(task, datasets, counter), steps.leg.struct)
     if not stages:
-        return given.rows
-    return given.rows.mapInArrow(counter.running(stages, Pass(limits=given.limits)), steps.leg.struct)
+        return given.frame
+    return given.frame.mapInArrow(counter.running(stages, Pass(limits=given.limits)), steps.leg.struct)

@@ -15,7 +15,7 @@ same object: a plan that uses one exchange twice runs it once (``decided_jobs``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -26,22 +26,48 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
-from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, TaskSource, batch_limits
-from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage, TopStage
+from spark_client.jobs import (
+    WRITE_BUDGET_BYTES,
+    ByRange,
+    ReadTask,
+    Shares,
+    Sides,
+    TaskNumbers,
+    TaskSource,
+    batch_limits,
+)
+from spark_client.placement import find_keys, has_fixed_width
+from spark_client.steps import (
+    BatchLimits,
+    FilterStage,
+    FinalStage,
+    MapStage,
+    MergeStage,
+    PartialStage,
+    SelectStage,
+    SortStage,
+    Stage,
+    TopStage,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Input:
     """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
-    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit.
+    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``driver_bytes`` is
+    about what the driver would hold if it read a scan; None if only tasks may read it. ``scanned_rows`` are those of a
+    scan before its filter, None where nothing tells, and ``kept`` is a guess of the part that the filter keeps.
     """
 
-    rows: DataFrame
+    rows: DataFrame | TaskNumbers
     label: str
     source: TaskSource | Sides | None = None
     shares: Shares | None = None
     batch_rows: int | None = None
+    driver_bytes: int | None = None
+    scanned_rows: int | None = None
+    kept: float = 1.0
 
     @classmethod
     def of(
@@ -50,9 +76,16 @@ class Input:
         label: str,
         source: TaskSource | Sides,
         shares: Shares,
+        *,
         batch_rows: int | None = None,
+        driver_bytes: int | None = None,
     ) -> Input:
-        return cls(spark.range(0, len(shares), 1, len(shares)), label, source, shares, batch_rows)
+        return cls(TaskNumbers(spark, len(shares)), label, source, shares, batch_rows, driver_bytes)
+
+    @property
+    def frame(self) -> DataFrame | None:
+        """The DataFrame whose rows they are; None of a source."""
+        return None if isinstance(self.rows, TaskNumbers) else self.rows
 
     @property
     def limits(self) -> BatchLimits:
@@ -73,7 +106,8 @@ class Exchange:
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
     keys. ``copies`` is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too.
-    ``serial`` is greater than those of the exchanges that it needs, which were made before.
+    ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those
+    of the exchanges that it needs, which were made before. ``counted``: tasks report the ``arrow.counts`` of its rows.
     """
 
     leg: Leg
@@ -89,13 +123,35 @@ class Exchange:
     twin: Exchange | None = None
     copies: int = 1
     offload: str | None = None
+    added: bool = False
+    counted: bool = False
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a row's partition depends on the rows that its task has sent before."""
+        return not self.keys and self.ranges is None and self.partitions > 1
 
     def read(self, is_persisted: Callable[[Exchange], bool]) -> Leg:
         """Where a run takes the rows from: the leg, or the twin, if that is persisted."""
         if self.twin is None or not is_persisted(self.twin):
             return self.leg
         return Leg((PlanPart(self.twin),), self.leg.struct, self.leg.declared)
+
+    def hashed_by_spark(self, given: Input, stages: Sequence[Stage]) -> bool:
+        """Whether Spark's plan computes the partitions of these rows: no stage has changed them, and the tasks, which
+        hash as Spark does, would take longer.
+        """
+        if (
+            not self.keys
+            or self.ranges is not None
+            or self.types is not None
+            or given.frame is None
+            or stages
+        ):
+            return False
+        schema = self.leg.declared.schema
+        return not all(has_fixed_width(schema.types[index]) for index in find_keys(schema, self.keys))
 
     def may_cut(self, stages: Iterable[Stage]) -> bool:
         """Whether partitions far over the median may be read in pieces, each through ``stages``."""
@@ -140,6 +196,8 @@ class PlanPart:
         for stage in reversed(self.stages):
             if isinstance(stage, SelectStage) and found is not None:
                 found = stage.source(found)
+            elif isinstance(stage, PartialStage | MergeStage | FinalStage):
+                found = found if found in stage.reduction.keys else None
             elif not isinstance(stage, FilterStage | SortStage):
                 return None
         return found

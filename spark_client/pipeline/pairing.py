@@ -90,7 +90,7 @@ class _Side:
     def part(self, count: int) -> tuple[PlanPart, PlacedKeys | None]:
         exchange, leg = self.exchange, self.steps.leg
         if exchange is None or exchange.partitions != count:
-            return PlanPart(Exchange(leg, count, self.keys, types=self.types)), None
+            return PlanPart(Exchange(leg, count, self.keys, types=self.types, added=True)), None
         (part,) = leg.parts
         kept = all(part.source(key) == key for key in self.keys)
         return part, None if kept else placed_keys(exchange)

@@ -124,8 +124,9 @@ class Pipeline(Steps):
         """The rows of both pipelines whose keys are equal, as in Spark's ``df.join(other, on, how)``.
 
         A side that ends with an exchange by exactly these keys is joined where its rows are; otherwise ``join``
-        exchanges it by them. With a broadcast on the right nothing is exchanged: each task joins its rows with the
-        whole table, whose index takes about 40 bytes for each row, and the keys that are not numbers, in each worker.
+        exchanges it by them, unless the other side turns out small (``pipeline.held_joins``). With a broadcast on the
+        right nothing is exchanged: each task joins its rows with the whole table, whose index takes about 40 bytes for
+        each row, and the keys that are not numbers, in each worker.
 
         Columns are the keys, once, then the left's others, then the right's others. With ``how="right"`` keys are
         the right's, with ``"full"`` the left's or else the right's. ``"semi"`` and ``"anti"`` have the left's columns

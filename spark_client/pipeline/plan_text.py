@@ -7,6 +7,7 @@ that is used twice is shown once; the other place has only the number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from spark_client.arrow import readable_size
 from spark_client.steps import READING
@@ -23,35 +24,54 @@ def plan_text(
     of: Of,
     seconds: Mapping[str, float],
     is_persisted: Callable[[Exchange], bool] = lambda _: False,
+    *,
+    notes: Mapping[Exchange, str] | None = None,
+    in_driver: bool = False,
 ) -> str:
-    """The plan with the statistics of its exchanges, and the ``seconds`` of the leg's own stages."""
-    return "\n".join(_Text(of, is_persisted).of_leg(leg, seconds))
+    """The plan with the statistics of its exchanges and ``notes`` about them, the ``seconds`` of the leg's own stages,
+    and whether those ran ``in_driver``.
+    """
+    return "\n".join(_Text(of, is_persisted, notes or {}).of_leg(leg, _Ran(seconds, in_driver)))
+
+
+class _Ran(NamedTuple):
+    """How the stages of a leg ran: the seconds of those that ran, and where."""
+
+    seconds: Mapping[str, float]
+    in_driver: bool
+
+    def of(self, stage: str) -> str:
+        if stage not in self.seconds:
+            return ""
+        return f"  {self.seconds[stage]:.2f} s" + (", in the driver" if self.in_driver else "")
 
 
 class _Text:
-    def __init__(self, of: Of, is_persisted: Callable[[Exchange], bool]) -> None:
+    def __init__(
+        self, of: Of, is_persisted: Callable[[Exchange], bool], notes: Mapping[Exchange, str]
+    ) -> None:
         self._of = of
         self._is_persisted = is_persisted
+        self._notes = notes
         self._numbers: dict[Exchange, int] = {}
 
-    def of_leg(self, leg: Leg, seconds: Mapping[str, float]) -> list[str]:
+    def of_leg(self, leg: Leg, ran: _Ran) -> list[str]:
         if leg.single is not None:
-            return self._of_part(leg.single, seconds)
-        return ["union", *_branches([self._of_part(part, seconds) for part in leg.parts])]
+            return self._of_part(leg.single, ran)
+        return ["union", *_branches([self._of_part(part, ran) for part in leg.parts])]
 
-    def _of_part(self, part: PlanPart, seconds: Mapping[str, float]) -> list[str]:
+    def _of_part(self, part: PlanPart, ran: _Ran) -> list[str]:
         stages = [stage.declared.stage for stage in reversed(part.stages)]
-        lines = [f"{name}  {seconds[name]:.2f} s" if name in seconds else name for name in stages]
+        lines = [f"{name}{ran.of(name)}" for name in stages]
         origin = part.origin
         if isinstance(origin, Input):
-            waited = f"  {seconds[READING]:.2f} s" if READING in seconds else ""
-            return [*lines, f"{origin.label}{waited}"]
+            return [*lines, f"{origin.label}{ran.of(READING)}"]
         if isinstance(origin, Exchange):
             return [*lines, *self._of_exchange(origin)]
-        return [*lines, *self._of_pair(origin, seconds)]
+        return [*lines, *self._of_pair(origin, ran)]
 
-    def _of_pair(self, pair: Pair, seconds: Mapping[str, float]) -> list[str]:
-        return _branches([self._of_part(side, seconds) for side in (pair.left, pair.right)])
+    def _of_pair(self, pair: Pair, ran: _Ran) -> list[str]:
+        return _branches([self._of_part(side, ran) for side in (pair.left, pair.right)])
 
     def _of_exchange(self, exchange: Exchange) -> list[str]:
         number = self._numbers.get(exchange)
@@ -59,12 +79,13 @@ class _Text:
             return [f"{exchange} #{number}, see above"]
         number = self._numbers[exchange] = len(self._numbers) + 1
         persisted = ", persisted" if self._is_persisted(exchange) else ""
-        lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}"]
+        note = f", {self._notes[exchange]}" if exchange in self._notes else ""
+        lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}{note}"]
         found = self._of.get(exchange)
         if found is not None:
             lines += [f"    {line}" for line in _facts(found)]
-        seconds = {} if found is None else found.stage_seconds
-        return [*lines, *self.of_leg(exchange.read(self._is_persisted), seconds)]
+        ran = _Ran({}, in_driver=False) if found is None else _Ran(found.stage_seconds, not found.tasks)
+        return [*lines, *self.of_leg(exchange.read(self._is_persisted), ran)]
 
 
 def _placement(exchange: Exchange) -> str:
@@ -74,8 +95,11 @@ def _placement(exchange: Exchange) -> str:
         return "round robin"
     keys = ", ".join(map(repr, exchange.keys))
     part = exchange.leg.single
-    in_spark = part is not None and not part.stages and exchange.types is None
-    if in_spark and part is not None and isinstance(part.origin, Input) and part.origin.source is None:
+    if (
+        part is not None
+        and isinstance(part.origin, Input)
+        and exchange.hashed_by_spark(part.origin, part.stages)
+    ):
         return f"by the hash of {keys}, which Spark computes"
     return f"by the hash of {keys}"
 
@@ -87,7 +111,8 @@ def _facts(found: ExchangeStatistics) -> list[str]:
     )
     if found.empty_partitions:
         sizes += f", {found.empty_partitions:,} without rows"
-    wrote = f"written by {found.tasks:,} tasks in {found.job_seconds:.2f} s"
+    writers = f"{found.tasks:,} tasks" if found.tasks else "the driver"
+    wrote = f"written by {writers} in {found.job_seconds:.2f} s"
     if found.is_reused:
         wrote += ", in an earlier run"
     if found.spilled_bytes:

@@ -12,6 +12,7 @@ import numpy as np
 from spark_client.arrow import readable_size
 from spark_client.jobs import FrameSeconds, SealedDataset, Shares
 
+from .gathering import DriverSeconds
 from .nodes import Exchange, Leg
 
 
@@ -25,7 +26,7 @@ class ExchangeStatistics:
         dataset: on the server.
         partitions: empty ones, too.
         median_bytes, largest_bytes: of a partition with rows; 0 if none has any.
-        tasks: how many wrote it.
+        tasks: how many wrote it; 0 if the driver did.
         pieces: how many partitions, pieces of partitions, or splits of files those tasks read; 0 from a DataFrame.
         spilled_bytes: the bytes that the stages of those tasks, and the streams that they read, wrote to files of their
             own, for want of memory.
@@ -115,6 +116,8 @@ class RunStatistics:
     seconds: float
     losses: tuple[str, ...] = ()
     """The servers that were lost, after each of which a part of the run was done again, in words."""
+    result_seconds: float | None = None
+    """How long the driver took for the steps after the last exchange; None if tasks run them, or ran them."""
 
     @property
     def rows(self) -> int:
@@ -146,6 +149,9 @@ class RunStatistics:
             f"{sum(each.tasks for each in ran):,} tasks",
             f"{self.seconds:.1f} s",
         ]
+        in_driver = sum(each.job_seconds for each in ran if not each.tasks) + (self.result_seconds or 0.0)
+        if in_driver:
+            parts.append(f"{in_driver:.2f} s of them in the driver")
         if self.spilled_bytes:
             parts.append(f"{readable_size(self.spilled_bytes)} spilled")
         if ran:
@@ -159,19 +165,26 @@ class RunStatistics:
 @dataclass(frozen=True)
 class LastRun:
     """The last run of a leg: its statistics, those of each exchange of the plan, of one that the run added to write the
-    leg's rows, and the seconds of its DataFrame. All None or empty before the first.
+    leg's rows, the seconds of the leg's ``own`` stages, in its DataFrame or in the driver, and notes about exchanges.
+    All None or empty before the first.
     """
 
     statistics: RunStatistics | None = None
     exchanges: Mapping[Exchange, ExchangeStatistics] = field(default_factory=dict)
     last: ExchangeStatistics | None = None
-    frame: FrameSeconds | None = None
+    own: FrameSeconds | DriverSeconds | None = None
+    notes: Mapping[Exchange, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> Mapping[str, float]:
         if self.last is not None:
             return self.last.stage_seconds
-        return {} if self.frame is None else self.frame.by_stage
+        return {} if self.own is None else self.own.by_stage
+
+    @property
+    def in_driver(self) -> bool:
+        """Whether the driver ran the leg's own stages."""
+        return isinstance(self.own, DriverSeconds) or (self.last is not None and not self.last.tasks)
 
 
 class LastRuns:
@@ -190,11 +203,14 @@ class LastRuns:
         leg: Leg,
         statistics: RunStatistics,
         of: Mapping[Exchange, ExchangeStatistics],
+        *,
         added: Exchange | None,
-        frame: FrameSeconds | None,
+        own: FrameSeconds | DriverSeconds | None,
+        notes: Mapping[Exchange, str],
     ) -> None:
-        """``added`` is an exchange of the run that the plan does not have, ``frame`` of its DataFrame."""
+        """``added`` is an exchange of the run that the plan does not have; ``notes`` say what was done with others."""
         # Without it: it refers to the leg, which would then never be forgotten.
         in_plan = {exchange: found for exchange, found in of.items() if exchange is not added}
         with self._lock:
-            self._runs[leg] = LastRun(statistics, in_plan, None if added is None else of[added], frame)
+            last = None if added is None else of[added]
+            self._runs[leg] = LastRun(statistics, in_plan, last, own, notes)

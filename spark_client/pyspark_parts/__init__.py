@@ -20,3 +20,4 @@ from .read_limits import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from .spark_worker import worker_connection

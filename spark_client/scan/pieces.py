@@ -26,6 +26,10 @@ from .wanted import WantedColumns
 FOOTER_THREADS = 16
 VALUE_BYTES = 16
 """The guess of a value's size where no metadata tells."""
+DECODED_BYTES = 8
+"""The least that a value counts where the driver would hold it: what Parquet says is encoded."""
+OPEN_BYTES = 64 << 10
+"""What a file costs beside its rows, for the driver."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,24 @@ def pieces_of(
     with ThreadPoolExecutor(FOOTER_THREADS, "scan") as pool:
         found = list(pool.map(planner.pieces, fragments, files))
     return planner.homes, [piece for each in found for piece in each]
+
+
+def rows_of(pieces: Sequence[FilePiece]) -> int | None:
+    """The rows of all pieces together; None if the metadata of one does not tell."""
+    rows = [piece.rows for piece in pieces if piece.rows is not None]
+    return sum(rows) if len(rows) == len(pieces) else None
+
+
+def driver_bytes(homes: Sequence[FileHome], pieces: Sequence[FilePiece], columns: int) -> int | None:
+    """About the bytes of so many columns of the pieces in memory, with ``OPEN_BYTES`` for each file; None if not all
+    are local files, which the driver has read as a task would.
+    """
+    if any(home.filesystem.type_name != "local" for home in homes):
+        return None
+    if not all(isinstance(piece.file, File) for piece in pieces):
+        return None
+    values = sum(max(piece.size_bytes, DECODED_BYTES * columns * (piece.rows or 0)) for piece in pieces)
+    return values + OPEN_BYTES * len({id(piece.file) for piece in pieces})
 
 
 class _Planner:

@@ -40,7 +40,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest, shown
-from spark_client.arrow import Declared, needed
+from spark_client.arrow import Declared, kept_share, needed
 from spark_client.jobs import arrow_schema, batch_limits, check_compared, declared_struct, split_sizes
 
 from .discovery import dataset_of
@@ -49,7 +49,7 @@ from .file_systems import hidden
 from .filters import check, expression_of
 from .folder_values import FolderRules
 from .known_columns import known_columns
-from .pieces import pieces_of
+from .pieces import driver_bytes, pieces_of, rows_of
 from .splits import Splits
 from .wanted import WantedColumns
 
@@ -59,13 +59,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scan:
-    """A plan: its schema and splits. ``batch_rows`` is None for the session's limit."""
+    """A plan: its schema and splits. ``batch_rows`` is None for the session's limit. ``driver_bytes`` is about what the
+    driver would hold if it read all; None where only tasks may: where they may have other credentials than the driver.
+    ``rows`` are those that tasks look at, None where the files do not tell; ``kept`` is a guess of the filter's part.
+    """
 
     label: str
     struct: StructType
     declared: Declared
     splits: Splits
     batch_rows: int | None = None
+    driver_bytes: int | None = None
+    rows: int | None = None
+    kept: float = 1.0
 
     def __str__(self) -> str:
         return self.label
@@ -138,6 +144,9 @@ class Scan:
             Declared(where, pa.schema([declared.schema.field(name) for name in names])),
             splits,
             batch_rows,
+            driver_bytes(homes, pieces, len(read)),
+            rows_of(pieces),
+            kept_share(expression),
         )
 
 

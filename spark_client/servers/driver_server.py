@@ -42,7 +42,7 @@ class DriverServer:
             if self._closed:
                 raise InvalidRequest("this ShuffleClient is closed; make a new one")
             if self._server is None:
-                self._process = embedded.start(**self._options)
+                self._process = embedded.start(**{"workers": 1, **self._options})
                 self._server = self._like.own_at(self._process.location)
             return self._server
 

@@ -28,9 +28,19 @@ def place(
     own = [number for number, each in enumerate(locations) if host and urlsplit(each).hostname == host]
     among = own if own and not tries else range(len(locations))
     # Not ``hash``: Python salts it in each process.
-    first = among[(zlib.crc32(dataset.encode()) + producer + tries) % len(among)]
+    first = among[(zlib.crc32(dataset.encode()) + _turn(producer, len(among)) + tries) % len(among)]
     chosen = locations[first]
     return (chosen, *backups(chosen, locations)[: copies - 1])
+
+
+def _turn(producer: int, servers: int) -> int:
+    """A number whose remainder by ``servers`` takes each value once for so many producers in a row, and about as often
+    as the others for each second, third or eighth producer: Spark deals the tasks of a job to its executors in turn. So
+    each block of producers begins at another server, by a golden section further than the last one (multiplicative
+    hashing: Knuth, The Art of Computer Programming, volume 3, section 6.4).
+    """
+    block, place_in_block = divmod(producer, servers)
+    return place_in_block + ((block * 2654435769 % 2**32) * servers >> 32)
 
 
 def backups(location: str, locations: Sequence[str]) -> tuple[str, ...]:

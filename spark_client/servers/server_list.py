@@ -193,16 +193,22 @@ class ServerList:
         return combined([*answers.values()]) | ({"servers": servers} if servers else {})
 
     def end(self) -> None:
-        """End the driver's server, and those that were learnt: one that cannot be reached ends with its executor. Given
-        servers go on. Twice is fine.
+        """End the driver's server, and those that were learnt, with all workers of their supervisors: one that cannot
+        be reached ends with its executor. Given servers go on. Twice is fine.
         """
+
+        def workers(server: RemoteServer) -> list[str]:
+            with suppress(FlightShuffleError):
+                return list(server.action("locations", timeout_seconds=_SECONDS, once=True)["servers"])
+            return [server.location]
 
         def drain(server: RemoteServer) -> None:
             with suppress(FlightShuffleError):
                 server.action("drain", timeout_seconds=_SECONDS, once=True)
 
         if self.home is not None:
-            self.each(drain, self.locations)
+            every = [each for found in self.each(workers, self.locations) for each in found]
+            self.each(drain, dict.fromkeys(every))
             self.locations = ()
             self.home.close()
 

@@ -82,6 +82,7 @@ OPTIONS = (
     Option("compression", texts.compression, _SESSION),
     Option("budget_bytes", size_bytes(1), _SESSION | _READS),
     Option("gathered_bytes", size_bytes(1 << 20), _SESSION),
+    Option("driver_bytes", size_bytes(0), _SESSION),
     Option("scratch_dir", some_text("a directory"), _SESSION | _READS),
     *(
         Option(each.name, integer(0) if each.name == "tries" else seconds(0.001), _ALL)
@@ -92,6 +93,7 @@ OPTIONS = (
     Option("copies.idle_seconds", seconds(0), _SESSION),
     Option("lease_seconds", seconds(1), _SESSION),
     Option("offload_to", texts.prefixes, _SESSION),
+    Option("workers", integer(1), _SESSION),
     *OF_SPARK,
     Option("columns", texts.names, _READS),
     Option("limit", integer(0), _READ),

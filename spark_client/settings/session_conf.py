@@ -36,6 +36,8 @@ _SETTINGS = {
     re.sub("_(.)", lambda match: match[1].upper(), name): option
     for name, option in options_of(SESSION).items()
 }
+_OF_SERVERS = {"offload_to": ("offloadTo", "--offload-to"), "workers": ("workers", "--workers")}
+"""Arguments for servers that a client starts: the setting of each, and the server's own flag."""
 _PARTS = {"reading": Reading, "writing": Writing, "timeouts": Timeouts, "copies": Copies}
 
 
@@ -45,7 +47,8 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
 
     Raises:
         InvalidRequest: an unknown setting, or a wrong value; a token that Spark Connect hides; the location
-            ``embedded`` where Spark's master is not local; or ``offloadTo`` with servers that run already.
+            ``embedded`` where Spark's master is not local; or ``offloadTo`` or ``workers`` with servers that run
+            already.
     """
     arguments = {name: value for name, value in given.items() if value is not None}
     if "location" in arguments:
@@ -65,11 +68,12 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
             f"{spark.conf.get('spark.master', 'this master')} run elsewhere: start a flight-server that all of them "
             "reach, and set its grpc://host:port, or leave it out for servers in the executors"
         )
-    if "offload_to" in arguments and arguments["location"] not in (EMBEDDED, EXECUTORS):
-        raise InvalidRequest(
-            f"{PREFIX}offloadTo is for servers that a client starts: start those at {arguments['location']} with "
-            "--offload-to"
-        )
+    for name, (setting, flag) in _OF_SERVERS.items():
+        if name in arguments and arguments["location"] not in (EMBEDDED, EXECUTORS):
+            raise InvalidRequest(
+                f"{PREFIX}{setting} is for servers that a client starts: start those at {arguments['location']} with "
+                f"{flag}"
+            )
     return arguments
 
 
@@ -110,7 +114,7 @@ def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
         values["token"] = values["token_file"]
     arguments = {
         name: values[name]
-        for name in ("location", "lease_seconds", "offload_to", *CREDENTIALS)
+        for name in ("location", "lease_seconds", *_OF_SERVERS, *CREDENTIALS)
         if name in values
     }
     for name, kind in _PARTS.items():

@@ -8,7 +8,7 @@ from .join_stage import JoinStage
 from .key_groups import GroupedSide
 from .limits import NO_LIMITS, BatchLimits
 from .map_stage import MapStage
-from .one_pass import Both, Pass, Stage, run
+from .one_pass import Both, Kept, Pass, Stage, run
 from .pandas_adapters import PandasCogroup, PandasForm, PandasGroup, PandasMap
 from .row_stages import AlignStage, CountStage, LimitStage
 from .sample_stage import SampleStage

@@ -30,6 +30,7 @@ class PartialStage:
     declared: Declared
 
     divisible = True
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """Reduced rows. Raises InvalidRequest: a sum leaves the range of its type."""
@@ -46,6 +47,7 @@ class MergeStage:
     declared: Declared
 
     divisible = False
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """Reduced rows. Raises InvalidRequest: as PartialStage."""
@@ -66,6 +68,7 @@ class FinalStage:
     declared: Declared
 
     divisible = False
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """The results. Raises InvalidRequest: as PartialStage."""

@@ -55,6 +55,7 @@ class AsofStage:
     right_placed: PlacedKeys | None = None
 
     divisible = False
+    ours = True
     divisible_sides = frozenset({"left"})
 
     def run(self, both: Both, how: Pass) -> Iterator[Any]:

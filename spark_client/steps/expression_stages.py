@@ -2,7 +2,8 @@
 
 Arrow's engine evaluates an expression in the task's own thread, a batch at a time: threads of its own would compete
 with Spark's other tasks for the same cores, and ``RecordBatch.filter``, which uses them, takes three times as long
-for 64 Ki rows. It cuts a batch after 32 Ki rows.
+for 64 Ki rows. It cuts a batch after 32 Ki rows. It warns of values that do not lie at multiples of their size, as
+those of a batch from the gRPC lane, which refers to them in the received message: these are copied.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, aligned
 
 from .one_pass import Pass
 
@@ -28,6 +29,7 @@ class FilterStage:
     declared: Declared
 
     divisible = True
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
         """The kept rows. Raises InvalidRequest if Arrow cannot evaluate the expression for a row."""
@@ -43,6 +45,7 @@ class SelectStage:
     declared: Declared
 
     divisible = True
+    ours = True
 
     def keeps(self, columns: Iterable[str]) -> bool:
         """Whether these columns are in the result as they are."""
@@ -68,7 +71,7 @@ def evaluated(
     node: str, expressions: Sequence[Any], names: list[str], batch: Any, declared: Declared
 ) -> Iterator[Any]:
     """The non-empty results of a batch, in the declared schema. ``node`` is ``filter`` or ``project``."""
-    table = pa.Table.from_batches([batch])
+    table = pa.Table.from_batches([aligned(batch)])
     for result in evaluate(node, expressions, names, table, declared.stage).to_batches():
         if result.num_rows:
             yield declared.cast(result)

@@ -102,6 +102,7 @@ class _Grouping:
     iterates: bool
 
     divisible = False
+    ours = False
 
     def _results(
         self, sides: Sequence[GroupedSide], inputs: Sequence[Iterator[Any]], how: Pass

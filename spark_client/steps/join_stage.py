@@ -40,6 +40,7 @@ class JoinStage:
     right_placed: PlacedKeys | None = None
 
     divisible = False
+    ours = True
 
     @property
     def divisible_sides(self) -> frozenset[str]:

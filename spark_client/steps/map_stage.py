@@ -21,6 +21,7 @@ class MapStage:
     declared: Declared
 
     divisible = True
+    ours = False
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         name = self.declared.stage
@@ -30,4 +31,4 @@ class MapStage:
             expect(batch, pa.RecordBatch, name)
             if batch.num_rows:
                 cast = self.declared.cast(batch)
-                yield own(cast, lent) if how.kept else cast
+                yield own(cast, lent) if how.keeps(cast) else cast

@@ -8,7 +8,7 @@ Memory that a function writes again
     A function may overwrite a batch that it has given as soon as it goes on. So a batch is copied before a later
     stage or a writer gets it, and a group's result before the next group's call, except columns that the function
     cannot write to (``arrow.own_memory``). A batch that leaves the last stage is copied only with ``Pass.kept``:
-    Spark encodes it before the function goes on.
+    Spark encodes it before the function goes on, and a writer copies large ones at once.
 
 Errors
     An exception gets a note that names the stage of the function, or says that the stages' input raised it, because
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -30,24 +30,31 @@ from spark_client.spill import TaskMemory
 from .limits import NO_LIMITS, BatchLimits
 from .stage_clock import READING, StageClock
 
+Kept: TypeAlias = bool | Callable[[pa.RecordBatch], bool]
+
 
 @dataclass(frozen=True)
 class Pass:
     """The options of one task's run.
 
     Args:
-        kept: whether the caller still holds a batch, or part of it, when it asks for the next one.
+        kept: whether the caller still holds a batch, or part of it, when it asks for the next one; of all batches, or
+            a function of the batch.
         partition: the exchange's partition; None without an exchange.
         limits: of the batches that functions get.
         memory: of the rows that stages gather.
         clock: counts the seconds of each stage; None for no count.
     """
 
-    kept: bool = False
+    kept: Kept = False
     partition: int | None = None
     limits: BatchLimits = NO_LIMITS
     memory: TaskMemory = field(default_factory=TaskMemory)
     clock: StageClock | None = None
+
+    def keeps(self, batch: pa.RecordBatch) -> bool:
+        """Whether the caller still holds this batch when it asks for the next one."""
+        return self.kept if isinstance(self.kept, bool) else self.kept(batch)
 
     def timed(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches; the clock counts their seconds."""
@@ -68,7 +75,8 @@ class Stage(Protocol):
     """The work of a task on the rows of a partition. Pickled into tasks.
 
     ``declared`` is the result's schema and the stage's name in messages; ``divisible`` says whether the stage may run
-    over any part of a partition's rows, apart from the others, and its results together are the same.
+    over any part of a partition's rows, apart from the others, and its results together are the same; ``ours`` that it
+    calls no function of the user's, so that the driver may run it.
     """
 
     @property
@@ -76,6 +84,9 @@ class Stage(Protocol):
 
     @property
     def divisible(self) -> bool: ...
+
+    @property
+    def ours(self) -> bool: ...
 
     def run(self, batches: Any, how: Pass, /) -> Iterator[Any]:
         """The stage's batches, in the declared schema, without empty ones. ``batches`` is an iterator, or

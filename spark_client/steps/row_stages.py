@@ -25,6 +25,8 @@ class LimitStage:
     declared: Declared
     divisible: bool
 
+    ours = True
+
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
         left = self.rows
         try:
@@ -47,6 +49,7 @@ class CountStage:
     declared: Declared
 
     divisible = True
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
         rows = sum(batch.num_rows for batch in batches)
@@ -61,6 +64,7 @@ class AlignStage:
     declared: Declared
 
     divisible = True
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
         schema = self.declared.schema

@@ -36,6 +36,7 @@ class SampleStage:
     seed: int
 
     divisible = True
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         context = TaskContext.get()

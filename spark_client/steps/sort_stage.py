@@ -31,6 +31,7 @@ class SortStage:
     keys: tuple[SortKey, ...]
 
     divisible = False
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """The rows in order. Raises OutOfBudget: no room for the rows beyond the budget in the scratch directory."""
@@ -48,6 +49,7 @@ class TopStage:
     declared: Declared
 
     divisible = True
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """The rows, at the end of the input."""

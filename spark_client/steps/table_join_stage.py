@@ -18,7 +18,12 @@ from .one_pass import Pass
 
 
 class HasTable(Protocol):
-    """Pickled into tasks; gives the same object again in a process as long as a task there uses it."""
+    """Pickled into tasks; gives the same object again in a process as long as a task there uses it. ``size_bytes`` is
+    about that of the table.
+    """
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def table(self) -> pa.Table: ...
 
@@ -35,6 +40,7 @@ class TableJoinStage:
     table: Declared
 
     divisible = True
+    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - results are not views
         probing = Probing(self.plan, holds_left=False)

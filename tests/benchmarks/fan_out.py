@@ -6,6 +6,8 @@ are, or with ``--where threads`` threads of one process, which then share one in
 ``bulk lane`` is ours read through the public client (``ShuffleClient.get``), with decoded batches
 delivered to the consumer, and ``unchecked`` is the same without checksums; ``raw TCP`` moves as many bytes with
 ``recv_into`` and is the limit.
+
+Under the tables stands what is aimed at: how the lanes compare with the peer and with raw TCP.
 """
 
 from __future__ import annotations
@@ -55,18 +57,47 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--where", choices=("processes", "threads"), default="processes", help="the readers")
     options = parser.parse_args(arguments)
     console.print(f"[bold]Fan-out[/bold] · {conditions(options.rounds)}; readers in {options.where}")
+    compared = []
     for size_bytes in options.sizes:
         rows = []
         for readers in options.readers:
-            rows += _rows(size_bytes, readers, options.where, options.rounds)
+            found, subjects = _rows(size_bytes, readers, options.where, options.rounds)
+            rows += found
+            compared.append([f"{size_bytes >> 10} KiB", str(readers), *_ratios(subjects)])
         table(
             f"Frames of {size_bytes >> 10} KiB",
             ["readers", "subject", "GB/s", "x peer", "server CPU s/GB", "client CPU s/GB", "server peak MiB"],
             rows,
         )
+    table(
+        "Throughput, medians of the rounds' ratios",
+        [
+            "frames of",
+            "readers",
+            "bulk lane x peer",
+            "bulk lane x raw TCP",
+            "gRPC lane x peer",
+            "raw TCP x peer",
+        ],
+        compared,
+    )
 
 
-def _rows(size_bytes: int, readers: int, where: Where, rounds: int) -> list[list[str]]:
+def _ratios(subjects: dict[str, Subject]) -> list[str]:
+    """In the order of the last table."""
+    pairs = (
+        ("bulk lane", "peer"),
+        ("bulk lane", "raw TCP"),
+        ("gRPC lane", "peer"),
+        ("raw TCP", "peer"),
+    )
+    return [f"{ratio(subjects[mine], subjects[theirs]):.2f}" for mine, theirs in pairs]
+
+
+def _rows(
+    size_bytes: int, readers: int, where: Where, rounds: int
+) -> tuple[list[list[str]], dict[str, Subject]]:
+    """The rows, and the subjects by name."""
     total_bytes = TOTAL_BYTES if size_bytes >= 64 << 10 else SMALL_TOTAL_BYTES
     count = total_bytes // size_bytes
     with ExitStack() as stack:
@@ -87,16 +118,17 @@ def _rows(size_bytes: int, readers: int, where: Where, rounds: int) -> list[list
             for name, (read, location, pid) in ways.items()
         ]
         measure(subjects, rounds)
-        peer = next(subject for subject in subjects if subject.name == "peer")
-        return [
+        named = {subject.name: subject for subject in subjects}
+        rows = [
             [
                 str(readers),
                 subject.name,
                 f"{subject.median(lambda sample: sample.gb_per_second):.2f}",
-                f"{ratio(subject, peer):.2f}",
+                f"{ratio(subject, named['peer']):.2f}",
                 f"{subject.median(lambda sample: sample.server_cpu_seconds_per_gb):.2f}",
                 f"{subject.median(lambda sample: sample.client_cpu_seconds_per_gb):.2f}",
                 f"{peak_resident_bytes(subject.server_pid or 0) / MIB:.0f}",
             ]
             for subject in subjects
         ]
+        return rows, named

@@ -129,9 +129,10 @@ def ratio(subject: Subject, peer: Subject) -> float:
 def conditions(rounds: int = ROUNDS) -> str:
     """Where and how this was measured, for the line above each table."""
     load = os.getloadavg()[0]
+    runs = f"median of {rounds} rounds in turn" if rounds else "one run of each, cold"
     return (
         f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, Python "
-        f"{platform.python_version()}, load {load:.1f} before; loopback; median of {rounds} rounds in turn"
+        f"{platform.python_version()}, load {load:.1f} before; loopback; {runs}"
     )
 
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_client import ShuffleClient
+from tests.demo import small_query
 from tests.demo.comparison import median_seconds, shown
 from tests.demo.flights import Flights, load
 from tests.demo.question import by_plain_spark, by_sparks_shuffle, by_the_service
@@ -28,6 +29,7 @@ from tests.support.spark_session import local_session
 
 SHOWN = 12
 FEW_FLIGHTS = 50
+SMALL_RUNS = 5
 Row = tuple[Any, ...]
 
 console = Console()
@@ -73,6 +75,7 @@ def main() -> int:
             _show_comparison(
                 spark, client, data.times(given.years, home / "years"), given.years, given.rounds
             )
+            same = _show_small_query(spark, client, data)
     return 0 if same else 1
 
 
@@ -101,6 +104,15 @@ def _show_comparison(
             else "Here it is faster than the plan without Python, too."
         )
     )
+
+
+def _show_small_query(spark: SparkSession, client: ShuffleClient, data: Flights) -> bool:
+    """How long a small job takes in a session that has worked before; whether Spark gives the same answer."""
+    ours = small_query.by_the_service(spark, client, data)
+    same = _compare(ours, small_query.by_plain_spark(spark, data), "Spark's own sums")
+    taken = small_query.seconds_of(lambda: small_query.by_the_service(spark, client, data), SMALL_RUNS)
+    console.print(small_query.said(ours, taken))
+    return same
 
 
 def _collected(answer: DataFrame) -> list[Row]:

@@ -38,6 +38,7 @@ class Case:
         tame: numbers whose sums are exact; sums, means and deviations are computed only of them.
         held_bytes: the budget of a merge and of a step that gathers; None for the default.
         numbers: instead of those that the seed draws.
+        holds: whether joins may hold a small side.
         as_frame: whether the result is read as a DataFrame, or by ``collect``.
     """
 
@@ -47,6 +48,7 @@ class Case:
     ending: Step = ("rows", {})
     tame: bool = False
     held_bytes: int | None = None
+    holds: bool = True
     as_frame: bool = False
     zone: str = "UTC"
     numbers: tuple[float | int | str, ...] = ()

@@ -39,7 +39,7 @@ class Fuzzer:
         self.accepted: Counter[str] = Counter()
         self.findings: dict[str, str] = {}
         self.again: Counter[str] = Counter()
-        self._clients: dict[int | None, ShuffleClient] = {}
+        self._clients: dict[tuple[int | None, bool], ShuffleClient] = {}
         self._servers = [ShuffleClient(each) for each in location.split(",")]
 
     def fuzz(self, seed: int, *, seconds: float | None = None, cases: int | None = None) -> None:
@@ -94,13 +94,16 @@ class Fuzzer:
             raise Found("left", "; ".join(left))
 
     def _run(self, case: Case) -> Run:
-        client = self._clients.get(case.held_bytes)
+        # Every other case is run by tasks alone.
+        kind = held, in_driver = case.held_bytes, case.seed % 2 == 0
+        client = self._clients.get(kind)
         if client is None:
-            held, scratch = case.held_bytes, str(self.directory)
-            reading = Reading(scratch_dir=scratch)
+            reading = Reading(
+                scratch_dir=str(self.directory), driver_bytes=Reading.driver_bytes if in_driver else 0
+            )
             if held is not None:
-                reading = Reading(budget_bytes=held, gathered_bytes=held, scratch_dir=scratch)
-            client = self._clients[held] = ShuffleClient(self.location, reading=reading)
+                reading = replace(reading, budget_bytes=held, gathered_bytes=held)
+            client = self._clients[kind] = ShuffleClient(self.location, reading=reading)
         return Run(self.sources, client, case)
 
     @contextmanager

@@ -184,7 +184,9 @@ class Run:
         return state
 
     def _run(self, steps: Callable[[State], State]) -> None:
-        self.sources.spark.conf.set("spark.sql.session.timeZone", self.case.zone)
+        settings = self.sources.spark.conf
+        settings.set("spark.sql.session.timeZone", self.case.zone)
+        settings.set("spark.sql.autoBroadcastJoinThreshold", "10MB" if self.case.holds else "-1")
         with self.client.scope():
             try:
                 state = steps(self._planned(lambda: self.table(self.case.table)))
@@ -219,6 +221,7 @@ def begun(seed: int) -> tuple[Case, Random]:
         table,
         tame=chance.random() < 0.4,
         held_bytes=chance.choice([None, 1000, 4000, 16_000, 16_000]),
+        holds=seed % 10 < 7,
         as_frame=chance.random() < 0.5,
         zone=chance.choice(["UTC", "Europe/Berlin", "GMT+2", "+05:30"]),
     )

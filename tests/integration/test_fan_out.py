@@ -46,10 +46,10 @@ def numbers(reader: Any) -> list[int]:
     """The frames that a reader has got, each by its one value."""
     found = []
     for chunk in reader:
-        column = chunk.data["n"].to_numpy()
-        assert len(column) == ROWS
-        assert (column == column[0]).all()
-        found.append(int(column[0]))
+        # A batch may have several frames.
+        rows = chunk.data["n"].to_numpy().reshape(-1, ROWS)
+        assert (rows == rows[:, :1]).all()
+        found += rows[:, 0].tolist()
     return found
 
 

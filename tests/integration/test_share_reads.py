@@ -1,22 +1,25 @@
-"""A task's partitions of a dataset that is spread over real servers, over one stream for each server."""
+"""A task's partitions of a dataset on one real server, or spread over several, over one stream for each server."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 
-from spark_client.connection import Reading, RemoteServer
+from flight_server.protocol import NotFound, ServerLost
+from spark_client.connection import Reading, RemoteServer, Timeouts
 from spark_client.jobs import Shares, Sides
 from spark_client.jobs.tasks import ReadTask
-from spark_client.lanes import PortionStream
+from spark_client.lanes import BrokenStream, PortionStream
 from spark_client.merge import DatasetRef, ShareRead
+from tests.support.durable import action
 from tests.support.server_process import ServerProcess
-from tests.support.spread import PARTITIONS, rows_of, spread
+from tests.support.spread import PARTITIONS, put, rows_of, spread
 
 MANY = 200_000
 """Rows of each partition at each server, 1.6 MB."""
@@ -33,17 +36,33 @@ def servers() -> Iterator[list[ServerProcess]]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many streams were opened at each server, by its start."""
+    """How many streams were opened at each server, by its start; "" for the only one."""
     found = Counter[str]()
     connect = PortionStream.open
 
     def count(stream: PortionStream) -> pa.Schema:
-        assert stream.start is not None
-        found[stream.start] += stream._schema is None and stream._reading is None
+        found[stream.start or ""] += stream._schema is None and stream._reading is None
         return connect(stream)
 
     monkeypatch.setattr(PortionStream, "open", count)
     return found
+
+
+def alone(
+    server: ServerProcess, name: str, rows: Callable[[int, int], list[int]] = rows_of, **more: Any
+) -> DatasetRef:
+    """A shuffle that one server holds, which a client finds there."""
+    with flight.connect(server.location) as client:
+        generation = action(client, "create", dataset=name, kind="shuffle", partitions=PARTITIONS, **more)[
+            "generation"
+        ]
+        put(
+            server.location,
+            {"dataset": name, "producer": 0, "attempt": "1", "generation": generation},
+            [(partition, rows(0, partition)) for partition in range(PARTITIONS)],
+        )
+        action(client, "seal", dataset=name, generation=generation, attempts={"0": "1"})
+    return DatasetRef.find(RemoteServer(server.location), name, generation)
 
 
 def ref_of(servers: Sequence[ServerProcess], name: str = "d", **options: Any) -> DatasetRef:
@@ -70,6 +89,55 @@ def test_each_task_opens_one_stream_to_each_server(
     )
     assert sorted(found) == [row for part in range(PARTITIONS) for row in expected(part)]
     assert [*opened.values()] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+def test_each_task_opens_one_stream_to_the_only_server(
+    servers: Sequence[ServerProcess], opened: Counter[str], lane: Any
+) -> None:
+    ref = alone(servers[0], f"alone by {lane}".replace(" ", "-"))
+    ref = replace(ref, server=RemoteServer(servers[0].location, reading=Reading(lane=lane)))
+    task = ReadTask(ref, Shares((0, 4, PARTITIONS)))
+    found = [values(task.run(iter([pa.record_batch({"id": [number]})]))) for number in range(2)]
+    assert found == [
+        [row for partition in share for row in rows_of(0, partition)]
+        for share in (range(4), range(4, PARTITIONS))
+    ]
+    assert opened == {"": 2}
+
+
+def test_a_task_of_a_reader_that_is_counted_opens_a_stream_for_each_partition(
+    servers: Sequence[ServerProcess], opened: Counter[str]
+) -> None:
+    """The server counts the readers of each partition."""
+    ref = alone(servers[0], "counted", retention={"readers": 1})
+    task = ReadTask(replace(ref, reader="task-1"), Shares((0, PARTITIONS)))
+    found = values(task.run(iter([pa.record_batch({"id": [0]})])))
+    assert found == [row for partition in range(PARTITIONS) for row in rows_of(0, partition)]
+    assert not opened
+
+
+def test_a_dataset_that_the_only_server_has_no_longer_is_not_a_lost_server(
+    servers: Sequence[ServerProcess], opened: Counter[str]
+) -> None:
+    ref = alone(servers[0], "dropped")
+    task = ReadTask(ref, Shares((0, PARTITIONS)))
+    with flight.connect(servers[0].location) as client:
+        action(client, "drop", dataset="dropped")
+    with pytest.raises(NotFound) as caught:
+        values(task.run(iter([pa.record_batch({"id": [0]})])))
+    assert not isinstance(caught.value, ServerLost)
+    assert opened == {"": 1}
+
+
+def test_the_only_server_that_is_gone_is_named_as_unreachable(opened: Counter[str]) -> None:
+    with ServerProcess.start() as server:
+        ref = alone(server, "gone")
+    server_options = Timeouts(tries=1, connect_seconds=1)
+    ref = replace(ref, server=RemoteServer(server.location, timeouts=server_options))
+    with pytest.raises(BrokenStream, match="could not be read beyond partition 0 frame 0"):
+        values(ReadTask(ref, Shares((0, PARTITIONS))).run(iter([pa.record_batch({"id": [0]})])))
+    assert opened == {"": 1}
 
 
 @pytest.mark.parametrize("lane", ["grpc", "bulk"])

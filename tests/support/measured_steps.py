@@ -247,6 +247,7 @@ class _Table:
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
+        self.size_bytes = table.nbytes
 
     def table(self) -> pa.Table:
         return self._table

@@ -51,7 +51,7 @@ class Refused(Exception):
 
 
 class RawFlight:
-    """A connection; also a context manager that closes it.
+    """A connection; also a context manager that closes it. Its reads get each frame as it is stored.
 
     ``ahead_bytes``: how much of a stream is taken ahead of its reader; gRPC finds its own measure otherwise.
     """
@@ -69,7 +69,9 @@ class RawFlight:
                 *window,
             ],
         )
-        self._metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+        self._metadata = [("x-flight-shuffle-batches", "stored")]
+        if token is not None:
+            self._metadata.append(("authorization", f"Bearer {token}"))
 
     def call(self, rpc: str, request: Any, *, deadline_seconds: float = DEADLINE_SECONDS) -> Any:
         """Begin a call: grpcio's call object, or the answer of a unary one."""

@@ -101,8 +101,8 @@ class ServerProcess:
 
     @property
     def location(self) -> str:
-        """The gRPC lane's address, ``grpc://127.0.0.1:PORT``."""
-        return str(self._ready["location"])
+        """The gRPC lane's address, ``grpc://127.0.0.1:PORT``; of several workers all, with commas between."""
+        return ",".join(self._ready["locations"])
 
     @property
     def http(self) -> str | None:

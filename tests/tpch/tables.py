@@ -35,4 +35,4 @@ class Tables:
 
     def broadcast(self, rows: Pipeline) -> Broadcast:
         """The rows of a pipeline, held by every task that joins them."""
-        return self.shuffle.broadcast(rows.collect().read_all())
+        return self.shuffle.broadcast(rows)

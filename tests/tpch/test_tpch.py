@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from spark_client import ShuffleClient
+from spark_client import Reading, ShuffleClient
 from tests.support.server_process import ServerProcess
 from tests.tpch.answers import QUERIES, Query, database, differences
 from tests.tpch.data import generate
@@ -36,9 +36,11 @@ def server() -> Iterator[ServerProcess]:
     process.close()
 
 
-@pytest.fixture
-def tables(spark: SparkSession, server: ServerProcess, folder: Path) -> Iterator[Tables]:
-    with ShuffleClient(server.location) as shuffle:
+@pytest.fixture(params=[0, Reading.driver_bytes], ids=["by tasks", "small jobs in the driver"])
+def tables(
+    spark: SparkSession, server: ServerProcess, folder: Path, request: pytest.FixtureRequest
+) -> Iterator[Tables]:
+    with ShuffleClient(server.location, reading=Reading(driver_bytes=request.param)) as shuffle:
         yield Tables(shuffle, folder, SCALE)
     with ShuffleClient(server.location) as after:
         assert after.datasets() == [], "a closed client leaves no dataset"

@@ -40,6 +40,8 @@ from flight_server.concurrency import Background
 from flight_server.datasets import Totals
 from flight_server.frames import Accepted, Checked, FrameDecoder, SchemaMessage, check_text, measure
 from flight_server.protocol import (
+    AS_STORED,
+    BATCHES_HEADER,
     CRC_TRAILER,
     ERROR_TRAILER,
     FRAMES_TRAILER,
@@ -200,7 +202,9 @@ class RelaySource:
         )
         keepalive_seconds = min(self._keepalive_seconds, keepalive_seconds)
         async with _channel(spec, self._max_message_bytes, keepalive_seconds) as channel:
-            call = channel.unary_stream(SERVICE + "DoGet")(wire.field(1, ticket), metadata=_credentials(spec))
+            call = channel.unary_stream(SERVICE + "DoGet")(
+                wire.field(1, ticket), metadata=[*_credentials(spec), (BATCHES_HEADER, AS_STORED)]
+            )
             try:
                 while True:
                     async with asyncio.timeout(begin_seconds):

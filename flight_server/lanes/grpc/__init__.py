@@ -3,3 +3,4 @@
 from .actions import Actions
 from .port_credentials import credentials
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService
+from .side_services import SideServices

@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pyarrow as pa
-from pyarrow import flight
 
 from flight_server.access import OPERATIONS, Permission
 from flight_server.concurrency import dumped, in_steps
@@ -38,7 +37,7 @@ from flight_server.protocol import (
     parsing,
     wire,
 )
-from flight_server.reporting import ListedPage, Locations, Page, expiration, reports, timestamp_scalar
+from flight_server.reporting import ListedPage, Locations, Page, lease_field, reports
 from flight_server.transfer import Offloads, plan
 
 
@@ -237,16 +236,15 @@ class Actions:
     async def _renew_flight_endpoint(self, body: bytes, caller: Caller) -> bytes:
         serialized = wire.bytes_field(body, 1, "RenewFlightEndpointRequest")
         wire.check_few_fields(serialized, "FlightEndpoint")
-        try:
-            endpoint = flight.FlightEndpoint.deserialize(serialized)
-        except (pa.ArrowException, ValueError) as error:
-            raise InvalidRequest(f"RenewFlightEndpoint: not a FlightEndpoint: {error}") from None
-        dataset, _ = caller.resolve(Ticket.parse(endpoint.ticket.ticket))
+        ticket = wire.bytes_field(serialized, 1, "FlightEndpoint")
+        dataset, _ = caller.resolve(Ticket.parse(wire.bytes_field(ticket, 1, "Ticket")))
         dataset.touch()
-        ends_at = expiration(dataset)
-        expires = None if ends_at is None else timestamp_scalar(ends_at)
-        renewed = flight.FlightEndpoint(endpoint.ticket, endpoint.locations, expires)
-        return bytes(renewed.serialize())
+        locations = (
+            wire.field(number, value)
+            for number, value in wire.fields(serialized)
+            if number == 2 and not isinstance(value, int)
+        )
+        return wire.field(1, ticket) + b"".join(locations) + lease_field(dataset)
 
 
 def decode_schema(text: str) -> SchemaMessage:

@@ -1,26 +1,31 @@
 """DoGet: one or more partitions over gRPC.
 
-The schema goes out as soon as it is known, then each frame as it was stored; the trailers carry the totals, of several
-partitions their sums. What a listed partition ends with is in ``transfer.listed_reads``. Frames go
-out in turns (see ``turns``), so that they do not hold up new calls.
+The schema goes out as soon as it is known, then each frame as it was stored, or several small ones as one message
+(``joined_frames``); the trailers carry the totals, of several partitions their sums. What a listed partition ends with
+is in ``transfer.listed_reads``. Messages go out in turns (see ``turns``), so that they do not hold up new calls.
 
 Checksums
-    A client that asks for them gets each message in an envelope (``protocol.enveloped``). The envelope is a copy, whose
-    room is added to that of the message while it is sent.
+    A client that asks for them gets each message in an envelope, several envelopes of small ones in one message
+    (``protocol.enveloped``). They are a copy, whose room is added to that of the messages while it is sent; for several
+    only if it is free.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flight_server.concurrency import Slice, Turns, in_slices
 from flight_server.datasets import Caller, Catalogue, Dataset, lacks_frames, listed
+from flight_server.frames import SchemaMessage
 from flight_server.kinds import Kinds, VersionedMessage, VersionRead
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     ALL,
+    AS_STORED,
+    BATCHES_HEADER,
     CHECKSUMS,
     CHECKSUMS_HEADER,
     FRAMES_TRAILER,
@@ -29,18 +34,38 @@ from flight_server.protocol import (
     wire,
 )
 from flight_server.protocol.checksums import crc32c, message_crc32c
-from flight_server.protocol.enveloped import Envelopes
+from flight_server.protocol.enveloped import ENVELOPE_BYTES, Envelopes
 from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameBurst, FrameRange, PartitionEnds, Reads, head_of_read
+from flight_server.transfer import FrameBurst, FrameRange, Outgoing, PartitionEnds, Reads, head_of_read
+
+from .joined_frames import JOINED_BYTES, SMALL_BYTES, JoinedFrames, Joiner, hand_over, small_run
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
+
+FRAME_COST_BYTES = 8 << 10
+"""Of a turn: about what one of several frames in a message costs, in bytes copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """Where the messages of one read go, and in which form."""
+
+    context: Context
+    envelopes: Envelopes | None
+    joiner: Joiner | None = None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether one message may have several small frames."""
+        return self.joiner is not None or self.envelopes is not None
 
 
 class GrpcGet:
     """Serves DoGet."""
 
-    def __init__(self, catalogue: Catalogue, reads: Reads, kinds: Kinds) -> None:
+    def __init__(self, catalogue: Catalogue, reads: Reads, kinds: Kinds, *, joins: bool) -> None:
+        self._joined = JoinedFrames(reads.counters) if joins else None
         self._check_open = catalogue.check_open
         self._kinds = kinds
         self._reads = reads
@@ -67,24 +92,37 @@ class GrpcGet:
         envelopes = await _begin(dataset, asked, context)
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
+        out = _Out(context, envelopes, self._joiner(ticket, schema, context, envelopes))
         if ticket.partitions is not None:
-            await self._serve_several(dataset, ticket, reader, envelopes, context)
+            await self._serve_several(dataset, ticket, reader, out)
             return
         wanted = FrameRange(ticket.from_, ticket.until)
-        async with aclosing(self._reads.read(dataset, reader, wanted)) as bursts:
+        async with aclosing(self._bursts(dataset, reader, wanted, out)) as bursts:
             async for burst in bursts:
-                await self._send(burst, reader, context, envelopes)
+                await self._send(burst, reader, out)
         context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
         wanted.ended(dataset, reader)
 
-    async def _serve_several(
-        self,
-        dataset: Dataset,
-        ticket: Ticket,
-        reader: Reader,
-        envelopes: Envelopes | None,
-        context: Context,
-    ) -> None:
+    def _joiner(
+        self, ticket: Ticket, schema: SchemaMessage, context: Context, envelopes: Envelopes | None
+    ) -> Joiner | None:
+        """None for a reader that wants the frames as they are stored."""
+        ranged = ticket.until is not None or ticket.partitions not in (None, ALL)
+        counts = ticket.counts or ranged or ticket.reader is not None
+        asked = (BATCHES_HEADER, AS_STORED) in context.invocation_metadata()
+        if self._joined is None or envelopes is not None or counts or asked:
+            return None
+        return self._joined.joiner(schema)
+
+    def _bursts(
+        self, dataset: Dataset, reader: Reader, wanted: FrameRange, out: _Out
+    ) -> AsyncGenerator[FrameBurst, None]:
+        if not out.gathers:
+            return self._reads.read(dataset, reader, wanted)
+        burst_bytes = min(JOINED_BYTES, self._reads.budget.max_message_bytes // 4)
+        return self._reads.read(dataset, reader, wanted, burst_bytes=burst_bytes, small_bytes=SMALL_BYTES)
+
+    async def _serve_several(self, dataset: Dataset, ticket: Ticket, reader: Reader, out: _Out) -> None:
         assert ticket.partitions is not None
         assert dataset.schema is not None
         ends = None if ticket.partitions == ALL else PartitionEnds(dataset, dataset.schema)
@@ -95,16 +133,16 @@ class GrpcGet:
             each = replace(reader, partition=index)
             if not lacks_frames(dataset, index):
                 wanted = FrameRange(first if index == indices[0] else 0)
-                async with aclosing(self._reads.read(dataset, each, wanted)) as bursts:
+                async with aclosing(self._bursts(dataset, each, wanted, out)) as bursts:
                     async for burst in bursts:
-                        await self._send(burst, each, context, envelopes)
+                        await self._send(burst, each, out)
                         await present.end()
                 totals = dataset.partition(index).totals
                 rows, frames = rows + totals.rows, frames + totals.frames
             for message in [] if ends is None else await ends.of(index):
-                await self._send_made(message, each, context, envelopes)
+                await self._send_made(message, each, out)
             await present.end()
-        context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
+        out.context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
         async for index in in_slices(indices):
             if not lacks_frames(dataset, index):
                 wanted = FrameRange(first if index == indices[0] else 0)
@@ -114,15 +152,14 @@ class GrpcGet:
         self,
         message: VersionedMessage,
         reader: Reader,
-        context: Context,
-        envelopes: Envelopes | None,
+        out: _Out,
         room: Reservation | None = None,
     ) -> None:
         await self._turns.take(message.size_bytes)
         data = message.flight_data()
-        if envelopes is not None:
-            data = envelopes.seal(data, message.crc32c, crc32c(message.metadata))
-        await self._reads.delivery.deliver(context.write, data, reader, room=room)
+        if out.envelopes is not None:
+            data = out.envelopes.seal((data, message.crc32c, crc32c(message.metadata)))
+        await self._reads.delivery.deliver(out.context.write, data, reader, room=room)
 
     async def _serve_versions(
         self, dataset: Dataset, read: VersionRead, reader: Reader, asked: bytes, context: Context
@@ -131,11 +168,12 @@ class GrpcGet:
         self._reads.counters.gets += 1
         envelopes = await _begin(dataset, asked, context)
         await _send_schema(read.schema_header(), envelopes, context)
+        out = _Out(context, envelopes)
         rows = frames = 0
         async with aclosing(read.bursts(reader)) as bursts:
             async for burst in bursts:
                 for message in burst:
-                    await self._send_made(message, reader, context, envelopes, burst.room)
+                    await self._send_made(message, reader, out, burst.room)
                     self._reads.counters.message_out(message.size_bytes)
                     reader.pace.count(message.rows, message.size_bytes)
                     rows, frames = rows + message.rows, frames + 1
@@ -143,22 +181,41 @@ class GrpcGet:
                 del burst
         context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
 
-    async def _send(
-        self, burst: FrameBurst, reader: Reader, context: Context, envelopes: Envelopes | None
-    ) -> None:
+    async def _send(self, burst: FrameBurst, reader: Reader, out: _Out) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.
-        for outgoing in burst:
-            message, data, room = outgoing.message, outgoing.data, outgoing.room
-            await self._turns.take(message.size_bytes)
-            copied_bytes = 0
-            assert room is not None  # only an outlet of the bulk lane parks a message
-            if envelopes is not None:
-                data = envelopes.seal(data, message.crc32c, message.metadata_crc32c)
-                copied_bytes = len(data)
-                room.grow(copied_bytes)
-            await self._reads.delivery.deliver(context.write, data, reader, room=room)
-            del data
-            room.shrink(copied_bytes)
+        at = 0
+        while at < len(burst):
+            run = small_run(burst, at) if out.gathers else burst[at : at + 1]
+            size_bytes = sum(outgoing.message.size_bytes for outgoing in run)
+            await self._turns.take(max(size_bytes, len(run) * FRAME_COST_BYTES))
+            at += await self._send_run(run, reader, out)
+
+    async def _send_run(self, run: Sequence[Outgoing], reader: Reader, out: _Out) -> int:
+        """Send the first message of the run, or more of them as one; how many."""
+        joined = None if out.joiner is None else out.joiner.take(run)
+        room = run[0].room
+        assert room is not None  # only an outlet of the bulk lane parks a message
+        if joined is not None:
+            await self._reads.delivery.deliver(out.context.write, joined.data, reader, room=room)
+            return joined.frames
+        if out.envelopes is None:
+            await self._reads.delivery.deliver(out.context.write, run[0].data, reader, room=room)
+            return 1
+        copied_bytes = sum(ENVELOPE_BYTES + outgoing.message.size_bytes for outgoing in run)
+        if len(run) > 1 and not room.try_grow(copied_bytes):
+            run = run[:1]
+        if len(run) == 1:
+            copied_bytes = ENVELOPE_BYTES + run[0].message.size_bytes
+            room.grow(copied_bytes)
+        data = out.envelopes.seal(*(_sealable(outgoing) for outgoing in run))
+        room = hand_over(run)
+        await self._reads.delivery.deliver(out.context.write, data, reader, room=room)
+        room.shrink(copied_bytes)
+        return len(run)
+
+
+def _sealable(outgoing: Outgoing) -> tuple[bytes, int, int]:
+    return outgoing.data, outgoing.message.crc32c, outgoing.message.metadata_crc32c
 
 
 async def _begin(dataset: Dataset, asked: bytes, context: Context) -> Envelopes | None:
@@ -173,4 +230,4 @@ async def _send_schema(header: bytes, envelopes: Envelopes | None, context: Cont
     message = wire.flight_data(header)
     await context.write(message)
     if envelopes is not None:
-        await context.write(envelopes.seal(message, message_crc32c(header), 0))
+        await context.write(envelopes.seal((message, message_crc32c(header), 0)))

@@ -1,4 +1,4 @@
-"""gRPC reflection, ``v1`` and ``v1alpha``: describes Arrow Flight, as this server speaks it, to tools such as grpcurl.
+"""For gRPC's reflection: describes Arrow Flight, as this server speaks it, to tools such as grpcurl.
 
 It asks for no token, because the protocol is public. The service's own code does not use these descriptions.
 """
@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
-from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 PACKAGE = "arrow.flight.protocol"
-V1 = "grpc.reflection.v1.ServerReflection"
 _FILE = "flight_server/arrow_flight.proto"
 
 # Each message's fields: number, name, then "repeated" or "optional", type. Messages and enums begin with a capital.
@@ -61,22 +57,13 @@ _CALLS = {
 }
 
 
-def offer(server: Any, service: str) -> None:
-    """Make the gRPC server describe ``service``, its health and reflection."""
+def describe() -> None:
+    """Have this process's reflection know Arrow Flight. Twice is fine."""
     pool = descriptor_pool.Default()
     try:
         pool.FindFileByName(_FILE)
     except KeyError:  # the first server of this process
         pool.AddSerializedFile(described().SerializeToString())
-    servicer = reflection.aio.ReflectionServicer((service, health.SERVICE_NAME, V1, reflection.SERVICE_NAME))
-    # The two protocols differ in their package alone; grpcio has code for the older one only.
-    requests = reflection_pb2.ServerReflectionRequest.FromString
-    answers = reflection_pb2.ServerReflectionResponse.SerializeToString
-    info = grpc.stream_stream_rpc_method_handler(servicer.ServerReflectionInfo, requests, answers)
-    for name in (V1, reflection.SERVICE_NAME):
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": info}),)
-        )
 
 
 def described() -> Any:

@@ -92,7 +92,7 @@ Handler = Callable[..., Awaitable[Any]]
 
 
 class FlightService:
-    """The RPCs of one server."""
+    """The RPCs of one server. ``joins``: small frames may be joined, because every frame was fully checked."""
 
     def __init__(
         self,
@@ -105,6 +105,7 @@ class FlightService:
         authenticator: Authenticator,
         max_schema_bytes: int,
         stall_seconds: float,
+        joins: bool,
     ) -> None:
         self._reads = reads
         self._puts = puts
@@ -113,7 +114,7 @@ class FlightService:
         self._calls = calls
         self._catalogue = puts.catalogue
         self._waits = puts.admission.waits
-        self._get = GrpcGet(self._catalogue, reads, puts.kinds)
+        self._get = GrpcGet(self._catalogue, reads, puts.kinds, joins=joins)
         self._first = FirstMessages(stall_seconds)
         self._authenticator = authenticator
         self._max_schema_bytes = max_schema_bytes

@@ -79,7 +79,7 @@ from flight_server.protocol import (
     dump_json,
     parse_partition,
 )
-from flight_server.reporting import Calls, ListedPage, Page, ServedCall, metrics, reports
+from flight_server.reporting import Calls, ListedPage, Page, ServedCall, reports, scrape
 from flight_server.transfer import PutReceiver, Reads
 
 from .bulk_get import ArrowStream, BulkRead
@@ -144,7 +144,6 @@ class HttpServer:
         self._catalogue = observed.catalogue
         self._dashboard = Dashboard()
         self._logins = Logins(options.authenticator, options.stall_seconds)
-        self._metrics = metrics.Metrics(observed)
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._runner: Runner | None = None
         # Connections that have sent a request, and when each other one was first seen.
@@ -363,7 +362,8 @@ class HttpServer:
         return _json(self._observed.history.listed())
 
     async def _scrape(self, *_: object) -> web.StreamResponse:
-        return web.Response(body=await self._metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
+        text, content_type = await scrape(self._observed)
+        return web.Response(body=text, headers={"Content-Type": content_type})
 
     async def _alive(self, *_: object) -> web.StreamResponse:
         return _json({"alive": True})

@@ -20,7 +20,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -50,10 +50,19 @@ class Engines:
     server: ServerProcess
     shuffle: ShuffleClient
 
-    def __init__(self, master: str = MASTER) -> None:
+    def __init__(
+        self, master: str = MASTER, server: Mapping[str, Any] | None = None, **settings: str
+    ) -> None:
+        """``server``: options of the server; ``settings``: further ones of the session, as ``local_session`` has."""
         # Spark's workers are to have what this process has.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         self._master = master
+        self._server = server or {}
+        self._settings = {
+            "driver__memory": HEAP,
+            "sql__execution__arrow__pyspark__enabled": "true",
+            **settings,
+        }
         self._stack = ExitStack()
         self._subjects: list[Subject] = []
 
@@ -61,10 +70,8 @@ class Engines:
         """Start all anew; the JVM stays."""
         self._master = master or self._master
         self._stack.close()
-        self.server = self._stack.enter_context(ServerProcess.start())
-        self.spark = self._stack.enter_context(
-            local_session(self._master, driver__memory=HEAP, sql__execution__arrow__pyspark__enabled="true")
-        )
+        self.server = self._stack.enter_context(ServerProcess.start(**self._server))
+        self.spark = self._stack.enter_context(local_session(self._master, **self._settings))
         self.shuffle = self._stack.enter_context(ShuffleClient(self.server.location))
         for subject in self._subjects:
             subject.server_pid = self.server.pid

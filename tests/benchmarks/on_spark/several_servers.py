@@ -6,7 +6,8 @@ have begun.
 
 Under the table stands what a host of ``CORES`` cores and ``LINK_GBITS`` would be bound by, if each byte took the CPU
 seconds of the table's last row and crossed the network with (n - 1)/n of all bytes, as it does where tasks write to
-their own host's server (``on_spark.wire_bytes`` measures that).
+their own host's server (``on_spark.wire_bytes`` measures that). And what bounds ``local[CORES]`` on one host: all cores
+together, or the event loops of 1, 2 and 4 servers, each of which has one core for all that the servers did here.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ def main(arguments: list[str]) -> None:
             [_row(*each, subjects[0]) for each in zip(subjects, spreads, strict=True)],
         )
         _say_bounds(subjects[-1], spreads[-1])
+        _say_loops(subjects, spreads)
 
 
 def _clients_cpu_seconds(spreads: Sequence[_Spread]) -> float:
@@ -129,6 +131,17 @@ def _say_bounds(subject: Subject, spread: _Spread) -> None:
         console.print(
             f"{hosts} hosts of {CORES} cores and {LINK_GBITS} Gbit/s: {by_cpu:.2f} GB/s each by CPU, {by_link:.2f} by "
             f"the network, which {crossing:.2f} of all bytes cross: bound by {bound}"
+        )
+
+
+def _say_loops(subjects: Sequence[Subject], spreads: Sequence[_Spread]) -> None:
+    for subject, spread in zip(subjects, spreads, strict=True):
+        client, server = _cpu_seconds_per_gb(subject, spread)
+        by_cpu, by_loops = CORES / (client + server), len(spread.servers) / server
+        bound = "all cores" if by_cpu < by_loops else "the servers"
+        console.print(
+            f"local[{CORES}] with {subject.name} servers: {by_cpu:.2f} GB/s by all cores, {by_loops:.2f} by the "
+            f"servers' loops: bound by {bound}"
         )
 
 

@@ -1,11 +1,13 @@
-"""The memory that a process may use, from groups laid out as the kernel shows them."""
+"""The memory and the cores that a process may use, from groups laid out as the kernel shows them."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from flight_server.host.machine import memory_bytes
+import pytest
+
+from flight_server.host.machine import cores, memory_bytes
 
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 MIB = 1 << 20
@@ -56,3 +58,29 @@ def test_the_first_version_of_cgroups_counts_too(tmp_path: Path) -> None:
 def test_the_unlimited_number_of_the_first_version_is_no_limit(tmp_path: Path) -> None:
     group(tmp_path / "memory", "", "memory.limit_in_bytes", "9223372036854771712")
     assert memory_bytes(tmp_path, own(tmp_path, "5:memory:/")) == MACHINE_BYTES
+
+
+def test_the_cores_are_those_of_the_affinity_or_of_a_quota_below_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(16)})
+    file = own(tmp_path, "0::/job")
+    assert cores(tmp_path / "none", file) == 16
+    group(tmp_path, "job", "cpu.max", "max 100000")
+    assert cores(tmp_path, file) == 16
+    group(tmp_path, "", "cpu.max", "850000 100000")
+    assert cores(tmp_path, file) == 8
+    group(tmp_path, "job", "cpu.max", "50000 100000")
+    assert cores(tmp_path, file) == 1
+
+
+def test_a_quota_of_the_first_version_of_cgroups_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(16)})
+    file = own(tmp_path, "3:cpu,cpuacct:/job")
+    group(tmp_path / "cpu", "job", "cpu.cfs_period_us", "100000")
+    group(tmp_path / "cpu", "job", "cpu.cfs_quota_us", "-1")
+    assert cores(tmp_path, file) == 16
+    group(tmp_path / "cpu", "job", "cpu.cfs_quota_us", "400000")
+    assert cores(tmp_path, file) == 4

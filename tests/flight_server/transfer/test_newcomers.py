@@ -16,7 +16,7 @@ from flight_server.protocol import CreateRequest
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.tiering.readback import Reader
-from flight_server.transfer import NEWCOMERS_SECONDS, FrameRange
+from flight_server.transfer import NEWCOMERS_SECONDS, FrameRange, eviction
 from flight_server.transfer.eviction import FIRST_SECONDS
 from tests.support.nodes import running_node
 
@@ -138,10 +138,21 @@ async def test_looks_are_rare_while_no_newcomer_waits(
             await real(0)
 
         monkeypatch.setattr(asyncio, "sleep", sleep)
+        monkeypatch.setattr(eviction, "seconds_to_tick", lambda: 7.0)
+        await node.eviction.watch_newcomers()
+        assert pauses == [7.0], "no message is being written"
+        dataset = sealed(node)
+        other = asyncio.ensure_future(read(node, dataset, "other", good=False))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert node.delivery.writes
+        pauses.clear()
         await node.eviction.watch_newcomers()
         assert pauses == [FIRST_SECONDS - NEWCOMERS_SECONDS]
+        other.cancel()
+        await asyncio.wait([other])
         held = node.budget.unproven.reserve(node.budget.unproven.limit_bytes or 0)
-        newcomer = asyncio.ensure_future(read(node, sealed(node), "new", good=True))
+        newcomer = asyncio.ensure_future(read(node, dataset, "new", good=True))
         for _ in range(10):
             await asyncio.sleep(0)
         assert node.budget.unproven.waiting

@@ -96,7 +96,7 @@ def read_envelopes(data: bytes) -> None:
         if data[0] % 2 == 0:
             parts = wire.locate(part)
             sums = message_crc32c(parts.header, parts.body), crc32c(parts.metadata)
-            envelope = bytes(wire.locate(sealing.seal(part, *sums)).metadata)
+            envelope = bytes(wire.locate(sealing.seal((part, *sums))).metadata)
         if opening is None:
             opening = EnvelopedBatches(pa.py_buffer(envelope), b"t")
         else:

@@ -16,7 +16,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from flight_server.protocol import FRAMES_TRAILER, ROWS_TRAILER, Ticket
+from flight_server.protocol import AS_STORED, BATCHES_HEADER, FRAMES_TRAILER, ROWS_TRAILER, Ticket
 from flight_server.protocol.wire import field
 from spark_client.connection import RemoteServer
 from tests.support.merging import ROWS, put_all
@@ -59,6 +59,7 @@ class PlainClient:
                 (":authority", self._authority),
                 ("content-type", "application/grpc"),
                 ("te", "trailers"),
+                (BATCHES_HEADER, AS_STORED),
             ],
         )
         message = field(1, ticket.encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_client import FlightDataSource, ShuffleClient
+from spark_client import FlightDataSource, Reading, ShuffleClient
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_source import Tables
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=0) as found:
+def server(pytestconfig: pytest.Config) -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0, workers=pytestconfig.getoption("--servers")) as found:
         yield found
         assert found.terminate() == 0, found.tail()
 
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    """A client; once it is closed no exchange is left, and the test's other datasets are dropped."""
-    with ShuffleClient(server.location) as found:
+    """A client whose tasks do all, however little it is (``test_in_driver`` has another); once it is closed no exchange
+    is left, and the test's other datasets are dropped.
+    """
+    with ShuffleClient(server.location, reading=Reading(driver_bytes=0)) as found:
         yield found
     with ShuffleClient(server.location) as after:
         for name in {each.name for each in after.datasets()}:

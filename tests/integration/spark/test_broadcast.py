@@ -117,6 +117,31 @@ def test_a_broadcast_can_be_used_inside_a_pipeline(
     assert all(row.rows == row.known for row in rows)
 
 
+@pytest.mark.parametrize("in_driver", [False, True])
+def test_a_pipelines_last_job_writes_it(
+    client: ShuffleClient, spark: SparkSession, planes: DataFrame, *, in_driver: bool
+) -> None:
+    def same(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+
+    pipeline = client.pipeline(planes).exchange(3, "seats")
+    # The driver runs no function of a user's.
+    pipeline = pipeline if in_driver else pipeline.mapInArrow(same, planes.schema)
+    pipeline = pipeline.filter(pc.field("seats") < 4)
+    shared = client.broadcast(pipeline, name="planes")
+    assert {column.num_chunks for column in shared.table().columns} == {1}
+    expected = planes.filter("seats < 4").toArrow()
+    assert shared.table().sort_by("id").equals(expected.sort_by("id"))
+    assert shared.struct == planes.schema
+    joined = client.pipeline(planes.select("id")).join(shared, on="id")
+    assert joined.count() == shared.rows == expected.num_rows
+    nothing = client.broadcast(pipeline.filter(pc.field("seats") < 0))
+    assert nothing.table().equals(expected.schema.empty_table())
+    for each in (shared, nothing):
+        each.destroy()
+    assert client.datasets() == []
+
+
 def test_a_writing_task_that_is_killed_counts_once(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -85,10 +85,12 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     pq.write_table(pa.table({"id": range(100)}), "x.parquet")
     scanned = client.scan("x.parquet", filter=[("id", "<", 50)]).exchange(3, "id")
     collected = sorted(client.collect(scanned).read_all()["id"].to_pylist())
+    small = client.scan("x.parquet").aggregate(n=("*", "count"))
+    counted = [*small.collect().read_all()["n"].to_pylist(), small.statistics.exchanges[0].tasks]
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
     answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
     answer["ordered"] = ordered
-    answer |= {"collected": collected, "hidden": hidden, "shown": shown}
+    answer |= {"counted": counted, "collected": collected, "hidden": hidden, "shown": shown}
     done = names.unpersist(everywhere=True, seconds=120)
     print(json.dumps({**answer, "unpersisted": [len(done.removed), len(done.left)]}))
 spark.stop()
@@ -120,6 +122,7 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert answer["ordered"][:1000] == list(range(1000))[::-1]
     assert len(answer["ordered"]) == 1002, "two boundaries"
     assert answer["collected"] == list(range(50))
+    assert answer["counted"] == [100, 0], "the driver has done it"
     assert answer["unpersisted"] == [1, 0]
     assert "spark.flight.shuffle.token is set, but Spark Connect does not show it" in answer["hidden"]
     assert answer["shown"] == 3

@@ -30,6 +30,11 @@ def test_the_demo_compares_three_answers_and_says_what_was_moved_and_how_fast(ja
     assert re.search(
         r"Python stages on this service \d+\.\d\d 1\.0 the same stages on Spark's shuffle \d", shown
     )
+    assert re.search(
+        r"flights to Honolulu .*: HA 342 flights, -6\.9 minutes; UA \d+ flights, \S+ minutes\. Median of 5 runs",
+        shown,
+    )
+    assert "By Spark's own sums the answer is the same, row by row: 2 rows." in shown
     moved = re.search(r"in (\S+) frames, (\d+) readers, (\S+) encodes", shown)
     assert moved is not None
     assert moved[1] == moved[3], "each frame is encoded once"

@@ -48,12 +48,13 @@ def placed(df: DataFrame) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("keys", [("k",), ("s",), ("d",), ("t",), ("k", "s", "d", "t"), ("a",), ("st",)])
-@pytest.mark.parametrize("hashed_by", ["spark", "python"])
+@pytest.mark.parametrize("stages", ["none", "map"])
 def test_rows_are_in_the_partitions_of_sparks_repartition(
-    client: ShuffleClient, events: DataFrame, keys: tuple[str, ...], hashed_by: str
+    client: ShuffleClient, events: DataFrame, keys: tuple[str, ...], stages: str
 ) -> None:
+    """Without stages Spark hashes the strings and nested keys, tasks the others; after a stage tasks hash all."""
     pipeline = client.pipeline(events)
-    if hashed_by == "python":
+    if stages == "map":
         pipeline = pipeline.mapInArrow(same, events.schema)
     assert placed(pipeline.exchange(7, *keys).toDF()) == placed(events.repartition(7, *keys))
 
@@ -83,6 +84,29 @@ def test_groups_equal_sparks_apply_in_arrow(client: ShuffleClient, events: DataF
     ours = client.pipeline(events).exchange(4, "k", "s").applyInArrow(total, ddl).toDF()
     theirs = events.groupBy("k", "s").applyInArrow(total, ddl)
     assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
+
+
+def test_a_tasks_worker_neither_delays_acknowledgements_nor_holds_results_back(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def options(batches: Iterator[Any]) -> Iterator[Any]:
+        import socket
+
+        from spark_client.pyspark_parts import worker_connection
+
+        connection = worker_connection()
+        assert connection is not None
+        found = [
+            connection.getsockopt(socket.IPPROTO_TCP, each)
+            for each in (socket.TCP_NODELAY, socket.TCP_QUICKACK)
+        ]
+        for _ in batches:
+            yield pa.record_batch({"nodelay": [bool(found[0])], "quickack": [bool(found[1])]})
+
+    ddl = "nodelay boolean, quickack boolean"
+    for _ in range(3):  # the kernel delays only from a connection's second or third answer on
+        pipeline = client.pipeline(spark.range(0, 4, 1, 4)).mapInArrow(options, ddl)
+        assert {tuple(row) for row in pipeline.exchange(2).toDF().collect()} == {(True, True)}
 
 
 def test_stages_between_exchanges_run_in_one_python_process(
@@ -285,7 +309,7 @@ def test_a_result_outlives_the_client_object_that_made_it(spark: SparkSession) -
 
 def test_a_name_that_was_not_asked_for_is_not_taken(client: ShuffleClient, spark: SparkSession) -> None:
     """The column that Spark computes the partition in must not collide with a column of the user's."""
-    df = spark.range(10).selectExpr("id", "id as partition", "id as _Partition")
+    df = spark.range(10).selectExpr("string(id) as id", "id as partition", "id as _Partition")
     out = client.pipeline(df).exchange(2, "id").toDF()
     assert out.columns == ["id", "partition", "_Partition"]
     assert out.count() == 10

@@ -58,7 +58,8 @@ def started(spark: SparkSession, servers: ExecutorServers, tasks: int = 8) -> li
 
     def here(number: int) -> dict[str, Any]:
         time.sleep(0.3)  # so that one executor does not run all
-        return {**vars(servers.here()), "executor": os.environ["SPARK_LOCAL_DIRS"]}
+        found = servers.here()
+        return {"location": found.location, "pid": found.pid, "executor": os.environ["SPARK_LOCAL_DIRS"]}
 
     rows = spark.sparkContext.parallelize(range(tasks), tasks).map(here).collect()
     return list({each["pid"]: each for each in rows}.values())
@@ -71,7 +72,7 @@ def test_each_executor_has_one_server_which_demands_the_token(
     assert len(found) == len({each["executor"] for each in found}) == 2
     for each in found:
         with_token = RemoteServer(each["location"], token=servers.token)
-        assert with_token.action("locations")["locations"] == [each["location"], each["http"]]
+        assert with_token.action("locations")["servers"] == [each["location"]]
         without = RemoteServer(each["location"])
         with pytest.raises(FlightShuffleError, match="token"):
             without.action("locations")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest
@@ -88,6 +90,27 @@ def groups_of(table: pa.Table) -> list[tuple[int, int, int]]:
     return sorted(zip(*(table[name].to_pylist() for name in ("k", "n", "s")), strict=True))
 
 
+def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"k": range(100)}), tmp_path / "small.parquet")
+
+    def tasks_of_a_run() -> list[int]:
+        pipeline = client.scan(tmp_path / "small.parquet").exchange(3, "k").filter(pc.field("k") > 9)
+        assert sorted(pipeline.collect().read_all()["k"].to_pylist()) == [*range(10, 100)]
+        assert pipeline.count() == 90
+        assert pipeline.statistics is not None
+        return [each.tasks for each in pipeline.statistics.exchanges]
+
+    assert tasks_of_a_run() == [1], "no server was there"
+    assert tasks_of_a_run() == [0]
+    spark.conf.set("spark.dynamicAllocation.enabled", "true")
+    try:
+        assert tasks_of_a_run() == [1], "an executor without data of tasks may be taken away"
+    finally:
+        spark.conf.unset("spark.dynamicAllocation.enabled")
+
+
 def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
@@ -118,6 +141,20 @@ def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
         "n long",
     )
     assert {row["n"] for row in found.toDF().collect()} == {97}
+
+
+def test_executors_with_two_servers_each_spread_over_all_of_them_and_end_them(spark: SparkSession) -> None:
+    options: dict[str, Any] = {"workers": 2, "memory_limit": "128MiB", "drain_grace_seconds": 0}
+    with ShuffleClient.in_executors(spark, timeouts=Timeouts(tries=2), **options) as client:
+        df = rows(spark, 16)
+        grouped = (
+            client.pipeline(df).mapInArrow(slowly, df.schema).exchange(8, "k").applyInArrow(summed, GROUPS)
+        )
+        assert groups_of(grouped.collect().read_all()) == expected()
+        pids = servers_of(client)
+        assert len(pids) == 6, "two workers and their supervisor in each executor"
+        assert len(client._servers.locations) == 4
+    wait_for_end(pids)
 
 
 def test_collected_rows_come_in_sparks_order_and_names_live_beside_the_driver(

@@ -294,6 +294,11 @@ def test_explain_shows_the_plan_and_what_ran(
 ) -> None:
     exchanged, _ = counted(spark, client)
     other = client.pipeline(spark.range(10).withColumnRenamed("id", "k")).exchange(4, "k", name="few")
+    texts = client.pipeline(spark.range(10).selectExpr("id", "string(id) as s")).exchange(4, "s", "id")
+    texts.explain()
+    assert (
+        "exchange(4, 's', 'id') #1: by the hash of 's', 'id', which Spark computes" in capsys.readouterr().out
+    )
     joined = exchanged.join(other, on="k", how="left").mapInArrow(seen, SEEN)
     both = joined.union(joined)
     both.explain()
@@ -301,7 +306,7 @@ def test_explain_shows_the_plan_and_what_ran(
     assert before[0] == "union"
     assert before[1].startswith("├─ stage 3 (mapInArrow seen)")
     assert "│  ├─ exchange(4, 'k') #1: by the hash of 'k'" in before
-    assert "│  └─ exchange(4, 'k', name='few') #2: by the hash of 'k', which Spark computes" in before
+    assert "│  └─ exchange(4, 'k', name='few') #2: by the hash of 'k'" in before
     assert "   ├─ exchange(4, 'k') #1, see above" in before
     assert not any("partitions, " in line for line in before)
     assert len(both.collect().read_all()) == 200

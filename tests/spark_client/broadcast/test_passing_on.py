@@ -14,7 +14,7 @@ from flight_server.protocol import COPIES, CopiesRequest, CopyVerb, InvalidReque
 from spark_client import Broadcast, Copies, ShuffleClient
 from spark_client.broadcast import passing_on, withdrawing
 from spark_client.broadcast.content import BroadcastContent
-from spark_client.executors import ExecutorServer, ExecutorServers
+from spark_client.executors import ExecutorServers, RunningServers
 from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
 
@@ -28,10 +28,10 @@ class Servers(ExecutorServers):
 
     running: ServerProcess | None = None
 
-    def here(self, tries: int = 0) -> ExecutorServer:
+    def here(self, tries: int = 0) -> RunningServers:
         if self.running is None:
             raise InvalidRequest("this process is no Python worker of a Spark executor")
-        return ExecutorServer(self.running.location, self.running.http, self.running.pid, 0)
+        return RunningServers((self.running.location,), self.running.pid, 0)
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyarrow import flight
@@ -19,6 +21,7 @@ from flight_server.protocol.errors import InvalidRequest, Unauthenticated, Unava
 from spark_client import ShuffleClient
 from spark_client.connection import EmbeddedEnded, Timeouts, embedded
 from spark_client.lanes import PartitionStream
+from tests.support.polling import eventually
 from tests.support.rooms import ROOT
 
 
@@ -48,6 +51,70 @@ def test_a_client_with_a_server_of_its_own_puts_and_gets_and_ends_it() -> None:
     client.close()
     assert not alive(process.pid)
     client.close()
+
+
+def test_several_servers_share_the_memory_and_the_names_and_end_together() -> None:
+    table = pa.table({"x": [1, 2, 3]})
+    with ShuffleClient.embedded(workers=2, memory_limit="512MiB") as client:
+        first, second = client.location.split(",")
+        assert client.statistics()["memory"]["limit_bytes"] == 512 << 20
+        names = [f"d{number}" for number in range(16)]
+        for name in names:
+            client.put(name, table)
+        assert all(client.get(name).read_all().equals(table) for name in names)
+        found = client.statistics()["servers"]
+        assert {each["location"] for each in found} == {first, second}
+        assert all(each["datasets"] for each in found)
+        assert {each["memory_limit_bytes"] for each in found} == {256 << 20}
+        with ShuffleClient(first) as stranger, pytest.raises(Unauthenticated):
+            stranger.datasets()
+        process = client._embedded
+        assert process is not None
+        pids = [process.pid, *(child.pid for child in psutil.Process(process.pid).children())]
+        assert len(pids) == 3
+    assert not any(map(alive, pids))
+
+
+def test_an_embedded_worker_that_is_killed_comes_back_as_another_server_at_its_place() -> None:
+    with ShuffleClient.embedded(workers=2, memory_limit="512MiB") as client:
+        process = client._embedded
+        assert process is not None
+        starts = {each["start"] for each in client.statistics()["servers"]}
+        psutil.Process(process.pid).children()[0].kill()
+
+        def others() -> int:
+            return len({each["start"] for each in client.statistics()["servers"]} - starts - {None})
+
+        eventually(others, 1)
+        assert sorted(process.locations) == sorted(
+            each["location"] for each in client.statistics()["servers"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "count"),
+    [
+        ({"cores": 8, "memory_limit": "1GiB"}, {}, 2),
+        ({"cores": 7, "memory_limit": "1GiB"}, {}, 1),
+        ({"cores": 16, "memory_limit": "600MiB"}, {}, 2),
+        ({"cores": 16, "memory_limit": "64MiB"}, {}, 1),
+        ({"cores": 16, "memory_limit": "1GiB", "workers": 2}, {}, 2),
+        ({"cores": 16, "memory_limit": "1GiB", "port": 0}, {}, 1),
+        ({"cores": 1, "memory_limit": "1GiB"}, {"FLIGHT_SERVER_WORKERS": "2"}, 2),
+    ],
+    ids=["two fours", "less", "by memory", "too little for two", "given", "port", "environment"],
+)
+def test_there_is_a_server_for_each_four_cores(
+    options: dict[str, Any], environment: dict[str, str], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLIGHT_SERVER_WORKERS")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    running = embedded.start(**options)
+    try:
+        assert len(running.locations) == count
+    finally:
+        running.close()
 
 
 def test_a_wrong_option_is_an_error_with_the_servers_words() -> None:
@@ -92,24 +159,27 @@ def test_a_client_of_a_server_without_a_token_has_no_header() -> None:
 DRIVER = """
 import sys, time
 from spark_client.connection import embedded
-server = embedded.start()
+server = embedded.start(workers=int(sys.argv[1]), memory_limit="512MiB")
 print(server.pid, flush=True)
 sys.stdin.read()
 """
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, None], ids=["SIGKILL", "SIGTERM", "exit"])
-def test_the_server_ends_with_its_driver(number: signal.Signals | None) -> None:
-    command = [sys.executable, "-c", DRIVER]
+def test_the_servers_end_with_their_driver(number: signal.Signals | None, workers: int) -> None:
+    command = [sys.executable, "-c", DRIVER, str(workers)]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as driver:
         assert driver.stdout is not None
         server = int(driver.stdout.readline())
-        assert alive(server)
+        pids = [server, *(each.pid for each in psutil.Process(server).children())]
+        assert all(map(alive, pids))
+        assert len(pids) == (1 if workers == 1 else 1 + workers)
         if number is not None:
             os.kill(driver.pid, number)
-    assert gone_within(server, 30)
+    assert all(gone_within(pid, 30) for pid in pids)
 
 
 def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does_not_wait() -> None:

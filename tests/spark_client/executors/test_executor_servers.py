@@ -10,10 +10,12 @@ import sys
 from importlib import util
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.executors import ExecutorServers, executor_servers
+from spark_client.executors.executor_jvm import cores_of
 
 SERVERS = ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"})
 
@@ -114,6 +116,42 @@ def test_a_task_that_is_tried_again_replaces_a_server_that_stands_still(
     finally:
         os.kill(second.pid, signal.SIGTERM)
         os.waitpid(second.pid, 0)
+
+
+def test_an_executor_has_a_server_for_each_four_of_its_cores_and_they_end_together(
+    executor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_servers.machine, "cores", lambda: 16)
+    monkeypatch.setattr(executor_servers, "cores_of", lambda _: 9)
+    several = ExecutorServers("another token", ("127.0.0.1", 1), {"memory_limit": "512MiB"})
+    running = several.here()
+    workers = psutil.Process(running.pid).children()
+    try:
+        assert len(workers) == len(running.locations) == 2
+        executor_servers._known.clear()
+        assert several.here(tries=1) == running, "both answer"
+        workers[1].kill()
+        assert several.here(tries=1) == running, "its supervisor starts it again"
+        # One that stands still ends all: it may be the reason why the task was tried again.
+        workers[0].suspend()
+        monkeypatch.setattr(executor_servers, "ANSWER_SECONDS", 0.5)
+        second = several.here(tries=1)
+        assert second.pid != running.pid
+        assert os.waitpid(running.pid, 0)[1] == signal.SIGKILL
+        psutil.wait_procs(workers, 30)
+        assert not any(each.is_running() for each in workers)
+        running = second
+    finally:
+        os.kill(running.pid, signal.SIGTERM)
+        os.waitpid(running.pid, 0)
+
+
+def test_the_cores_are_those_that_spark_gives_an_executor_on_its_command_line() -> None:
+    words = ["-c", "input()", "--executor-id", "0", "--cores", "6", "--app-id", "x"]
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as process:
+        assert cores_of(process.pid) == 6
+        process.communicate(b"\n")
+    assert cores_of(os.getpid()) is None
 
 
 def test_a_server_drains_when_the_process_that_it_is_told_of_ends() -> None:

@@ -1,9 +1,13 @@
-"""A worker's modules leave the garbage collections between its tasks; what a task makes does not. Its log is quiet."""
+"""A worker's modules leave the garbage collections between its tasks; what a task makes does not. Its log is quiet. Its
+connection to Spark waits for nothing.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 from tests.support.rooms import ROOT
 
@@ -72,3 +76,51 @@ def test_unaligned_values_of_a_batch_are_not_written_of_in_an_executors_log() ->
         [sys.executable, "-c", UNALIGNED], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+WORKER = """
+import pickle, socket, sys
+import pyspark.worker
+from pyspark import daemon, serializers
+from spark_client.executors import Portable
+from spark_client.pyspark_parts import worker_connection
+
+sent = serializers.CloudPickleSerializer().dumps(Portable(len))
+listening = socket.create_server(("127.0.0.1", 0))
+spark = socket.create_connection(listening.getsockname()) if sys.argv[1] == "tcp" else None
+ours, theirs = (listening.accept()[0], spark) if spark is not None else socket.socketpair()
+found = []
+
+def options():
+    return [ours.getsockopt(socket.IPPROTO_TCP, each) for each in (socket.TCP_NODELAY, socket.TCP_QUICKACK)]
+
+def main(infile, outfile):
+    if spark is not None:
+        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        assert options() == [0, 0]
+    pickle.load(infile)
+    found.append(worker_connection())
+
+pyspark.worker.main = main
+theirs.sendall(sent)
+assert worker_connection() is None, "this is no worker yet"
+del sys.argv[1:]  # where the daemon finds the module of its workers
+assert daemon.worker(ours, True) == 0
+assert found == [ours]
+if spark is not None:
+    assert [bool(each) for each in options()] == [True, True]
+"""
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_worker_that_loads_a_task_acknowledges_and_sends_at_once(kind: str) -> None:
+    pytest.importorskip("pyspark")
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, kind],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from flight_server.protocol import CreateRequest, Kind, SealRequest
+from spark_client.arrow import Declared
+from spark_client.connection import RemoteServer
+from spark_client.jobs import ByKeys, WriteTask
+from spark_client.merge import DatasetRef
+from spark_client.steps import MapStage, Pass, run
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,6 +67,44 @@ for number, (placement, given) in enumerate([(ByKeys(("k",), 3), rows), (InTurn(
 server.close()
 assert "pandas" not in sys.modules
 """
+
+
+def test_large_batches_may_be_overwritten_when_the_next_one_is_asked_for() -> None:
+    """A writing task copies them itself, at once, between small ones that the stage has copied."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.list_(pa.float32()))])
+    rows, width = 3000, 128
+    keys, values = np.zeros(rows, np.int64), np.zeros(rows * width, np.float32)
+    starts = np.arange(rows + 1, dtype=np.int32) * width
+    given = [(number, count) for number, count in enumerate([rows, 10, rows, rows, 500, rows])]
+
+    def reuses(_: Iterator[Any]) -> Iterator[Any]:
+        for number, count in given:
+            keys[:count] = np.arange(count) + number * rows
+            values[:] = np.repeat(np.arange(rows) + number * rows, width)
+            lists = pa.ListArray.from_arrays(pa.array(starts[: count + 1]), pa.array(values))
+            yield pa.record_batch([pa.array(keys[:count]), lists], schema=schema)
+            keys[:], values[:] = -1, -1
+
+    declared = Declared("rows", schema)
+    with ServerProcess.start() as process, closing(RemoteServer(process.location)) as server:
+        created = server.action("create", CreateRequest("d", Kind.SHUFFLE, partitions=3).encode())
+        task = WriteTask(
+            server, "d", created["generation"], 3, declared, ByKeys(("k",), 3), (MapStage(reuses, declared),)
+        )
+        kept = []
+
+        def keeps(batch: Any) -> bool:
+            kept.append(task.keeps(batch))
+            return kept[-1]
+
+        task.write(run(task.stages, iter([]), Pass(keeps)), 0, "17")
+        assert kept == [count < rows for _, count in given]
+        server.action("seal", SealRequest("d", created["generation"], {0: "17"}).encode())
+        source = DatasetRef.find(server, "d", created["generation"])
+        table = pa.Table.from_batches([batch for each in range(3) for batch in source.read(each)], schema)
+    table = table.sort_by("k")
+    assert table["k"].to_pylist() == [at + number * rows for number, count in given for at in range(count)]
+    assert all(row["v"] == [row["k"]] * width for row in table.to_pylist())
 
 
 def test_tasks_import_no_pandas_which_takes_a_fresh_worker_a_third_of_a_second() -> None:

@@ -27,6 +27,17 @@ def test_several_servers_of_a_host_share_its_tasks() -> None:
     assert found == {"grpc://host3:8815", "grpc://host3:8816"}
 
 
+@pytest.mark.parametrize("servers", [2, 3, 4, 8])
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8, 16])
+def test_a_host_that_gets_each_so_manieth_task_uses_its_servers_alike(hosts: int, servers: int) -> None:
+    own = [f"grpc://host3:{port}" for port in range(servers)]
+    for first in range(hosts):
+        producers = range(first, 16 * servers * hosts, hosts)
+        found = Counter(place("d", producer, own, host="host3")[0] for producer in producers)
+        assert found.keys() == {*own}
+        assert max(found.values()) <= 2 * min(found.values())
+
+
 def test_a_new_try_goes_to_another_server() -> None:
     for producer in range(20):
         assert len({place("d", producer, SERVERS, tries=tries) for tries in range(5)}) == 5
@@ -41,7 +52,7 @@ def test_copies_are_on_the_next_servers(servers: int, copies: int, found: int) -
 
 
 def test_a_place_is_the_same_in_every_process() -> None:
-    assert [SERVERS.index(place("d", producer, SERVERS)[0]) for producer in range(6)] == [1, 2, 3, 4, 0, 1]
+    assert [SERVERS.index(place("d", producer, SERVERS)[0]) for producer in range(6)] == [1, 2, 3, 4, 0, 4]
 
 
 def test_a_copy_is_on_another_host_if_there_is_one() -> None:

@@ -19,6 +19,9 @@ A, B = "grpc://a:1", "grpc://b:1"
 class Servers:
     """The starts of servers by their locations, as one that answers for all. It opens no connection."""
 
+    workers: tuple[str, ...] = ()
+    """All of each one's supervisor; empty for servers without one."""
+
     def __init__(self, starts: dict[str, str], location: str = "executors") -> None:
         self.starts = starts
         self.location = location
@@ -35,7 +38,7 @@ class Servers:
         if name == "drain":
             del self.starts[self.location]
             return {}
-        return {"start": self.starts[self.location]}
+        return {"start": self.starts[self.location], "servers": self.workers or [self.location]}
 
 
 @pytest.fixture
@@ -104,6 +107,15 @@ def test_the_end_drains_what_was_learnt_and_allows_no_later_start(
     assert servers.starts == {B: "b1"}
     with pytest.raises(InvalidRequest, match="closed"):
         found.of("a name")
+
+
+def test_the_end_drains_the_other_workers_of_a_supervisor_too(
+    found: ServerList, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Servers, "workers", (A, B))
+    found.learn([ServerStart(A, "a1")])
+    found.end()
+    assert servers.starts == {}
 
 
 @pytest.mark.parametrize("count", [3, 5])

@@ -58,6 +58,7 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("compression", "S", None, "none", None, "snappy", "'auto', 'lz4', 'zstd' or 'none'"),
     ("budget_bytes", "SrR", None, "64m", 64 << 20, "64MB", SIZE(1)),
     ("gathered_bytes", "S", None, "2GiB", 2 << 30, "1000k", SIZE(1 << 20)),
+    ("driver_bytes", "S", None, "0", 0, "8MB", SIZE(0)),
     ("scratch_dir", "SrR", None, "/scratch", "/scratch", " ", "a directory"),
     *(
         (each.name, "SrwRW", None, "1min", 60.0, "0", SECONDS(0.001))
@@ -78,6 +79,7 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
         "shared",
         "absolute paths, or addresses such as s3://bucket/path, with commas between them",
     ),
+    ("workers", "S", None, "4", 4, "0", WHOLE(1)),
     ("lease_seconds", "wW", None, "500ms", 0.5, "0.05", SECONDS(0.1)),
     ("path", "rwRW", None, "countries", "countries", None, ""),
     ("checkpoint_location", "W", None, "/tmp/c", "/tmp/c", None, ""),
@@ -130,7 +132,7 @@ def camel(name: str) -> str:
 
 def of_session(name: str, text: str) -> Any:
     """The client's argument, or the field of one, that the session's setting becomes."""
-    where = {} if name == "offload_to" else {f"{SESSION}.location": "grpc://h:1"}
+    where = {} if name in ("offload_to", "workers") else {f"{SESSION}.location": "grpc://h:1"}
     settings = where | {f"{SESSION}.{camel(name)}": text}
     conf = SimpleNamespace(getAll=settings, get=lambda _, default=None: default or "local[1]")
     spark: Any = SimpleNamespace(conf=conf)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from enum import StrEnum
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,9 @@ import pyarrow as pa
 from flight_server.protocol import FlightShuffleError, KeepRule, from_json
 
 from .ranked import Kept
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _NONE = np.zeros(0, np.int64)
 

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,6 +45,9 @@ class _Process:
         self._limits = limits
         self.fresh = True
         self.used = 0.0
+        # Imported here, in a thread: a server without such rules needs it nowhere.
+        from multiprocessing.connection import Pipe  # noqa: PLC0415  # as said above
+
         self._connection, theirs = Pipe()
         numbers = (theirs.fileno(), os.getpid(), limits.memory_limit_bytes)
         numbers_too = (limits.duckdb_share, limits.deadline_seconds)

@@ -1,0 +1,81 @@
+"""Joining: several small frames of one partition as one message, for readers to which each message costs much.
+
+Guarantee: the message decodes to the frames' rows, in order, and carries nothing else. Where that is not certain
+:meth:`FrameJoiner.join` gives nothing, and the frames go out one by one, as they were stored.
+
+Which frames
+    :meth:`FrameJoiner.of` says of a schema whether its frames can be joined, :func:`parts_of` of a frame. Not joined
+    are frames with app_metadata or metadata of their own, compressed ones, and those in the byte order that this
+    machine has not. Frames with dictionaries are joined if they are flat, and if no dictionary is sent between them. A
+    header of more than ``MAX_HEADER_BYTES``, as of 60 columns, takes longer to decode than a message to send.
+
+How
+    ``flat_joining`` joins frames of flat columns. Others Arrow decodes as one IPC stream, joins and encodes: about 0.4
+    ms for a megabyte, in four copies. Nothing is validated again: all frames were when they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from flight_server.protocol import ipc_framing, wire
+
+from .flat_joining import FlatColumns
+from .schema_message import SchemaMessage, has_dictionaries
+
+MAX_HEADER_BYTES = 4 << 10
+MAX_SCHEMA_BYTES = 16 << 10
+"""A larger one takes milliseconds to decode."""
+_PREFIX_BYTES = 8
+_COMPRESSION, _CUSTOM_METADATA = 3, 4  # fields of RecordBatch and of Message
+
+
+def parts_of(message: bytes) -> wire.FlightData | None:
+    """The parts of a stored frame that can be joined with others; None if it cannot."""
+    parts = wire.locate(message)
+    if parts.metadata or not parts.body or len(parts.header) > MAX_HEADER_BYTES:
+        return None
+    header = ipc_framing.IpcHeader(parts.header)
+    batch = header.message.table(2)
+    if batch is None or batch.slot(_COMPRESSION) or header.message.slot(_CUSTOM_METADATA):
+        return None
+    return parts
+
+
+class FrameJoiner:
+    """Joins frames of one schema."""
+
+    def __init__(self, header: bytes, flat: FlatColumns | None, *, by_arrow: bool) -> None:
+        self._header = ipc_framing.encapsulate(header)
+        self._flat = flat
+        self._by_arrow = by_arrow
+
+    @classmethod
+    def of(cls, message: SchemaMessage) -> FrameJoiner | None:
+        """None if frames of this schema cannot be joined."""
+        if len(message.header) > MAX_SCHEMA_BYTES or not ipc_framing.is_little_endian(message.header):
+            return None
+        schema = message.schema
+        flat, by_arrow = FlatColumns.of(schema), not has_dictionaries(schema)
+        return cls(message.header, flat, by_arrow=by_arrow) if flat or by_arrow else None
+
+    def join(self, frames: Sequence[wire.FlightData]) -> bytes | None:
+        """The FlightData message of the frames' rows; None if they cannot be joined."""
+        flat = None if self._flat is None else self._flat.join(frames)
+        return self._joined_by_arrow(frames) if flat is None and self._by_arrow else flat
+
+    def _joined_by_arrow(self, frames: Sequence[wire.FlightData]) -> bytes | None:
+        pieces: list[bytes | memoryview] = [self._header]
+        for parts in frames:
+            pieces += (ipc_framing.encapsulate(parts.header), parts.body)
+        # The C heap has pages that were used before, which Arrow's own allocator gives back at once.
+        memory = pa.system_memory_pool()
+        try:
+            batches = list(pa.ipc.open_stream(pa.py_buffer(b"".join(pieces))))
+            joined = memoryview(pa.concat_batches(batches, memory_pool=memory).serialize(memory_pool=memory))
+        except (pa.ArrowException, OSError):
+            return None
+        start = _PREFIX_BYTES + int.from_bytes(joined[4:_PREFIX_BYTES], "little")
+        return wire.flight_data(joined[_PREFIX_BYTES:start], body=joined[start:])

@@ -1,0 +1,172 @@
+"""JoinedFrames: small frames that are ready at the same time as one message, which costs about as much as one of them.
+
+Guarantee: a reader gets the rows of its frames, in order; a frame that is ready waits for no later one.
+
+Which readers
+    A message takes Python's gRPC about 100 µs, whatever its size, so frames of 64 KiB reach half the throughput of
+    large ones. Any client may get its batches joined, unless it says ``BATCHES_HEADER: stored``, or its ticket has
+    ``from`` (also 0), ``until``, ``reader`` or a list of partitions: such a client counts frames, so that it can
+    resume. Frames in envelopes are as stored, too. :mod:`flight_server.frames.joining` says which frames can be joined.
+
+Shared
+    A joined message is made once for all readers that come to its first frame while any of them is being sent it. Runs
+    of frames end at the same numbers for all readers, so that their messages are the same. To keep messages for longer
+    was not worth it: of eight readers that begin together each was soon some 10 MiB from the others.
+
+Who holds what
+    The message holds its own room, of the reader's part of ``sends``, taken only if it is free at once; otherwise the
+    frames go out one by one. A reader holds the message, and in the room of its first frame that of all of them, for
+    gRPC's copy, until the message is sent. It no longer holds the frames.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from itertools import takewhile
+
+from flight_server.datasets import Counters
+from flight_server.frames import Frame, FrameJoiner, SchemaMessage, parts_of
+from flight_server.memory import Reservation
+from flight_server.protocol import wire
+from flight_server.transfer import Outgoing
+
+JOINED_BYTES = 1 << 20
+SMALL_BYTES = 128 << 10
+"""Joining costs about as much as sending two frames of this size."""
+MAX_FRAMES = 128
+_HEADERS_BYTES = 64 << 10
+"""Arrow takes a few milliseconds to decode so much of them."""
+_MOST_MORE_BYTES = 4096
+"""Than the frames have: padding, and another header."""
+
+
+class JoinedMessage:
+    """One message, and how many frames it has."""
+
+    __slots__ = ("__weakref__", "data", "frames", "room")
+
+    def __init__(self, data: bytes, frames: int, room: Reservation) -> None:
+        self.data = data
+        self.frames = frames
+        self.room = room
+
+
+class JoinedFrames:
+    """The joined messages of one server."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        # Of each first frame the message that readers are being sent.
+        self._sent: weakref.WeakKeyDictionary[Frame, weakref.ref[JoinedMessage]] = weakref.WeakKeyDictionary()
+
+    def joiner(self, schema: SchemaMessage) -> Joiner | None:
+        """For one read; None if frames of this schema cannot be joined."""
+        frames = FrameJoiner.of(schema)
+        return None if frames is None else Joiner(self, frames)
+
+    def find(self, first: Frame, most_frames: int) -> JoinedMessage | None:
+        """The message that begins with this frame, of at most so many."""
+        found = self._sent.get(first)
+        message = None if found is None else found()
+        return None if message is None or message.frames > most_frames else message
+
+    def add(self, first: Frame, message: JoinedMessage) -> None:
+        self._counters.joins += 1
+        self._sent[first] = weakref.ref(message)
+
+
+class Joiner:
+    """Joins the frames of one read."""
+
+    def __init__(self, shared: JoinedFrames, frames: FrameJoiner) -> None:
+        self._shared = shared
+        self._frames: FrameJoiner | None = frames
+
+    def take(self, run: Sequence[Outgoing]) -> JoinedMessage | None:
+        """The message of the first frames of a run that go together; None for fewer than two. The first of them has the
+        room of all, and none has its bytes.
+        """
+        first = run[0].message
+        run = list(takewhile(lambda outgoing: isinstance(outgoing.message, Frame), run))
+        if len(run) < 2 or not isinstance(first, Frame):
+            return None
+        run = run[: _until_boundary(first)]
+        message = self._shared.find(first, len(run)) or self._made(first, run)
+        if message is not None:
+            hand_over(run[: message.frames])
+        return message
+
+    def _made(self, first: Frame, run: Sequence[Outgoing]) -> JoinedMessage | None:
+        room = run[0].room
+        # Reserved first: without room no frame is looked at.
+        most_bytes = _MOST_MORE_BYTES + sum(outgoing.message.size_bytes for outgoing in run)
+        if self._frames is None or len(run) < 2 or room is None:
+            return None
+        own = room.pool.try_reserve(most_bytes)
+        parts = [] if own is None else _joinable(run)
+        if own is None or len(parts) < 2:
+            return None
+        data = self._frames.join(parts)
+        if data is None or len(data) > most_bytes:
+            self._frames = None  # Arrow cannot join such columns, or repeats their buffers
+            return None
+        own.shrink(most_bytes - len(data))
+        message = JoinedMessage(data, len(parts), own)
+        self._shared.add(first, message)
+        return message
+
+
+def _until_boundary(first: Frame) -> int:
+    """How many frames there are from this one to the next number at which every run ends: a multiple of the power of
+    two that makes a message of ``JOINED_BYTES`` out of frames of this size.
+    """
+    frames = min(MAX_FRAMES, max(1, round(JOINED_BYTES / max(first.size_bytes, 1))))
+    step = 1 << (frames.bit_length() - 1)
+    return step - first.index % step
+
+
+def _joinable(run: Sequence[Outgoing]) -> list[wire.FlightData]:
+    """The parts of the frames, from the first on, that can be joined."""
+    found: list[wire.FlightData] = []
+    header_bytes = 0
+    for outgoing in run:
+        parts = parts_of(outgoing.data)
+        if parts is None:
+            break
+        header_bytes += len(parts.header)
+        if header_bytes > _HEADERS_BYTES:
+            break
+        found.append(parts)
+    return found
+
+
+def small_run(burst: Sequence[Outgoing], at: int) -> Sequence[Outgoing]:
+    """The messages of a burst from ``at`` on that may go out as one: at least one."""
+    size_bytes, stop = 0, at
+    room = burst[at].room
+    for outgoing in burst[at : at + MAX_FRAMES]:
+        size_bytes += outgoing.message.size_bytes
+        too_large = outgoing.message.size_bytes > SMALL_BYTES or size_bytes > JOINED_BYTES * 9 // 8
+        if too_large or room is None or outgoing.room is None or outgoing.room.pool is not room.pool:
+            break
+        stop += 1
+    return burst[at : max(stop, at + 1)]
+
+
+def hand_over(run: Sequence[Outgoing]) -> Reservation:
+    """The room of all messages of a run, which its first one has from now on. None keeps its bytes."""
+    rooms = [outgoing.room for outgoing in run if outgoing.room is not None]
+    pool, size_bytes = rooms[0].pool, sum(room.size_bytes for room in rooms)
+
+    def release() -> None:
+        for room in rooms:
+            room.free()
+
+    if len(rooms) > 1:
+        # Without room in between that others could get. A pool beyond its limit gives none, and counts it all the same.
+        rooms = [pool.exchange(release, size_bytes) or pool.reserve(size_bytes)]
+    for outgoing in run:
+        outgoing.park()
+    run[0].room = rooms[0]
+    return rooms[0]

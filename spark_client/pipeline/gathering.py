@@ -1,0 +1,59 @@
+"""The last steps of a plan whose result the driver reads, run in the driver over little input (``in_driver``).
+
+Guarantee: the rows that Spark's tasks would give, in the order of the partitions, all of them before the caller has
+one: so it raises where a job would, and nothing of the run is left on a server. At most ``GATHERED_BYTES`` are held,
+and one batch: a join may make many rows of few. A larger result is one for the server, and for a reader of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from spark_client.arrow import Declared
+from spark_client.connection import Reading
+from spark_client.jobs import ReadTask, TaskWork, share_numbers
+from spark_client.steps import Stage
+
+from .nodes import Input
+
+GATHERED_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class DriverSeconds:
+    """How long the driver took for the last steps, and the seconds of that inside each stage, by its name."""
+
+    total: float
+    by_stage: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class DriverRows:
+    """The batches of a result."""
+
+    batches: Sequence[Any]
+    seconds: DriverSeconds
+
+
+def gathered(
+    inputs: Sequence[tuple[Input, tuple[Stage, ...]]], declared: Declared, options: Reading
+) -> DriverRows | None:
+    """The rows of all inputs after their stages; None if they are more than ``GATHERED_BYTES``."""
+    found: list[Any] = []
+    size_bytes, work, began = 0, TaskWork(tasks=0), perf_counter()
+    for given, stages in inputs:
+        assert given.source is not None
+        assert given.shares is not None
+        # Without limits, which are for functions of users, and which Spark would be asked for.
+        task = ReadTask(given.source, given.shares, stages, kept=True, options=options)
+        with closing(task.batches(share_numbers(len(task.shares)), None, work)) as batches:
+            for batch in batches:
+                found.append(declared.cast(batch))
+                size_bytes += batch.nbytes
+                if size_bytes > GATHERED_BYTES:
+                    return None
+    return DriverRows(found, DriverSeconds(perf_counter() - began, work.clock.seconds))

@@ -1,0 +1,64 @@
+"""Decides what the driver does itself; asks neither Spark nor a server.
+
+A job of Spark's costs some tens of milliseconds before it has read a row, and its tasks as much again. Rows that the
+driver has read, and sent on, in that time need none: a scan of small files, what an aggregate left of many rows, the
+sides of a small join.
+
+Guarantee: no function of a user's runs in the driver, and no row of a DataFrame comes through it: all stages of such a
+job are ``ours``, and it reads exchanges, or scans whose files are local ones of the driver's.
+
+How much
+    The sum of what the job reads is at most ``Reading.driver_bytes``. Each value counts at least ``VALUE_BYTES``,
+    because exchanges are compressed and Parquet is encoded; each partition, which the stages run over by itself,
+    ``PARTITION_BYTES``; a table that a join holds, all of its bytes. So the worst that a driver reads is a column of
+    texts which are all the same: as a task does, it keeps what stages gather within its budgets, and the rest in files.
+    A join may make many rows of few; they are sent as they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from spark_client.jobs import SealedDataset
+from spark_client.steps import TableJoinStage
+
+from .nodes import Exchange, Input, Leg, Pair, PlanPart
+
+VALUE_BYTES = 8
+PARTITION_BYTES = 8 << 10
+
+
+def driver_may_run(leg: Leg) -> bool:
+    """Whether the driver may run the leg's stages over what the leg reads, if that is little."""
+    return all(
+        all(stage.ours for stage in part.stages)
+        and (not isinstance(part.origin, Input) or part.origin.driver_bytes is not None)
+        for part in _parts(leg.parts)
+    )
+
+
+def driver_bytes(legs: Iterable[Leg], written: Mapping[Exchange, SealedDataset]) -> int:
+    """About how many bytes the driver would hold if it ran these legs, which it may; ``written`` has the exchanges that
+    they read.
+    """
+    return sum(_bytes_of(part, written) for leg in legs for part in _parts(leg.parts))
+
+
+def _parts(parts: Iterable[PlanPart]) -> Iterator[PlanPart]:
+    """The parts, and the sides of those that are pairs."""
+    for part in parts:
+        yield part
+        if isinstance(part.origin, Pair):
+            yield from _parts([part.origin.left, part.origin.right])
+
+
+def _bytes_of(part: PlanPart, written: Mapping[Exchange, SealedDataset]) -> int:
+    origin = part.origin
+    held = sum(stage.right.size_bytes for stage in part.stages if isinstance(stage, TableJoinStage))
+    if isinstance(origin, Input):
+        return held + (origin.driver_bytes or 0)
+    if isinstance(origin, Pair):
+        return held
+    sealed = written[origin]
+    value_bytes = VALUE_BYTES * len(sealed.schema) * sealed.rows
+    return held + max(sealed.size_bytes, value_bytes) + PARTITION_BYTES * len(sealed.partition_bytes)

@@ -1,0 +1,141 @@
+"""Holds the small sides of joins (``held_joins``): the driver reads a sealed one, and makes a broadcast of it.
+
+Guarantee: all tasks of a join hold the same rows, also where the side's stages give other ones each time: the driver
+runs them once. Hosts share a copy (``broadcast``), also that of the driver. The broadcast is dropped when the run ends.
+
+Limits
+    A side is held up to ``spark.sql.autoBroadcastJoinThreshold``, as Spark's own joins do, 10 MiB by default, in bytes
+    as servers store them; -1 turns it off. Not above ``HELD_ROWS`` rows, because each worker has an index of them of
+    about 40 bytes for each, nor above ``DECODED_TIMES`` as many bytes in memory, which the driver has for a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from spark_client.arrow import Declared
+from spark_client.broadcast import Broadcast
+from spark_client.jobs import SealedDataset, Shuffles, broadcast_threshold_bytes
+from spark_client.steps import Pass, TableJoinStage, run
+
+from .held_joins import HeldJoins, SmallSide, chosen, first_of, small_sides
+from .nodes import Exchange, Leg
+
+HELD_ROWS = 1 << 20
+DECODED_TIMES = 4
+
+_LEFT_OUT = "held by the join", "not written, because the join holds the other side"
+_THINNED_OUT = "its keys held by the other side", "without rows that match no key of the other side"
+_log = logging.getLogger(__name__)
+
+
+class SideTables:
+    """The small sides of one run."""
+
+    def __init__(self, shuffles: Shuffles, spark: SparkSession) -> None:
+        self._shuffles = shuffles
+        self._spark = spark
+        self._limit_bytes = 0
+        self._all: list[SmallSide] = []
+        self._left: list[SmallSide] = []
+        self._tables: list[Broadcast] = []
+        self.held = HeldJoins()
+        self.notes: dict[Exchange, str] = {}
+        """What was done with exchanges, for people."""
+
+    def begin(
+        self,
+        wanted: Iterable[Exchange],
+        last: Leg | None,
+        kept: Collection[Exchange],
+        there: Collection[Exchange],
+    ) -> None:
+        """Look for sides that may be held; the arguments are those of :func:`small_sides`."""
+        self._all = small_sides(wanted, last, kept, there)
+        self._limit_bytes = broadcast_threshold_bytes(self._spark) if self._all else 0
+        self._left = [*self._all] if self._limit_bytes > 0 else []
+
+    def may_leave_out(self, leg: Leg) -> bool:
+        """Whether a join of the leg is expected to hold a side, if an exchange sends the leg's rows."""
+        pairs = {part.origin for part in leg.parts}
+        sides = [small for small in small_sides([Exchange(leg, 1)], None, (), ()) if small.pair in pairs]
+        if not sides:
+            return False
+        limit_bytes = broadcast_threshold_bytes(self._spark)
+        found = chosen(sides, {}, limit_bytes, HELD_ROWS)
+        persisted = self._shuffles.persisted
+        return any(small.leaves_out and persisted.find(small.other) is None for small in found)
+
+    def decide(self, written: Mapping[Exchange, SealedDataset], kept: Collection[Exchange]) -> list[Exchange]:
+        """Hold the sides that are there and small; the exchanges of those that are to be written first.
+
+        Raises FlightShuffleError: a server is lost with what the driver reads, or is to hold the broadcast.
+        """
+        while self._left:
+            sizes = {node: (sealed.rows, sealed.size_bytes) for node, sealed in written.items()}
+            found = chosen(self._left, sizes, self._limit_bytes, HELD_ROWS)
+            there = [small for small in found if small.exchange in written]
+            if not there:
+                # What is there is larger than a join may hold.
+                self._left = [small for small in self._left if small.exchange not in written]
+                return first_of(found, written, kept, self.held)
+            for small in there:
+                self._left.remove(small)
+                if self._hold(small, written[small.exchange]):
+                    self._left = [each for each in self._left if each.pair is not small.pair]
+        return []
+
+    def forget(self) -> None:
+        """Hold nothing, because something was lost: what is held must be of the rows that other exchanges have."""
+        self.end()
+        self.notes.clear()
+        self._left = [*self._all] if self._limit_bytes > 0 else []
+
+    def end(self) -> None:
+        """Drop the broadcasts."""
+        self.held.clear()
+        tables, self._tables = self._tables, []
+        for table in tables:
+            table.discard()
+
+    def _hold(self, small: SmallSide, sealed: SealedDataset) -> bool:
+        rows = _rows_of(small, sealed, DECODED_TIMES * self._limit_bytes)
+        if rows is None:
+            return False
+        plan, declared = small.stage.plan, small.stage.declared
+        if not small.leaves_out:
+            plan = plan.matching(left=not small.is_left)
+            name = f"{declared.stage}, keys of {small.exchange}"
+            declared = replace(small.other.leg.declared, stage=name, by_name=False)
+            rows = rows.select(plan.right_schema.names)
+        elif small.is_left:
+            plan = plan.mirrored()
+        table = Broadcast.create(self._shuffles, rows, f"side of {small.stage.declared.stage}")
+        self._tables.append(table)
+        side = Declared(str(small.exchange), plan.right_schema)
+        self.held.hold(small, TableJoinStage(declared, plan, table, side))
+        done = _LEFT_OUT if small.leaves_out else _THINNED_OUT
+        self.notes |= dict(zip((small.exchange, small.other), done, strict=True))
+        _log.info("%s: %d rows of %s are held", small.stage.declared.stage, len(rows), small.exchange)
+        return True
+
+
+def _rows_of(small: SmallSide, sealed: SealedDataset, most_bytes: int) -> pa.Table | None:
+    """The side's rows; None if they are more in memory than so many bytes, or than ``HELD_ROWS``."""
+    schema = small.stages[-1].declared.schema if small.stages else sealed.schema
+    found: list[pa.RecordBatch] = []
+    size_bytes = rows = 0
+    with closing(sealed.read()) as given:
+        for batch in run(small.stages, given, Pass(kept=True)):
+            found.append(batch)
+            size_bytes += batch.nbytes
+            rows += batch.num_rows
+            if size_bytes > most_bytes or rows > HELD_ROWS:
+                return None
+    return pa.Table.from_batches(found, schema)

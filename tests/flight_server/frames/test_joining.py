@@ -1,0 +1,128 @@
+"""Several small frames as one message: exactly their rows, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flight_server.frames import FrameJoiner, SchemaMessage, parts_of
+from flight_server.frames.joining import MAX_HEADER_BYTES
+from flight_server.protocol import wire
+from tests.integration.round_trip.test_any_table import tables
+from tests.support.raw_flight import flight_data, ipc_messages
+
+
+def frames(batches: list[pa.RecordBatch], **options: Any) -> list[bytes]:
+    """The batches as a producer sends them."""
+    messages = ipc_messages(batches[0].schema, batches, pa.ipc.IpcWriteOptions(**options))
+    return [flight_data(each.header, each.body) for each in messages if each.kind == "record batch"]
+
+
+def joined(schema: pa.Schema, stored: list[bytes]) -> pa.RecordBatch | None:
+    """What a reader decodes of the joined message; None if a frame, or all of them, cannot be joined."""
+    parts = [parts_of(each) for each in stored]
+    if None in parts:
+        return None
+    joiner = FrameJoiner.of(SchemaMessage.of(schema))
+    message = None if joiner is None else joiner.join([each for each in parts if each is not None])
+    if message is None:
+        return None
+    found = wire.locate(message)
+    assert not found.metadata
+    assert not found.descriptor
+    stream = [
+        schema.serialize().to_pybytes(),
+        pa.py_buffer(b"\xff\xff\xff\xff" + len(found.header).to_bytes(4, "little") + bytes(found.header)),
+        found.body,
+    ]
+    (batch,) = pa.ipc.open_stream(pa.py_buffer(b"".join(stream)))
+    batch.validate(full=True)
+    return batch
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(table=tables(), cut=st.booleans())
+def test_a_joined_message_has_exactly_the_rows_of_its_frames(
+    table: tuple[pa.Schema, list[pa.RecordBatch]], cut: bool
+) -> None:
+    schema, batches = table
+    if cut:  # validity at odd bits, and offsets that do not begin at 0
+        batches = [batch.slice(1) for batch in batches if batch.num_rows]
+    if len(batches) < 2:
+        return
+    found = joined(schema, frames(batches))
+    if found is not None:
+        assert found.schema == schema
+        assert pa.Table.from_batches([found]).to_pylist() == pa.Table.from_batches(batches).to_pylist()
+
+
+NUMBERS = pa.record_batch({"n": pa.array([1, None, 3], pa.int64()), "text": ["a", "bc", None]})
+PLAIN_TYPES = [
+    pa.array([1, None, 3], pa.int32()),
+    pa.array([True, None, False]),
+    pa.array(["a", None, "bcd"], pa.large_string()),
+    pa.array(["a", None, "a text that is longer than a view holds"], pa.string_view()),
+    pa.array([[1, 2], None, []], pa.list_(pa.int8())),
+    pa.array([[1, 2], None, []], pa.list_view(pa.int8())),
+    pa.array([{"a": 1, "b": ["x"]}, None, {"a": None, "b": None}]),
+    pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+    pa.array([None, None, None], pa.null()),
+    pa.array([1.5, 1.5, 2.0]).cast(pa.float16()),
+    pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["a", "b"])),
+    pa.UnionArray.from_sparse(
+        pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["x", "y", "z"])]
+    ),
+    pa.UnionArray.from_dense(
+        pa.array([0, 1, 0], pa.int8()),
+        pa.array([0, 0, 1], pa.int32()),
+        [pa.array([1, 2]), pa.array(["x"])],
+    ),
+]
+
+
+@pytest.mark.parametrize("column", PLAIN_TYPES, ids=[str(each.type)[:30] for each in PLAIN_TYPES])
+def test_columns_of_any_type_are_joined(column: pa.Array) -> None:
+    batches = [pa.record_batch({"column": each, "n": range(len(each))}) for each in (column, column.slice(1))]
+    found = joined(batches[0].schema, frames(batches))
+    assert found is not None
+    assert found["column"].to_pylist() == [*column.to_pylist(), *column.to_pylist()[1:]]
+
+
+def test_frames_with_dictionaries_inside_of_other_columns_are_not_joined() -> None:
+    inner = pa.struct([("d", pa.dictionary(pa.int8(), pa.string()))])
+    assert not FrameJoiner.of(SchemaMessage.of(pa.schema([("column", pa.list_(inner))])))
+
+
+def test_frames_of_a_very_wide_schema_are_not_joined() -> None:
+    assert not FrameJoiner.of(SchemaMessage.of(pa.schema([(f"c{n}", pa.int8()) for n in range(2000)])))
+
+
+def test_a_frame_with_app_metadata_is_not_joined() -> None:
+    (stored,) = frames([NUMBERS])
+    assert parts_of(stored) is not None
+    assert parts_of(stored + wire.field(3, b"its own")) is None
+
+
+def test_a_compressed_frame_is_not_joined() -> None:
+    batch = pa.record_batch({"n": [7] * 10_000})
+    (stored,) = frames([batch], compression="zstd")
+    assert parts_of(stored) is None
+
+
+def test_a_frame_with_metadata_in_its_header_is_not_joined() -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, NUMBERS.schema) as writer:
+        writer.write_batch(NUMBERS, custom_metadata={"its": "own"})
+    *_, message = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    assert parts_of(flight_data(message.metadata.to_pybytes(), message.body.to_pybytes())) is None
+
+
+def test_a_frame_of_many_columns_is_not_joined() -> None:
+    batch = pa.record_batch({f"c{n}": [n] for n in range(100)})
+    (stored,) = frames([batch])
+    assert len(wire.locate(stored).header) > MAX_HEADER_BYTES
+    assert parts_of(stored) is None

@@ -1,0 +1,231 @@
+"""Joins that hold a side which turns out small: Spark's rows, and what was sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import parquet as pq
+
+from spark_client import ShuffleClient
+from spark_client.broadcast import Broadcast
+from spark_client.pipeline import held_joins
+from tests.support.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_client.pipeline import Pipeline
+
+pytestmark = pytest.mark.spark
+THRESHOLD = "spark.sql.autoBroadcastJoinThreshold"
+HOWS = ["inner", "left", "right", "full", "semi", "anti"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``large`` and ``small``, with keys that are null, there several times, and on one side only."""
+    folder, random = tmp_path_factory.mktemp("held"), np.random.default_rng(1)
+    for name, rows, column in (("large", 3000, "a"), ("small", 80, "b")):
+        keys = random.integers(0, 60, rows) + (30 if name == "large" else 0)
+        nulls = random.random(rows) < 0.1
+        texts = [f"{name}{number % 37}" for number in range(rows)]
+        table = pa.table(
+            {"k": pa.array(keys, mask=nulls), column: texts, f"{column}n": pa.array(range(rows))}
+        )
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=500)
+    return folder
+
+
+@pytest.fixture
+def joining(spark: SparkSession) -> Iterator[SparkSession]:
+    yield spark
+    spark.conf.unset(THRESHOLD)
+
+
+def rows_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row.values()) for row in table.to_pylist())
+
+
+def scanned(client: ShuffleClient, files: Path, name: str) -> Pipeline:
+    return client.scan(files / f"{name}.parquet")
+
+
+def both(client: ShuffleClient, files: Path, how: str, *, small_left: bool, null_safe: bool) -> Pipeline:
+    large, small = (scanned(client, files, name) for name in ("large", "small"))
+    small = small.select("b", "bn", j="k")
+    if small_left:
+        return small.join(large, on={"j": "k"}, how=how, null_safe=null_safe)
+    return large.join(small, on={"k": "j"}, how=how, null_safe=null_safe)
+
+
+def sparks(spark: SparkSession, files: Path, how: str, *, small_left: bool, null_safe: bool) -> DataFrame:
+    large, small = (spark.read.parquet(str(files / f"{name}.parquet")) for name in ("large", "small"))
+    small = small.selectExpr("b", "bn", "k as j")
+    equal = large["k"].eqNullSafe(small["j"]) if null_safe else large["k"] == small["j"]
+    return small.join(large, equal, how) if small_left else large.join(small, equal, how)
+
+
+@pytest.mark.parametrize("null_safe", [False, True])
+@pytest.mark.parametrize("small_left", [False, True])
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_are_sparks_whether_a_side_is_held_or_not(
+    joining: SparkSession,
+    client: ShuffleClient,
+    files: Path,
+    capsys: pytest.CaptureFixture[str],
+    how: str,
+    *,
+    small_left: bool,
+    null_safe: bool,
+) -> None:
+    sides = {"small_left": small_left, "null_safe": null_safe}
+    expected = rows_of(sparks(joining, files, how, **sides).toArrow())
+    for threshold in ("-1", "10MB"):
+        joining.conf.set(THRESHOLD, threshold)
+        pipeline = both(client, files, how, **sides)
+        assert rows_of(pipeline.collect().read_all()) == expected, threshold
+        pipeline.explain()
+        text = capsys.readouterr().out
+        assert ("held by the join" in text) == (threshold != "-1" and how != "full"), text
+        assert ("not written" in text) == ("held by the join" in text)
+        assert len(pipeline.statistics.exchanges) == (2 if "held by the join" in text else 3)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_that_match_no_held_key_are_not_sent(
+    joining: SparkSession,
+    client: ShuffleClient,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    how: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(held_joins, "THINNED_BYTES", 0)
+    expected = rows_of(
+        sparks(joining, files, how, small_left=True, null_safe=False)
+        .filter("bn < 20")
+        .groupBy("j")
+        .agg({"*": "count"})
+        .toArrow()
+    )
+    for threshold in ("-1", "10MB"):
+        joining.conf.set(THRESHOLD, threshold)
+        small = scanned(client, files, "small").select("b", "bn", j="k")
+        if how in ("inner", "left", "semi", "anti"):
+            small = small.filter(pc.field("bn") < 20)
+        joined = small.join(scanned(client, files, "large"), on={"j": "k"}, how=how)
+        # The groups are where the join has placed its rows.
+        groups = joined.filter(pc.field("bn") < 20).aggregate({"*": "count"}, by="j", partitions=4)
+        if how in ("inner", "left", "semi", "anti"):
+            groups = joined.aggregate({"*": "count"}, by="j")
+        assert rows_of(groups.collect().read_all()) == expected, threshold
+        groups.explain()
+        thinned = "without rows that match no key" in capsys.readouterr().out
+        assert thinned == (threshold != "-1" and how in ("inner", "left", "semi", "anti"))
+
+
+def test_a_side_larger_than_expected_is_sent_and_so_is_the_other(
+    joining: SparkSession, client: ShuffleClient, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    joining.conf.set(THRESHOLD, "2k")
+    # Expected to be a tenth, and all of it is kept.
+    small = client.scan(files / "small.parquet", filter=pc.field("bn") * 0 == 0).select("b", j="k")
+    pipeline = scanned(client, files, "large").join(small, on={"k": "j"})
+    assert (
+        pipeline.collect().read_all().num_rows
+        == sparks(joining, files, "inner", small_left=False, null_safe=False).count()
+    )
+    pipeline.explain()
+    assert "held" not in capsys.readouterr().out
+    assert len(pipeline.statistics.exchanges) == 3
+
+
+def test_groups_of_a_side_are_held_as_the_driver_has_finished_them(
+    joining: SparkSession, client: ShuffleClient, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = scanned(client, files, "small").aggregate(by="k", n=("*", "count"), most=("bn", "max"))
+    pipeline = scanned(client, files, "large").join(groups, on="k").aggregate(by="a", n=("n", "sum"))
+    found = rows_of(pipeline.collect().read_all())
+    pipeline.explain()
+    assert "held by the join" in capsys.readouterr().out
+    large, small = (joining.read.parquet(str(files / f"{name}.parquet")) for name in ("large", "small"))
+    expected = large.join(small.groupBy("k").count(), "k").groupBy("a").sum("count")
+    assert found == rows_of(expected.toArrow())
+
+
+def test_a_frame_and_a_users_exchange_and_a_persisted_one_are_sent(
+    joining: SparkSession, client: ShuffleClient, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large, small = scanned(client, files, "large"), scanned(client, files, "small")
+    frame = large.join(small, on="k", partitions=5).toDF()
+    assert (
+        frame.count()
+        == joining.read.parquet(str(files / "large.parquet"))
+        .join(joining.read.parquet(str(files / "small.parquet")), "k")
+        .count()
+    )
+    client.release(frame)
+    own = large.exchange(3, "k", name="own").join(small, on="k")
+    assert own.collect().read_all().num_rows
+    assert [each.partitions for each in own.statistics.exchanges if each.name == "own"] == [3]
+    joined = large.join(small, on="k").persist()
+    assert joined.collect().read_all().num_rows
+    joined.explain()
+    assert "held" not in capsys.readouterr().out
+    joined.unpersist()
+
+
+@pytest.fixture
+def servers() -> Iterator[list[ServerProcess]]:
+    started = [ServerProcess.start() for _ in range(3)]
+    yield started
+    for server in started:
+        server.close()
+
+
+@pytest.mark.parametrize("lost", ["side", "broadcast"])
+def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
+    joining: SparkSession,
+    servers: list[ServerProcess],
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+) -> None:
+    expected = rows_of(sparks(joining, files, "left", small_left=False, null_safe=False).toArrow())
+    create, killed, made = Broadcast.create, list[int](), list[Broadcast]()
+
+    def kill(location: str) -> None:
+        if not killed:
+            killed.append(next(each for each in servers if each.location == location).kill())
+
+    def killing(owner: Any, data: Any, name: str | None = None) -> Broadcast:
+        made.append(create(owner, data, name))
+        if lost == "broadcast":
+            kill(made[-1]._content.source.server.location)
+        return made[-1]
+
+    monkeypatch.setattr(Broadcast, "create", killing)
+    with ShuffleClient(",".join(server.location for server in servers)) as several:
+        shuffles: Any = several._owned()
+        write = shuffles.write
+
+        def written(targets: Any, **how: Any) -> Any:
+            found = write(targets, **how)
+            if lost == "side":
+                kill(next(iter(found[0].servers)))
+            return found
+
+        monkeypatch.setattr(shuffles, "write", written)
+        pipeline = both(several, files, "left", small_left=False, null_safe=False)
+        assert rows_of(pipeline.collect().read_all()) == expected
+        assert killed
+        assert pipeline.statistics.losses
+        assert len(made) == (2 if lost == "broadcast" else 1)

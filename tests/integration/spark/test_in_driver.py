@@ -1,0 +1,348 @@
+"""Small jobs that the driver runs: their rows are those of tasks and of Spark, no function of a user's is among them,
+and they end as jobs do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_client import Reading, ShuffleClient, Writing
+from spark_client.jobs import tasks
+from spark_client.pipeline import gathering
+from tests.support.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_client.pipeline import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+LEFT = pa.table({"k": pa.array([*range(40), None, 7], pa.int64()), "v": np.arange(42.0), "s": ["ab"] * 42})
+RIGHT = pa.table({"k": pa.array([*range(20, 60), None, 25], pa.int64()), "w": np.arange(42)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    pq.write_table(LEFT, folder / "left.parquet")
+    pq.write_table(RIGHT, folder / "right.parquet")
+    return folder
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    """A client whose driver runs what is small; in the end no exchange is left, before it is closed."""
+    with ShuffleClient(server.location) as found:
+        yield found
+        assert found.datasets("exchange/") == []
+
+
+@pytest.fixture
+def by_tasks(server: ServerProcess) -> Iterator[ShuffleClient]:
+    """A client whose driver runs nothing."""
+    with ShuffleClient(server.location, reading=Reading(driver_bytes=0)) as found:
+        yield found
+
+
+Plan = Callable[["Pipeline", "Pipeline"], "Pipeline"]
+
+
+def join(how: str, left: Pipeline, right: Pipeline) -> Pipeline:
+    return left.join(right, on="k", how=how)
+
+
+PLANS: dict[str, Plan] = {
+    **{f"join {how}": partial(join, how) for how in ("inner", "left", "right", "full", "semi", "anti")},
+    "join as of": lambda a, b: a.join(b, on="k", how="asof", as_of=("v", "w")),
+    "select and filter": lambda a, _: a.filter(pc.field("k") > 3).select("k", d=pc.field("v") * 2),
+    "aggregate": lambda a, _: a.aggregate(by="s", total=("v", "sum"), n=("*", "count"), m=("v", "median")),
+    "aggregate without keys": lambda a, _: a.aggregate(total=("v", "sum"), n=("*", "count")),
+    "distinct": lambda a, b: a.select("k").union(b.select("k")).distinct(),
+    "sort": lambda a, _: a.exchange(1, sort=["v desc"]),
+    "sort by hash": lambda a, _: a.exchange(3, "k", sort=["v desc"]).select("v", "k"),
+    "top": lambda a, _: a.exchange(1, sort=["v desc"]).limit(5),
+    "limit": lambda a, _: a.exchange(3, "k").limit(7),
+    "union": lambda a, b: a.select("k", x="v").union(b.select("k", x="w")).exchange(2, "k"),
+    "in turn": lambda a, b: a.select("k").union(b.select("k")).exchange(5).select("k"),
+    "in turn twice": lambda a, _: a.exchange(4, "k").exchange(5).select("k", "v"),
+    "ranges": lambda a, _: a.exchange(boundaries=[10, 20], by="k", sort="k").select("k"),
+    "nothing": lambda a, _: a.filter(pc.field("k") > 1000).aggregate(by="k", n=("*", "count")),
+    "nothing without keys": lambda a, _: a.filter(pc.field("k") > 1000).aggregate(n=("*", "count")),
+}
+
+
+def of(client: ShuffleClient, folder: Path, plan: Plan) -> Pipeline:
+    return plan(client.scan(folder / "left.parquet"), client.scan(folder / "right.parquet"))
+
+
+def jobs(spark: SparkSession) -> int:
+    """How many jobs the session has had."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_driver_gives_the_rows_of_tasks_in_their_order_and_runs_no_job(
+    spark: SparkSession, client: ShuffleClient, by_tasks: ShuffleClient, folder: Path, name: str
+) -> None:
+    expected = of(by_tasks, folder, PLANS[name]).collect().read_all()
+    before = jobs(spark)
+    pipeline = of(client, folder, PLANS[name])
+    found = pipeline.collect().read_all()
+    assert jobs(spark) == before
+    assert found.equals(expected)
+    assert pipeline.statistics is not None
+    assert all(not each.tasks and not each.reading_tasks for each in pipeline.statistics.exchanges)
+    assert client.datasets("exchange/") == []
+    assert pipeline.count() == expected.num_rows
+    assert jobs(spark) == before
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_exchanges_that_the_driver_wrote_have_the_same_rows_in_the_same_partitions(
+    client: ShuffleClient, by_tasks: ShuffleClient, folder: Path, name: str
+) -> None:
+    def partitions(client: ShuffleClient) -> list[list[Any]]:
+        with client.scope():
+            return of(client, folder, PLANS[name]).toDF().rdd.map(tuple).glom().collect()
+
+    assert partitions(client) == partitions(by_tasks)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
+def test_joins_in_the_driver_are_sparks(
+    spark: SparkSession, client: ShuffleClient, folder: Path, how: str
+) -> None:
+    def read(name: str) -> DataFrame:
+        return spark.read.parquet(str(folder / f"{name}.parquet"))
+
+    joined = read("left").join(read("right"), on="k", how={"full": "outer"}.get(how, how))
+    rows = of(client, folder, PLANS[f"join {how}"]).collect().read_all()
+    found = [tuple(row[name] for name in joined.columns) for row in rows.to_pylist()]
+    assert sorted(map(repr, found)) == sorted(repr(tuple(row)) for row in joined.collect())
+
+
+def test_a_sample_with_a_seed_is_that_of_tasks(
+    spark: SparkSession, client: ShuffleClient, by_tasks: ShuffleClient, folder: Path
+) -> None:
+    def boundaries(client: ShuffleClient) -> list[Any]:
+        return client.scan(folder / "left.parquet").exchange(3, "k").sample_boundaries(5, "v", seed=3)
+
+    expected, before = boundaries(by_tasks), jobs(spark)
+    assert boundaries(client) == expected
+    assert jobs(spark) == before
+
+
+def where(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield pa.record_batch({"pid": [os.getpid()] * batch.num_rows})
+
+
+def test_a_users_function_runs_in_tasks_however_small_its_input_is(
+    client: ShuffleClient, folder: Path
+) -> None:
+    def group(table: pa.Table) -> pa.Table:
+        return pa.table({"pid": [os.getpid()]})
+
+    scanned = client.scan(folder / "left.parquet")
+    exchanged = scanned.exchange(2, "k")
+    for pipeline in (
+        scanned.mapInArrow(where, "pid int"),
+        exchanged.mapInArrow(where, "pid int"),
+        exchanged.applyInArrow(group, "pid int"),
+        exchanged.mapInArrow(where, "pid int").aggregate(by="pid", n=("*", "count")),
+        exchanged.select("k").mapInArrow(where, "pid int").exchange(1, sort="pid"),
+    ):
+        pids = pipeline.collect().read_all()["pid"].to_pylist()
+        assert pids
+        assert os.getpid() not in pids
+    assert pipeline.statistics is not None
+    first, *_ = pipeline.statistics.exchanges
+    assert first.tasks == 0  # what came before the function
+
+
+def test_rows_of_a_dataframe_do_not_come_through_the_driver(
+    spark: SparkSession, client: ShuffleClient
+) -> None:
+    pipeline = client.pipeline(spark.range(10)).filter(pc.field("id") > 3).exchange(2, "id").select("id")
+    assert sorted(pipeline.collect().read_all()["id"].to_pylist()) == [*range(4, 10)]
+    assert pipeline.statistics is not None
+    (written,) = pipeline.statistics.exchanges
+    assert written.tasks > 0
+    assert written.reading_tasks == 0
+    assert pipeline.statistics.result_seconds is not None
+
+
+def test_what_is_larger_than_the_limit_is_for_tasks(
+    spark: SparkSession, server: ServerProcess, folder: Path
+) -> None:
+    with ShuffleClient(server.location, reading=Reading(driver_bytes=70_000)) as client:
+        pipeline = client.scan(folder / "left.parquet").aggregate(by="s", n=("*", "count"))
+        assert pipeline.collect().read_all().to_pylist() == [{"s": "ab", "n": 42}]
+        assert pipeline.statistics is not None
+        assert [each.tasks for each in pipeline.statistics.exchanges] == [0]
+        before = jobs(spark)
+        joined = of(client, folder, PLANS["join inner"])  # each side is below, but not both
+        assert joined.collect().read_all().num_rows == 21
+        assert jobs(spark) > before
+
+
+def test_a_result_that_is_large_though_its_input_is_small_comes_by_the_server(
+    client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "GATHERED_BYTES", 100)
+    pipeline = client.scan(folder / "left.parquet").exchange(3, "k").select("v")
+    assert sorted(pipeline.collect().read_all()["v"].to_pylist()) == [*np.arange(42.0)]
+    assert client.datasets("exchange/") == []
+
+
+def test_an_error_of_a_row_is_that_of_a_task(client: ShuffleClient, folder: Path) -> None:
+    scanned = client.scan(folder / "left.parquet").select(x=pc.scalar(1) / pc.field("k"))
+    for run in (scanned.collect, scanned.count, scanned.exchange(2).collect):
+        with pytest.raises(PySparkException, match="divide by zero"):
+            run()
+    assert client.datasets("exchange/") == []
+
+
+def test_rows_that_came_by_grpc_are_computed_with_without_a_word_of_arrow(
+    spark: SparkSession, server: ServerProcess, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = Reading(lane="grpc"), Writing(lane="grpc")
+    with ShuffleClient(server.location, reading=reading, writing=writing) as client:
+        before = jobs(spark)
+        for name in ("sort by hash", "in turn twice"):
+            pipeline = (
+                of(client, folder, PLANS[name]).filter(pc.field("v") >= 0).select("k", x=pc.field("v") + 1)
+            )
+            assert pipeline.collect().read_all().num_rows == 42
+        assert jobs(spark) == before
+    assert "aligned" not in capfd.readouterr().err
+
+
+def test_explain_says_where_each_step_ran(
+    spark: SparkSession, client: ShuffleClient, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = (
+        client.scan(folder / "left.parquet")
+        .exchange(2, "k")
+        .mapInArrow(lambda batches: batches, "k long, v double, s string")
+        .exchange(3, "k")
+        .select("k")
+    )
+    pipeline.collect().read_all()
+    capsys.readouterr()
+    pipeline.explain()
+    lines = capsys.readouterr().out.splitlines()
+    (select,) = (line for line in lines if "(select" in line)
+    assert select.endswith(" s, in the driver")
+    written = [line for line in lines if "written by" in line]
+    assert "2 tasks" in written[0]
+    assert "written by the driver" in written[1]
+    assert any(line.endswith("in the driver") and line.startswith("scan(") for line in lines)
+    (function,) = (line for line in lines if "mapInArrow" in line)
+    assert not function.endswith("in the driver")
+    assert "of them in the driver" in lines[-1]
+
+
+def test_ctrl_c_ends_a_job_in_the_driver_and_leaves_nothing(
+    client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = threading.Event()
+    put = tasks.WriteTask.write
+
+    def slow(self: Any, batches: Iterator[Any], *given: Any) -> Any:
+        def held() -> Iterator[Any]:
+            for batch in batches:
+                began.set()
+                time.sleep(30)
+                yield batch
+
+        return put(self, held(), *given)
+
+    monkeypatch.setattr(tasks.WriteTask, "write", slow)
+
+    def interrupt() -> None:
+        assert began.wait(30)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        client.scan(folder / "left.parquet").exchange(2, "k").collect()
+    thread.join()
+    assert client.datasets("exchange/") == []
+    monkeypatch.undo()
+    assert client.scan(folder / "left.parquet").exchange(2, "k").count() == 42
+
+
+def test_several_threads_run_their_jobs_in_the_driver_at_once(
+    spark: SparkSession, client: ShuffleClient, by_tasks: ShuffleClient, folder: Path
+) -> None:
+    names = [name for name in PLANS if not name.startswith("nothing")]
+    expected = {name: of(by_tasks, folder, PLANS[name]).collect().read_all() for name in names}
+    before = jobs(spark)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(
+            threads.map(lambda name: of(client, folder, PLANS[name]).collect().read_all(), names * 3)
+        )
+    assert jobs(spark) == before
+    for name, table in zip(names * 3, found, strict=True):
+        assert table.equals(expected[name]), name
+
+
+def test_a_persisted_exchange_that_the_driver_wrote_is_read_again(
+    spark: SparkSession, client: ShuffleClient, folder: Path
+) -> None:
+    before = jobs(spark)
+    kept = client.scan(folder / "left.parquet").aggregate(by="k", total=("v", "sum")).persist()
+    (total,) = kept.aggregate(total=("total", "sum")).collect().read_all()["total"].to_pylist()
+    assert total == sum(range(42))
+    again = kept.filter(pc.field("total") > 30)
+    assert again.collect().read_all().num_rows == 11
+    assert again.statistics is not None
+    assert [each.is_reused for each in again.statistics.exchanges] == [True]
+    assert len(client.datasets("exchange/")) == 1
+    kept.unpersist()
+    assert client.datasets("exchange/") == []
+    assert jobs(spark) == before
+
+
+@pytest.fixture
+def three() -> Iterator[list[ServerProcess]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(ServerProcess.start(http_port=0)) for _ in range(3)]
+
+
+def test_the_driver_writes_to_several_servers_and_again_when_one_is_lost(
+    spark: SparkSession, three: list[ServerProcess], folder: Path
+) -> None:
+    with ShuffleClient(",".join(each.location for each in three)) as client:
+        before = jobs(spark)
+        joined = of(client, folder, PLANS["join inner"])
+        expected = sorted(joined.collect().read_all()["v"].to_pylist())
+        assert len(expected) == 21
+        kept = client.scan(folder / "left.parquet").exchange(3, "k").persist().select("v")
+        assert kept.collect().read_all().num_rows == 42
+        assert jobs(spark) == before
+        assert kept.statistics is not None
+        (holder,) = kept.statistics.exchanges[0].servers
+        (server,) = (each for each in three if each.location == holder)
+        server.kill()
+        assert sorted(kept.collect().read_all()["v"].to_pylist()) == [*np.arange(42.0)]
+        assert not kept.statistics.exchanges[0].is_reused
+        assert sorted(joined.collect().read_all()["v"].to_pylist()) == expected

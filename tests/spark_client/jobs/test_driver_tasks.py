@@ -1,0 +1,141 @@
+"""The tasks that the driver runs itself: their producers and reports, and what it leaves to Spark's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_client.arrow import Declared
+from spark_client.connection import Reading
+from spark_client.jobs import InTurn, Shares, TaskNumbers, WriteTask
+from spark_client.jobs.driver_tasks import reports_of_driver
+from spark_client.jobs.targets import Target
+from spark_client.jobs.task_reports import work_of
+
+SCHEMA = pa.schema({"n": pa.int64()})
+EXECUTORS: Any = "servers in executors"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A batch of one row, which has its number, for each part."""
+
+    def read(self, number: int, _: Any) -> Iterator[Any]:
+        yield pa.record_batch({"n": [number]})
+
+
+class Session:
+    """Of which only one setting is asked."""
+
+    def __init__(self, allocates: str = "false") -> None:
+        self.conf = SimpleNamespace(get=lambda _: allocates)
+
+
+Written = list[tuple[str, int, str, list[int]]]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Written:
+    """What tasks have written: dataset, producer, attempt and the rows."""
+    found: Written = []
+
+    def write(task: WriteTask, batches: Any, producer: int, attempt: str, _: int = 0) -> dict[str, Any]:
+        assert task.executors is None
+        rows = [row for batch in batches for row in batch.column(0).to_pylist()]
+        if 13 in rows:
+            raise ArithmeticError("thirteen")
+        found.append((task.dataset, producer, attempt, rows))
+        return {"rows": len(rows), "frames": 1, "bytes": 8 * len(rows), "servers": []}
+
+    monkeypatch.setattr(WriteTask, "write", write)
+    return found
+
+
+def target(*tasks: int, dataset: str = "d", **more: Any) -> Target:
+    """A dataset of so many parts of a union, each of so many tasks."""
+    server: Any = SimpleNamespace(reading=Reading())
+    writes = [
+        (
+            TaskNumbers(Session(), count),  # type: ignore[arg-type]  # not asked
+            WriteTask(
+                server,
+                dataset,
+                "g",
+                4,
+                Declared("d", SCHEMA),
+                InTurn(4),
+                (),
+                Parts(),
+                Shares.each(count),
+                part=part,
+                parts=len(tasks),
+                **more,
+            ),
+        )
+        for part, count in enumerate(tasks)
+    ]
+    return Target(writes, dataset)
+
+
+def run(*targets: Target, allocates: str = "false") -> list[Any] | None:
+    session: Any = Session(allocates)
+    return reports_of_driver(session, targets, "a job")
+
+
+def test_each_task_is_a_producer_whose_report_says_that_no_task_of_sparks_wrote_it(written: Written) -> None:
+    reports = run(target(3))
+    assert reports is not None
+    assert [(row["producer"], row["attempt"], row["rows"]) for row in reports] == [
+        (producer, "driver", 1) for producer in range(3)
+    ]
+    assert [rows for _, _, _, rows in written] == [[0], [1], [2]]
+    work = work_of(reports)
+    assert (work.tasks, work.pieces) == (0, 3)
+
+
+def test_tasks_of_a_union_have_the_numbers_that_spark_gives_them(written: Written) -> None:
+    assert run(target(2, 1), target(1, dataset="e")) is not None
+    assert [(dataset, producer) for dataset, producer, _, _ in written] == [
+        ("d", 0),
+        ("d", 2),
+        ("d", 5),
+        ("e", 3),
+    ]
+    written.clear()
+    # Spark runs such parts in one task.
+    assert run(target(1, 1)) is not None
+    assert [producer for _, producer, _, _ in written] == [0, 1]
+
+
+def test_what_fails_is_left_to_tasks(written: Written) -> None:
+    assert run(target(14)) is None
+    assert len(written) == 13
+
+
+def test_the_driver_writes_to_servers_of_executors_that_it_knows(written: Written) -> None:
+    assert run(target(1, executors=EXECUTORS)) is None
+    assert written == []
+    assert run(target(1, executors=EXECUTORS, servers=("grpc://a:1",))) is not None
+    assert len(written) == 1
+
+
+def test_where_executors_come_and_go_tasks_write(written: Written) -> None:
+    known = target(1, executors=EXECUTORS, servers=("grpc://a:1",))
+    assert run(known, allocates="true") is None
+    assert written == []
+
+
+def test_ctrl_c_is_not_left_to_tasks(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> Iterator[Any]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(Parts, "read", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(target(1))
+    assert written == []
