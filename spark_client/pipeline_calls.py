@@ -99,7 +99,8 @@ class PipelineCalls:
         pipeline ends with an exchange over several servers, the rows of a partition come in no certain order.
 
         One Spark job writes them to the server, or none where they are there: a pipeline that ends with an exchange, or
-        the DataFrame that ``toDF`` returned for one. The driver reads them within the budget of ``Reading``, not bound
+        the DataFrame that ``toDF`` returned for one; or where the driver runs the last steps, over little
+        (``pipeline.in_driver``). The driver reads them within the budget of ``Reading``, not bound
         by ``spark.driver.maxResultSize`` and its heap. Unless a DataFrame reads them, the server drops the rows with
         the last batch, an error, the collection of the reader, the end of a :meth:`scope`, or the client's close, not
         with ``reader.close()``.

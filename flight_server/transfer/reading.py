@@ -14,8 +14,8 @@ Bursts
 Who holds what
     A burst holds its messages' bytes and the room for their copy until the consumer asks for the next burst. The frames
     of a run share their room. By then the consumer must have handed the bytes to its transport and keep nothing of the
-    burst: readers that wait for room while they hold some could wait for each other. A consumer whose transport takes nothing can ``park`` the burst,
-    which then holds neither, and ``fetch`` each message before it is sent.
+    burst: readers that wait for room while they hold some could wait for each other. A consumer whose transport takes
+    nothing can ``park`` the burst, which then holds neither, and ``fetch`` each message before it is sent.
 """
 
 from __future__ import annotations

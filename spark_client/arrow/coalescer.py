@@ -151,8 +151,11 @@ class Coalescer:
             piece_ids = ids[start : start + piece.num_rows]
             start += piece.num_rows
             # The most by which holding it increases `buffered_bytes`.
-            cost_bytes = _most_held_bytes(size_bytes) + sum(self._new_dictionaries(piece).values())
-            if self.buffered_bytes and self.buffered_bytes + cost_bytes > self._round_bytes:
+            cost_bytes = _most_held_bytes(size_bytes)
+            if self._has_dictionaries:
+                cost_bytes += sum(self._new_dictionaries(piece).values())
+            held_bytes = self.buffered_bytes
+            if held_bytes and held_bytes + cost_bytes > self._round_bytes:
                 yield from self._gather()
             self._hold(piece, piece_ids, size_bytes, passing=passing)
             if passing or self._is_block():
@@ -171,13 +174,15 @@ class Coalescer:
             yield from self._pieces(batch.slice(half))
 
     def _hold(self, batch: pa.RecordBatch, ids: NDArray[Any], size_bytes: int, *, passing: bool) -> None:
-        held = self._new(held_buffers(batch))
         if passing and self.partitions > 1:
             held = {0: size_bytes}
-        elif passing or sum(held.values()) > _most_held_bytes(size_bytes):
-            batch = pa.concat_batches([batch])
-            held = held_buffers(batch)
-        held |= self._new_dictionaries(batch)
+        else:
+            held = self._new(held_buffers(batch))
+            if passing or sum(held.values()) > _most_held_bytes(size_bytes):
+                batch = pa.concat_batches([batch])
+                held = held_buffers(batch)
+        if self._has_dictionaries:
+            held |= self._new_dictionaries(batch)
         self._held |= held
         self._pending.append(batch)
         self._pending_ids.append(ids)
@@ -231,7 +236,7 @@ class Coalescer:
         return data_bytes + self._row_bytes * int(batch.num_rows)
 
     def _new_dictionaries(self, batch: pa.RecordBatch) -> dict[int, int]:
-        return self._new(held_dictionaries(batch)) if self._has_dictionaries else {}
+        return self._new(held_dictionaries(batch))
 
     def _new(self, allocations: dict[int, int]) -> dict[int, int]:
         return {address: size for address, size in allocations.items() if address not in self._held}
@@ -306,14 +311,14 @@ class Coalescer:
 
 
 def fills_block(batch: pa.RecordBatch, partitions: int) -> bool:
-    """Whether the batch alone is a block, with the usual sizes: added `at_once` it takes no longer. False with one
-    partition, where blocks are no copies, and with dictionaries.
+    """Whether the batch alone is a block, with the usual sizes: added `at_once` it takes no longer, unless there is one
+    partition, where blocks are no copies.
     """
     data_bytes = int(batch.nbytes)
-    if partitions == 1 or data_bytes < BLOCK_BYTES:
-        return False
-    rows = max(batch.num_rows, data_bytes // _WIDE_ROW_BYTES)
-    return rows >= BLOCK_ROWS * partitions and not any(has_dictionary(field.type) for field in batch.schema)
+    return (
+        data_bytes >= BLOCK_BYTES
+        and max(batch.num_rows, data_bytes // _WIDE_ROW_BYTES) >= BLOCK_ROWS * partitions
+    )
 
 
 def _most_held_bytes(size_bytes: int) -> int:

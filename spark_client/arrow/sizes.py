@@ -72,14 +72,13 @@ def held_buffers(batch: pa.RecordBatch) -> dict[int, int]:
 
 def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
     """The :func:`allocations` that the batch's dictionaries keep alive."""
-    return allocations(
-        [
-            dictionary
-            for column in batch.columns
-            if has_dictionary(column.type)
-            for dictionary in _dictionaries(column)
-        ]
-    )
+    found = [
+        dictionary
+        for column in batch.columns
+        if not types.is_primitive(column.type) and has_dictionary(column.type)
+        for dictionary in _dictionaries(column)
+    ]
+    return allocations(found) if found else {}
 
 
 def own_bytes(batch: pa.RecordBatch) -> int:
@@ -102,8 +101,15 @@ def batch_row_bits(batch: pa.RecordBatch) -> RowBits:
 
 def batch_bits_before(batch: pa.RecordBatch, places: NDArray[np.int64]) -> NDArray[np.int64]:
     """The bits of all rows before each place, over all columns. Its time depends on the number of places only."""
-    total = np.zeros(len(places), np.int64)
+    bits, others = 0, []
     for column in batch.columns:
+        kind = column.type
+        if types.is_primitive(kind):  # most columns, and each call costs as much as the sum
+            bits += int(kind.bit_width) + (column.buffers()[0] is not None)
+        else:
+            others.append(column)
+    total: NDArray[np.int64] = places * bits
+    for column in others:
         total += _bits_before(column, places)
     return total
 
@@ -115,7 +121,7 @@ def _bits_before(array: pa.Array, places: NDArray[np.int64]) -> NDArray[np.int64
     if types.is_null(kind):
         return places * 0
     validity = 0 if array.buffers()[0] is None else 1
-    if types.is_primitive(kind):  # first: most columns, and each question costs a call
+    if types.is_primitive(kind):
         return places * (int(kind.bit_width) + validity)
     bits = places * validity
     if types.is_dictionary(kind):

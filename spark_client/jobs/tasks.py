@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from socket import gethostname
 from time import perf_counter
 from typing import Any, Protocol, cast
@@ -29,7 +30,7 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate, copy_name
 from flight_server.tracing import task_span, traceparent
-from spark_client.arrow import Coalescer, Declared, counts, fills_block
+from spark_client.arrow import Coalescer, Declared, counts, fills_block, has_dictionary
 from spark_client.connection import AWAY, Reading, RemoteServer, TimedOut, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream, found_gone, is_gone
@@ -294,7 +295,12 @@ class WriteTask:
 
     def keeps(self, batch: Any) -> bool:
         """Whether ``write`` holds memory of the batch when it asks for the next one."""
-        return not fills_block(batch, self.partitions)
+        return not (self._may_copy_at_once and fills_block(batch, self.partitions))
+
+    @cached_property
+    def _may_copy_at_once(self) -> bool:
+        # Dictionaries are not copied with their rows.
+        return self.partitions > 1 and not any(has_dictionary(kind) for kind in self.declared.schema.types)
 
     def _chosen(self, producer: int, tries: int) -> tuple[str, ...]:
         """The servers of the copies, of which the first names the portion; none where there is one server. In the place

@@ -110,7 +110,7 @@ def _value_bytes(kind: pa.DataType) -> float:
     if types.is_struct(kind):
         return sum(_value_bytes(kind.field(number).type) for number in range(kind.num_fields))
     if types.is_fixed_size_list(kind):
-        return kind.list_size * _value_bytes(kind.value_type)
+        return float(kind.list_size) * _value_bytes(kind.value_type)
     try:
         return float(kind.bit_width) / 8
     except ValueError:

@@ -65,9 +65,8 @@ def _plain_column(array: pa.Array, name: str) -> KeyColumn:
         return _Bytes(array.cast(pa.large_string()))
     if types.is_binary_view(kind):
         return _Bytes(array.cast(pa.large_binary()))
-    for column, tests in _PLAIN_COLUMNS.items():
-        if any(test(kind) for test in tests):
-            return column(array)
+    if (column := _PLAIN_COLUMNS.get(kind.id)) is not None:
+        return column(array)
     if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind):
         return _Times(array)
     if types.is_map(kind):
@@ -266,13 +265,13 @@ class _Dictionaries(KeyColumn):
         self._dictionary.fold(indices, hashes)
 
 
-_PLAIN_COLUMNS: dict[type[KeyColumn], tuple[Callable[[pa.DataType], bool], ...]] = {
-    _Nulls: (types.is_null,),
-    _Booleans: (types.is_boolean,),
-    _Integers: (types.is_signed_integer, types.is_date32),
-    _Floats: (types.is_float32, types.is_float64),
-    _Bytes: (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary),
-    _FixedSizeBytes: (types.is_fixed_size_binary,),
+_PLAIN_COLUMNS: dict[int, Callable[[pa.Array], KeyColumn]] = {
+    pa.null().id: _Nulls,
+    pa.bool_().id: _Booleans,
+    **{kind.id: _Integers for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32())},
+    **{kind.id: _Floats for kind in (pa.float32(), pa.float64())},
+    **{kind.id: _Bytes for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())},
+    pa.binary(1).id: _FixedSizeBytes,
 }
 
 

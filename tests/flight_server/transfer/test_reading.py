@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest_asyncio
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from flight_server.datasets import Dataset
+from flight_server.datasets import Dataset, Partition, PartitionState
 from flight_server.frames import Encoder, Frame, FrameBuilder, SchemaMessage
 from flight_server.memory import Pace
 from flight_server.node import Node
@@ -137,45 +135,37 @@ async def test_dictionaries_come_before_the_frames_that_need_them_also_inside_a_
         assert kinds == [False, True, True] * 3
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(1, 300), st.booleans()), max_size=30),
-    st.sampled_from([0, 1, 100, 250, 1000]),
-    st.integers(0, 3),
-)
-def test_every_frame_comes_once_and_in_order_whether_in_ram_or_on_disk(
-    tmp_path_factory: object, frames: list[tuple[int, bool]], burst_bytes: int, late: int
-) -> None:
-    async def read() -> None:
-        async with running_node(Path("/nonexistent")) as node:
-            dataset = dataset_of(node)
-            partition = dataset.partition(0)
-            ready = frames[: max(0, len(frames) - late)]
+async def test_every_frame_comes_once_and_in_order_whether_in_ram_or_on_disk(node: Node) -> None:
+    for seed in range(60):
+        draw = random.Random(seed)
+        dataset = dataset_of(node, name=f"d{seed}")
+        partition = dataset.partition(0)
+        count, late, burst_bytes = draw.randrange(30), draw.randrange(4), draw.choice([0, 1, 100, 250, 1000])
 
-            def publish(some: list[tuple[int, bool]], first: int) -> None:
-                for number, (size_bytes, spilled) in enumerate(some, first):
-                    data = number.to_bytes(2, "big") + bytes(size_bytes)
-                    one = frame(data, pool=node.budget.frames)
-                    partition.publish(one)
-                    if spilled:
-                        one.move_to(on_disk(data))
+        def publish(numbers: range, draw: random.Random = draw, partition: Partition = partition) -> None:
+            for number in numbers:
+                data = number.to_bytes(2, "big") + bytes(draw.randrange(300))
+                one = frame(data, pool=node.budget.frames)
+                partition.publish(one)
+                if draw.random() < 0.4:
+                    one.move_to(on_disk(data))
 
-            publish(ready, 0)
-            reader = Reader("d", 0, "test", Pace(proven=True))
-            found: list[int] = []
-            read = node.reads.read(dataset, reader, FrameRange(), burst_bytes=burst_bytes)
-
-            async def end() -> None:
-                publish(frames[len(ready) :], len(ready))
-                dataset.end_stream(partition)
-
-            ending = asyncio.get_running_loop().create_task(end())
-            async with aclosing(read) as bursts:
-                async for burst in bursts:
-                    found += [int.from_bytes(outgoing.data[:2], "big") for outgoing in burst]
-                    assert len(burst) == 1 or burst.size_bytes <= burst_bytes
-            await ending
-            assert found == list(range(len(frames)))
-            assert node.budget.sends.used_bytes == 0
-
-    asyncio.run(read())
+        publish(range(max(0, count - late)))
+        if count <= late:
+            publish(range(count))
+            dataset.end_stream(partition)
+        reader = Reader(dataset.name, 0, "test", Pace(proven=True))
+        found: list[int] = []
+        async with aclosing(
+            node.reads.read(dataset, reader, FrameRange(), burst_bytes=burst_bytes)
+        ) as bursts:
+            async for burst in bursts:
+                found += [int.from_bytes(outgoing.data[:2], "big") for outgoing in burst]
+                assert len(burst) == 1 or burst.size_bytes <= burst_bytes
+                if partition.state is PartitionState.OPEN and len(found) == max(0, count - late):
+                    publish(range(len(found), count))
+                    dataset.end_stream(partition)
+            if partition.state is PartitionState.OPEN:
+                raise AssertionError("it ended before the partition")
+        assert found == list(range(count))
+        assert node.budget.sends.used_bytes == 0

@@ -171,6 +171,7 @@ async def test_a_put_that_the_server_holds_back_keeps_its_lease_and_is_told_of_a
             return await admit(*arguments, **options)
 
         node.admission.admit = held_back  # type: ignore[method-assign]
+        node.admission.admit_nowait = lambda size_bytes: None  # type: ignore[method-assign]
         messages = put_messages(path("d"), [BATCH])
         if kind is Kind.SHUFFLE:
             attempt = command({"dataset": "d", "producer": 0, "attempt": "a"})

@@ -95,6 +95,7 @@ def test_rows_are_sparks_whether_a_side_is_held_or_not(
         text = capsys.readouterr().out
         assert ("held by the join" in text) == (threshold != "-1" and how != "full"), text
         assert ("not written" in text) == ("held by the join" in text)
+        assert pipeline.statistics is not None
         assert len(pipeline.statistics.exchanges) == (2 if "held by the join" in text else 3)
 
 
@@ -145,6 +146,7 @@ def test_a_side_larger_than_expected_is_sent_and_so_is_the_other(
     )
     pipeline.explain()
     assert "held" not in capsys.readouterr().out
+    assert pipeline.statistics is not None
     assert len(pipeline.statistics.exchanges) == 3
 
 
@@ -175,6 +177,7 @@ def test_a_frame_and_a_users_exchange_and_a_persisted_one_are_sent(
     client.release(frame)
     own = large.exchange(3, "k", name="own").join(small, on="k")
     assert own.collect().read_all().num_rows
+    assert own.statistics is not None
     assert [each.partitions for each in own.statistics.exchanges if each.name == "own"] == [3]
     joined = large.join(small, on="k").persist()
     assert joined.collect().read_all().num_rows
@@ -227,5 +230,6 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
         pipeline = both(several, files, "left", small_left=False, null_safe=False)
         assert rows_of(pipeline.collect().read_all()) == expected
         assert killed
+        assert pipeline.statistics is not None
         assert pipeline.statistics.losses
         assert len(made) == (2 if lost == "broadcast" else 1)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import zipfile
 from functools import partial
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from spark_client import __version__, cli
 from spark_client.arrow.own_memory import own
+from spark_client.executors import shipping
 from spark_client.executors.shipping import Portable, zipped
 from tests.support.bare_python import bare_python
 from tests.support.rooms import ROOT, room_of
@@ -98,6 +100,49 @@ for name in zipfile.ZipFile("client.zip").namelist():
 """
     done = run(python, code, tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+LOADED = """
+import sys, traceback
+sys.path.insert(0, "client.zip")
+from spark_client import jobs
+print(jobs.tasks.__file__)
+try:
+    jobs.Shares.equal(None, 1)
+except TypeError:
+    print(traceback.format_exc())
+"""
+
+
+@pytest.mark.parametrize("magic", [MAGIC_NUMBER, b"\0\0\r\n"])
+def test_shipped_modules_are_compiled_for_this_python_and_sources_for_others(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, magic: bytes
+) -> None:
+    monkeypatch.setattr(shipping, "MAGIC_NUMBER", magic)
+    (tmp_path / "client.zip").write_bytes(zipped(compiled=True))
+    done = run(python, LOADED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0].endswith(".pyc" if magic == MAGIC_NUMBER else ".py")
+    # Errors show the source's lines.
+    assert "sizes += partition_bytes[done:]" in done.stdout
+
+
+def test_a_program_that_runs_from_the_shipped_zip_ships_the_same_modules(
+    python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "client.zip").write_bytes(zipped(compiled=True))
+    code = """
+import sys
+sys.path.insert(0, "client.zip")
+from spark_client.executors import zipped
+open("again.zip", "wb").write(zipped())
+open("compiled.zip", "wb").write(zipped(compiled=True))
+"""
+    done = run(python, code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again.zip").read_bytes() == zipped()
+    names = [zipfile.ZipFile(tmp_path / each).namelist() for each in ("compiled.zip", "client.zip")]
+    assert names[0] == names[1]
 
 
 def test_a_function_travels_and_is_itself_again() -> None:

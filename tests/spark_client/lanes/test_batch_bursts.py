@@ -29,7 +29,7 @@ def batch_of(rows: int, start: int = 0) -> pa.RecordBatch:
 
 def reader_of(*chunks: bytes, last: bytes = LAST_CHUNK) -> BurstReader:
     file = io.BufferedReader(io.BytesIO(b"".join(map(chunk, chunks)) + last))
-    return BurstReader(Body(file, {"transfer-encoding": "chunked"}))  # type: ignore[arg-type]
+    return BurstReader(Body(file, {"transfer-encoding": "chunked"}))
 
 
 def runs_of(reader: BurstReader) -> list[BatchBurst]:
@@ -176,7 +176,7 @@ def test_what_decodes_to_more_than_a_chunk_is_several_runs(checked: bool) -> Non
     assert len(data) < MAX_CHUNK_BYTES / 8
     chunks = b"".join(map(chunk, (data[:schema_bytes], data[schema_bytes:], END_OF_STREAM))) + LAST_CHUNK
     file = io.BufferedReader(io.BytesIO(chunks))
-    body = Body(file, {"transfer-encoding": "chunked"})  # type: ignore[arg-type]
+    body = Body(file, {"transfer-encoding": "chunked"})
     bursts = runs_of(BurstReader(body, checked=checked))
     assert [len(burst.batches) for burst in bursts] == [2, 2, 1]
     assert all(batch == zeros for burst in bursts for batch in burst.batches)

@@ -49,7 +49,7 @@ def sent(groups: Iterable[list[FramedMessage]], *, checked: bool = True) -> list
 
 def reader_of(body: bytes) -> BurstReader:
     file = io.BufferedReader(io.BytesIO(body))
-    return BurstReader(Body(file, {"transfer-encoding": "chunked"}), checked=True)  # type: ignore[arg-type]
+    return BurstReader(Body(file, {"transfer-encoding": "chunked"}), checked=True)
 
 
 def read(body: bytes) -> tuple[list[pa.RecordBatch], list[int]]:

@@ -57,6 +57,7 @@ class Plan:
 @dataclass(frozen=True)
 class Rows:
     rows: tuple[Row, ...]
+    size_bytes = 0
 
     def table(self) -> Any:
         raise NotImplementedError
@@ -293,9 +294,8 @@ def drawn(chance: Random) -> tuple[Exchange, dict[Input, list[Row]], tuple[Excha
         return leg(PlanPart(given, stages))
 
     def after(origin: Origin, first: tuple[Stage, ...] = ()) -> PlanPart:
-        stages = chance.choices(
-            [FILTER, PARTIAL, FINAL, FUNCTION], [4, 3, 2, 1], k=chance.choice([0, 0, 1, 2])
-        )
+        all_stages: list[Stage] = [FILTER, PARTIAL, FINAL, FUNCTION]
+        stages = chance.choices(all_stages, [4, 3, 2, 1], k=chance.choice([0, 0, 1, 2]))
         return PlanPart(origin, (*first, *stages))
 
     def exchange(depth: int) -> Exchange:
