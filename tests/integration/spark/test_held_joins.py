@@ -21,7 +21,7 @@ from tests.support.server_process import ServerProcess
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_client.pipeline import Pipeline
+    from spark_client.pipeline import Pipeline, RunStatistics
 
 pytestmark = pytest.mark.spark
 THRESHOLD = "spark.sql.autoBroadcastJoinThreshold"
@@ -51,6 +51,11 @@ def joining(spark: SparkSession) -> Iterator[SparkSession]:
 
 def rows_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.values()) for row in table.to_pylist())
+
+
+def statistics_of(pipeline: Pipeline) -> RunStatistics:
+    assert pipeline.statistics is not None
+    return pipeline.statistics
 
 
 def scanned(client: ShuffleClient, files: Path, name: str) -> Pipeline:
@@ -96,7 +101,7 @@ def test_rows_are_sparks_whether_a_side_is_held_or_not(
         assert ("held by the join" in text) == (threshold != "-1" and how != "full"), text
         assert ("not written" in text) == ("held by the join" in text)
         assert pipeline.statistics is not None
-        assert len(pipeline.statistics.exchanges) == (2 if "held by the join" in text else 3)
+        assert len(statistics_of(pipeline).exchanges) == (2 if "held by the join" in text else 3)
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -147,7 +152,7 @@ def test_a_side_larger_than_expected_is_sent_and_so_is_the_other(
     pipeline.explain()
     assert "held" not in capsys.readouterr().out
     assert pipeline.statistics is not None
-    assert len(pipeline.statistics.exchanges) == 3
+    assert len(statistics_of(pipeline).exchanges) == 3
 
 
 def test_groups_of_a_side_are_held_as_the_driver_has_finished_them(
@@ -178,7 +183,7 @@ def test_a_frame_and_a_users_exchange_and_a_persisted_one_are_sent(
     own = large.exchange(3, "k", name="own").join(small, on="k")
     assert own.collect().read_all().num_rows
     assert own.statistics is not None
-    assert [each.partitions for each in own.statistics.exchanges if each.name == "own"] == [3]
+    assert [each.partitions for each in statistics_of(own).exchanges if each.name == "own"] == [3]
     joined = large.join(small, on="k").persist()
     assert joined.collect().read_all().num_rows
     joined.explain()
@@ -231,5 +236,5 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
         assert rows_of(pipeline.collect().read_all()) == expected
         assert killed
         assert pipeline.statistics is not None
-        assert pipeline.statistics.losses
+        assert statistics_of(pipeline).losses
         assert len(made) == (2 if lost == "broadcast" else 1)
