@@ -52,6 +52,7 @@ from .sealed import SealedDataset
 from .server_starts import STARTED_DDL, StartTask
 from .session_facts import cores, is_on
 from .sessions import Sessions
+from .size_checks import without_needless_checks
 from .task_reports import REPORT
 from .write_job import Target, WriteJob
 
@@ -178,7 +179,11 @@ class Shuffles:
                         for rows, task in target.writes
                     ]
                     reports = self._keeping_executors(spark, reduce(DataFrame.unionAll, parts), filled)
-                    with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark):
+                    inputs = [
+                        rows for target in filled for rows, task in target.writes if task.source is None
+                    ]
+                    unchecked = without_needless_checks(reports, len(parts), inputs)
+                    with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark), unchecked:
                         return reports.collect()
 
                 written = WriteJob(self, targets, collect).run()

@@ -1,0 +1,109 @@
+"""Spark measures a batch before each row that it adds for Python: where rows cannot exceed the limit, it need not.
+
+Guarantee: tasks get the batches that they would get otherwise. Measuring takes a third or more of the JVM's time for
+rows of a few numbers. So a job of Spark Classic runs without ``spark.sql.execution.arrow.maxBytesPerBatch``, by a
+property of the calling thread, if for each DataFrame of it ``maxRecordsPerBatch`` rows are below that limit, because
+every column has a fixed width, and if its plan shows no other function in Python, whose input may be wider: in itself,
+in what it caches, or in an RDD, which a plan does not show.
+
+A limit that the session has set itself takes precedence in the tasks: then nothing changes. On Spark Connect there are
+no such properties.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as of
+from pyspark.sql.types import DataType, StructType
+
+from spark_client.steps import BatchLimits
+
+from .session_facts import explained
+from .spark_types import batch_limits
+from .targets import TaskRows
+
+_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
+_NO_LIMIT = "2147483647"
+_COLUMN_BYTES = 64
+"""The most by which a column's buffers are rounded up."""
+_OPERATOR = re.compile(r"^[\s:+*()\d-]*([^\[(]*)")
+"""The name of a line's operator, behind the lines of the tree and the number of the generated code."""
+_PYTHON = re.compile("Py|Pandas|Arrow|RDD|InMemory", re.IGNORECASE)
+_CUT_OFF = re.compile(r"\.\.\. \d+ more characters")
+"""At the end of a plan that is longer than ``spark.sql.maxPlanStringLength``."""
+_BITS = {
+    of.NullType: 0,
+    of.BooleanType: 1,
+    of.ByteType: 8,
+    of.ShortType: 16,
+    of.IntegerType: 32,
+    of.LongType: 64,
+    of.FloatType: 32,
+    of.DoubleType: 64,
+    of.DecimalType: 128,
+    of.DateType: 32,
+    of.TimestampType: 64,
+    of.TimestampNTZType: 64,
+    of.DayTimeIntervalType: 64,
+}
+
+
+@contextlib.contextmanager
+def without_needless_checks(job: DataFrame, functions: int, inputs: Sequence[TaskRows]) -> Iterator[None]:
+    """The job that this thread runs in the block runs without the limit of bytes if the module says so. It has so many
+    functions in Python, of which those over ``inputs`` get the rows of DataFrames, and the others numbers.
+    """
+    if not _are_needless(job, functions, inputs):
+        yield
+        return
+    context: Any = job.sparkSession.sparkContext
+    before = context.getLocalProperty(_LIMIT)
+    context.setLocalProperty(_LIMIT, _NO_LIMIT)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_LIMIT, before)
+
+
+def _are_needless(job: DataFrame, functions: int, inputs: Sequence[TaskRows]) -> bool:
+    spark: Any = job.sparkSession
+    if not inputs or "connect" in type(spark).__module__ or not _is_pinned(spark):
+        return False
+    limits = batch_limits(spark)
+    # The plan is made here, and run by the job.
+    below = all(isinstance(each, DataFrame) and stays_below(limits, each.schema) for each in inputs)
+    return below and _python_nodes(job) == functions
+
+
+def stays_below(limits: BatchLimits, struct: StructType) -> bool:
+    """Whether as many rows as a batch may have are never as large as it may be."""
+    bits = [_bits(field.dataType) for field in struct]
+    known = [each for each in bits if each is not None]
+    if len(known) < len(bits) or limits.rows <= 0:
+        return False
+    most_bytes = limits.rows * sum(each + 1 for each in [0, *known]) // 8 + _COLUMN_BYTES * (1 + len(known))
+    return most_bytes < limits.size_bytes
+
+
+def _bits(kind: DataType) -> int | None:
+    """Of a value; None if values differ."""
+    return _BITS.get(type(kind))
+
+
+def _python_nodes(job: DataFrame) -> int | None:
+    """How many operators of the job's plan are of Python, or may hide some; None if the text has not all of them."""
+    text = explained(job, "simple")
+    if _CUT_OFF.search(text):
+        return None
+    names = (_OPERATOR.match(line) for line in text.splitlines())
+    return sum(name is not None and _PYTHON.search(name[1]) is not None for name in names)
+
+
+def _is_pinned(spark: Any) -> bool:
+    """Whether a property of this thread is of the JVM's thread that runs its jobs, as by PySpark's default."""
+    return type(spark.sparkContext._gateway).__name__ == "ClientServer"
