@@ -1,5 +1,5 @@
-"""A worker's modules leave the garbage collections between its tasks; what a task makes does not. Its log is quiet. Its
-connection to Spark waits for nothing.
+"""A worker's modules leave the garbage collections between its tasks; what a task makes does not. Its connection
+to Spark waits for nothing.
 """
 
 from __future__ import annotations
@@ -55,27 +55,6 @@ def test_a_loaded_function_freezes_what_was_imported_before_and_nothing_of_its_o
         [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-UNALIGNED = """
-import pyarrow as pa
-import pyarrow.compute as pc
-from spark_client.executors import settle
-from spark_client.steps import evaluate
-
-settle()
-data = pa.py_buffer(bytes(64 * 8 + 4))[4:]
-assert data.address % 8
-column = pa.Array.from_buffers(pa.int64(), 64, [None, data])
-assert evaluate("filter", [pc.field("x") == 0], [], pa.table({"x": column}), "here").num_rows == 64
-"""
-
-
-def test_unaligned_values_of_a_batch_are_not_written_of_in_an_executors_log() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", UNALIGNED], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 WORKER = """

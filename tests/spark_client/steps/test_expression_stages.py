@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.steps import FilterStage, SelectStage, run
+from tests.support.rooms import ROOT
 
 SCHEMA = pa.schema(
     [
@@ -107,3 +110,25 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are() -> None:
         InvalidRequest, match="no column is named exactly 'ID'; the columns are 'id', 'price'"
     ):
         list(run([stage], iter([batch(1)])))
+
+
+UNALIGNED = """
+import pyarrow as pa
+import pyarrow.compute as pc
+from spark_client.arrow import Declared
+from spark_client.steps import FilterStage, run
+
+data = pa.py_buffer(bytes(64 * 8 + 4))[4:]
+assert data.address % 8
+column = pa.Array.from_buffers(pa.int64(), 64, [None, data])
+batch = pa.record_batch([column], names=["x"])
+stage = FilterStage(pc.field("x") == 0, Declared("here", batch.schema))
+assert sum(each.num_rows for each in run([stage], iter([batch]))) == 64
+"""
+
+
+def test_unaligned_values_of_a_batch_are_not_written_of_in_an_executors_log() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNALIGNED], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
