@@ -166,9 +166,9 @@ def test_a_persisted_exchange_of_two_copies_is_kept_when_a_server_is_lost(
     written: list[int] = []
     write = Shuffles.write
 
-    def noting(shuffles: Shuffles, targets: Sequence[Target]) -> Any:
+    def noting(shuffles: Shuffles, targets: Sequence[Target], **how: Any) -> Any:
         written.extend(target.task.copies for target in targets)
-        return write(shuffles, targets)
+        return write(shuffles, targets, **how)
 
     monkeypatch.setattr(Shuffles, "write", noting)
     assert rows_of(grouped(kept).collect().read_all()) == expected()

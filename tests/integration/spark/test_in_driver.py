@@ -197,8 +197,8 @@ def test_what_is_larger_than_the_limit_is_for_tasks(
         assert pipeline.statistics is not None
         assert [each.tasks for each in pipeline.statistics.exchanges] == [0]
         before = jobs(spark)
-        joined = of(client, folder, PLANS["join inner"])  # each side is below, but not both
-        assert joined.collect().read_all().num_rows == 21
+        both = of(client, folder, PLANS["distinct"])  # each file is below, but not both
+        assert both.collect().read_all().num_rows == 61
         assert jobs(spark) > before
 
 

@@ -104,11 +104,6 @@ def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
 
     assert tasks_of_a_run() == [1], "no server was there"
     assert tasks_of_a_run() == [0]
-    spark.conf.set("spark.dynamicAllocation.enabled", "true")
-    try:
-        assert tasks_of_a_run() == [1], "an executor without data of tasks may be taken away"
-    finally:
-        spark.conf.unset("spark.dynamicAllocation.enabled")
 
 
 def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
