@@ -6,8 +6,10 @@ How
     Lines come out of a small buffer, which each of them fills with one call to the kernel; so the first bytes of a body
     are copied out of it. The rest of a body goes from the kernel into the caller's memory: ``MSG_WAITALL`` lets one
     call wait for all of it, so the thread neither polls nor takes the interpreter's lock between the segments. The
-    kernel measures the time, of a socket that blocks, by ``SO_RCVTIMEO``. Over TLS each call returns what one record
-    brings, and Python's socket measures the time.
+    kernel measures the time, of a socket that blocks, by ``SO_RCVTIMEO``. A call that has got a part of its bytes
+    returns them only when its time is over, and the silence may have begun with the call. So a call waits for the
+    ``WAITS`` th part of the limit, and so many in turn must get nothing: silence is noticed after at most 1 + 1 /
+    ``WAITS`` of the limit. Over TLS each call returns what one record brings, and Python's socket measures the time.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from contextlib import suppress
 
 BUFFER_BYTES = 16 << 10
 """A few times the longest head of a chunk (``flight_server.lanes.http.chunks``)."""
 AT_ONCE_BYTES = 1 << 20
 """A call waits for no more, so that a slow peer's bytes count as progress while they come."""
+
+
+WAITS = 4
 
 
 class Arrivals:
@@ -39,10 +45,8 @@ class Arrivals:
         if not self._flags:
             self._sock.settimeout(seconds)
             return
-        microseconds = max(1, int(seconds * 1e6))
-        limit = struct.pack("@ll", *divmod(microseconds, 1_000_000))
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds / WAITS))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
 
     def readline(self, limit: int) -> bytes:
         """The next line with its end; without it ``limit`` bytes, or fewer at the end of the connection."""
@@ -74,7 +78,11 @@ class Arrivals:
         return bytes(self._buffer[self._at : self._stop])
 
     def _receive(self, view: memoryview, flags: int) -> int:
-        try:
-            return self._sock.recv_into(view, 0, flags)
-        except BlockingIOError:
-            raise TimeoutError("timed out") from None
+        for _ in range(WAITS):
+            with suppress(BlockingIOError):
+                return self._sock.recv_into(view, 0, flags)
+        raise TimeoutError("timed out")
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("@ll", *divmod(max(1, int(seconds * 1e6)), 1_000_000))

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
+from flight_server.protocol import AS_STORED, BATCHES_HEADER
 from tests.support.raw_flight import RawFlight, Refused, path, put_messages
 from tests.support.server_process import ServerProcess
 
@@ -89,6 +90,9 @@ def changes(draw: st.DrawFn, messages: list[bytes], at: int) -> list[bytes]:
     return [bytes(message)]
 
 
+AS_STORED_FRAMES = flight.FlightCallOptions(headers=[(BATCHES_HEADER.encode(), AS_STORED.encode())])
+
+
 @pytest.fixture(scope="module")
 def connection(server: ServerProcess) -> Iterator[tuple[RawFlight, flight.FlightClient]]:
     """A raw connection and pyarrow's own."""
@@ -122,7 +126,7 @@ def test_what_is_accepted_is_read_whole_and_the_rest_is_an_error(
                     client.do_get(flight.Ticket(name.encode())).read_all()
                 continue
             assert state == "sealed"
-            batches = list(client.do_get(flight.Ticket(name.encode())))
+            batches = list(client.do_get(flight.Ticket(name.encode()), AS_STORED_FRAMES))
             assert [len(batches), sum(each.data.num_rows for each in batches)] == [
                 datasets[name]["frames"],
                 datasets[name]["rows"],

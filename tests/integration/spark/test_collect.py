@@ -216,6 +216,5 @@ def test_a_path_or_a_pipeline_for_a_frame_is_refused_with_what_makes_one(
         InvalidRequest, match=r"is builtins\.str, not .*; ShuffleClient\.scan\('/lake/events'\)"
     ):
         pipeline("/lake/events")
-    for take in (pipeline, client.broadcast):
-        with pytest.raises(InvalidRequest, match=r"its toDF\(\)"):
-            take(client.pipeline(spark.range(1)))
+    with pytest.raises(InvalidRequest, match=r"its toDF\(\)"):
+        pipeline(client.pipeline(spark.range(1)))
