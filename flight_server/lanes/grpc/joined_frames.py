@@ -3,7 +3,7 @@
 Guarantee: a reader gets the rows of its frames, in order; a frame that is ready waits for no later one.
 
 Which readers
-    A message takes Python's gRPC about 100 µs, whatever its size, so frames of 64 KiB reach half the throughput of
+    A message takes Python's gRPC about 100 µs, small or large, so frames of 64 KiB reach half the throughput of
     large ones. Any client may get its batches joined, unless it says ``BATCHES_HEADER: stored``, or its ticket has
     ``from`` (also 0), ``until``, ``reader`` or a list of partitions: such a client counts frames, so that it can
     resume. Frames in envelopes are as stored, too. :mod:`flight_server.frames.joining` says which frames can be joined.
