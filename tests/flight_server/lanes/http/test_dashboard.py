@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -181,7 +182,8 @@ def test_the_page_of_a_worker_shows_the_others_and_which_of_them_is_gone(
         (row,) = [each for each in rows(page, "servers") if each[0] == second]
         if row[2] == "serving":  # the supervisor starts it again, each time after a longer pause
             for pid in set(children(supervisor.pid)) - others:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # killed before the page knew
+                    os.kill(pid, signal.SIGKILL)
         return row[2] == "gone: it has ended, and is to be started again"
 
     eventually(second_is_gone, True)
