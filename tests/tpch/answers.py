@@ -1,8 +1,8 @@
 """Runs a query both ways, and compares: exactly, but for floats.
 
 A mean is a decimal with six digits after the point here, as in Spark, and a double in DuckDB: it must be the double's
-nearest decimal. Rows that the query leaves in no order, because their columns of ``order by`` are equal, are compared in
-an order of all columns.
+nearest decimal. Rows that the query leaves in no order, because their columns of ``order by`` are equal, are compared
+in an order of all columns.
 """
 
 from __future__ import annotations
