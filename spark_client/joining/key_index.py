@@ -41,20 +41,24 @@ class KeyIndex:
 
     def __init__(self, keys: Keys, rows: Positions | None = None) -> None:
         numbers = _close_numbers(keys)
-        sorts = keys.hashes if numbers is None else numbers
-        # Numbers of rows are often sorted, which a stable sort only looks at.
-        order = np.argsort(sorts, kind=None if numbers is None else "stable")
-        sorts = sorts[order]
-        begins = np.ones(len(sorts), np.bool_)
-        begins[1:] = sorts[1:] != sorts[:-1]
-        if not keys.exact:
-            order = _told_apart(keys, order, begins)
-        starts = np.flatnonzero(begins)
+        self._range = None if numbers is None else _Range(numbers)
+        if self._range is not None and self._range.is_unique:
+            order = starts = np.arange(len(keys))
+        else:
+            sorts = keys.hashes if numbers is None else numbers
+            order = np.argsort(sorts)
+            sorts = sorts[order]
+            begins = np.ones(len(sorts), np.bool_)
+            begins[1:] = sorts[1:] != sorts[:-1]
+            if not keys.exact:
+                order = _told_apart(keys, order, begins)
+            starts = np.flatnonzero(begins)
+            if self._range is not None:
+                self._range = _Range(sorts[starts].view(np.int64))
         self.entries = len(starts)
         self._keys = None if keys.exact else keys.take(order[starts])
         self._rows: Positions = order if rows is None else rows[order]
         self._bounds: Positions = np.append(starts, len(order))
-        self._range = None if numbers is None else _Range(sorts[starts])
         if self._range is None:
             # One more, so that the place after the last entry can be read.
             self._hashes = np.append(sorts[starts].view(np.uint64), np.uint64(0xFFFFFFFFFFFFFFFF))
@@ -135,19 +139,22 @@ class KeyIndex:
 
 
 class _Range:
-    """The entries of numbers, ascending, that lie close together."""
+    """The places of numbers that lie close together; of equal ones that of any."""
 
     def __init__(self, numbers: NDArray[np.int64]) -> None:
-        self._low = numbers[0]
+        self._low = numbers.min()
         at = numbers - self._low
-        self._last = np.uint64(at[-1] + 1)
+        self._last = np.uint64(at.max() + 1)
         self._entries = np.full(int(self._last) + 1, -1, np.int32)
-        self._entries[at] = np.arange(len(numbers), dtype=np.int32)
+        places = np.arange(len(numbers), dtype=np.int32)
+        self._entries[at] = places
+        self.is_unique = bool((self._entries[at] == places).all())
 
     def find(self, numbers: NDArray[np.int64]) -> Positions:
         # A number below the lowest wraps around, and is then above the highest.
         at = (numbers - self._low).view(np.uint64)
-        return self._entries[np.minimum(at, self._last)].astype(np.int64)
+        entries: Positions = self._entries[np.minimum(at, self._last)].astype(np.int64)
+        return entries
 
 
 def _close_numbers(keys: Keys) -> NDArray[np.int64] | None:
