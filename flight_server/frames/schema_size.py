@@ -47,13 +47,11 @@ def measure(header: IpcHeader | bytes) -> HeaderSize:
     """The sizes of the header's contents. Raises BadFrame if they exceed the limit, or it is not a header."""
     if not isinstance(header, IpcHeader):
         header = IpcHeader(header)
-    # Message: 0 version, 1 header_type, 2 header, 3 bodyLength, 4 custom_metadata
-    message = header.message
+    if header.kind is not MessageKind.SCHEMA and not header.has_metadata:
+        return HeaderSize()
     try:
-        if header.kind is not MessageKind.SCHEMA and not message.slot(4):
-            return HeaderSize()
-        walk = _Walk(header.data)
-        if message.slot(4):
+        walk, message = _Walk(header.data), header.message
+        if header.has_metadata:
             walk.pairs(message, 4)
         if header.kind is MessageKind.SCHEMA:
             walk.schema(message.table(2))

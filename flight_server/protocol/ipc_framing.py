@@ -28,6 +28,8 @@ class MessageKind(IntEnum):
 
 
 _KINDS: Final = tuple(MessageKind)
+_MESSAGE: Final = struct.Struct("<5H")
+"""Where a ``Message`` has its fields, counted from its place; 0 if it has not."""
 _SHORT, _INT, _OFFSET, _LONG = (struct.Struct(each).unpack_from for each in ("<H", "<i", "<I", "<q"))
 
 
@@ -65,17 +67,6 @@ class Table:
         at = self.slot(index)
         return Table(self._buffer, at + _OFFSET(self._buffer, at)[0]) if at else None
 
-    def has(self, index: int, inner: int) -> bool:
-        """Whether the table in this field has that field: as ``table(index)`` and its ``slot``, in one call."""
-        buffer, at = self._buffer, self.slot(index)
-        if not at:
-            return False
-        place = at + _OFFSET(buffer, at)[0]
-        layout = place - _INT(buffer, place)[0]
-        if layout < 0:
-            raise ValueError("vtable outside")
-        return bool(_SHORT(buffer, layout)[0] >= 6 + 2 * inner and _SHORT(buffer, layout + 4 + 2 * inner)[0])
-
     def vector(self, index: int) -> tuple[int, int]:
         """Where the elements of the vector or text in this field begin, and their number; 0 and 0 if it is absent."""
         at = self.slot(index)
@@ -91,27 +82,35 @@ class IpcHeader:
     ``Message``: 0 version, 1 header_type, 2 header, 3 bodyLength, 4 custom_metadata.
     """
 
-    __slots__ = ("data", "kind", "message")
+    __slots__ = ("_header_at", "_place", "body_bytes", "data", "has_metadata", "kind")
 
     def __init__(self, data: bytes | memoryview) -> None:
-        self.data = memoryview(data)
+        self.data = view = memoryview(data)
         try:
-            self.message = message = Table(self.data, _OFFSET(self.data, 0)[0])
-            at = message.slot(1)
-            self.kind = _KINDS[self.data[at]] if at else MessageKind.NONE
+            # All fields in one step: each batch's header is read on both sides of a put.
+            self._place = place = _OFFSET(view, 0)[0]
+            layout = place - _INT(view, place)[0]
+            if layout < 0:
+                raise ValueError("vtable outside")
+            layout_bytes = _SHORT(view, layout)[0] & ~1
+            if layout + layout_bytes > len(view):
+                raise ValueError("vtable outside")
+            slots = bytes(view[layout + 4 : layout + layout_bytes])[: _MESSAGE.size]
+            _, kind, header, body, metadata = _MESSAGE.unpack(slots.ljust(_MESSAGE.size, b"\0"))
+            self.kind = _KINDS[view[place + kind]] if kind else MessageKind.NONE
+            self.body_bytes: int = _LONG(view, place + body)[0] if body else 0
+            """The size of its body, padding included."""
+            self.has_metadata = metadata > 0
+            self._header_at = place + header if header else 0
         except (struct.error, ValueError, IndexError):
-            raise self._bad() from None
+            raise BadFrame(f"the header of {len(self.data)} bytes is not an Arrow IPC message") from None
 
     def __len__(self) -> int:
         return len(self.data)
 
     @property
-    def body_bytes(self) -> int:
-        """The size of its body, padding included."""
-        try:
-            return self.message.long(3)
-        except struct.error:
-            raise self._bad() from None
+    def message(self) -> Table:
+        return Table(self.data, self._place)
 
     @property
     def dictionary_id(self) -> tuple[int, bool]:
@@ -135,9 +134,16 @@ class IpcHeader:
             said: reads the number of 8 bytes at this place of the body, as :func:`number_at`.
         """
         try:
-            if self.kind is MessageKind.RECORD_BATCH and not self.message.has(2, 3):  # as almost all
+            if not self._header_at:
                 return 0
-            batch = self.message.table(2)
+            place = self._header_at + _OFFSET(self.data, self._header_at)[0]
+            if self.kind is MessageKind.RECORD_BATCH:
+                # As ``Table`` and its ``slot``, in one step: almost no batch is compressed.
+                layout = place - _INT(self.data, place)[0]
+                layout_bytes = _SHORT(self.data, layout)[0] if layout >= 0 else 0
+                if 0 < layout_bytes < 12 or (layout_bytes and not _SHORT(self.data, layout + 10)[0]):
+                    return 0
+            batch: Table | None = Table(self.data, place)
             if batch is not None and self.kind is MessageKind.DICTIONARY:
                 batch = batch.table(1)
             if batch is None or not batch.slot(3):
@@ -155,9 +161,6 @@ class IpcHeader:
                 "the header is not an Arrow IPC batch, or a buffer lies outside of its body"
             ) from None
         return total_bytes
-
-    def _bad(self) -> BadFrame:
-        return BadFrame(f"the header of {len(self.data)} bytes is not an Arrow IPC message")
 
 
 def number_at(body: memoryview, offset: int) -> int:

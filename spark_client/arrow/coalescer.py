@@ -143,7 +143,7 @@ class Coalescer:
     def _add(self, batch: pa.RecordBatch, ids: NDArray[Any], *, at_once: bool) -> Frames:
         if not batch.num_rows or not batch.num_columns:
             return
-        pieces = list(self._pieces(batch))
+        pieces = self._pieces(batch)
         # Each piece of a large batch is sorted at once: buffered, it would keep all of it alive.
         passing = at_once or len(pieces) > 1
         start = 0
@@ -154,7 +154,7 @@ class Coalescer:
             cost_bytes = _most_held_bytes(size_bytes)
             if self._has_dictionaries:
                 cost_bytes += sum(self._new_dictionaries(piece).values())
-            held_bytes = self.buffered_bytes
+            held_bytes = self._block_bytes + self._pending_bytes
             if held_bytes and held_bytes + cost_bytes > self._round_bytes:
                 yield from self._gather()
             self._hold(piece, piece_ids, size_bytes, passing=passing)
@@ -163,15 +163,13 @@ class Coalescer:
             if self.buffered_bytes >= self._round_bytes:
                 yield from self._gather()
 
-    def _pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def _pieces(self, batch: pa.RecordBatch) -> list[tuple[pa.RecordBatch, int]]:
         """The batch, halved until each piece fits half of a round or is a single row; with the pieces' sizes."""
         size_bytes = self._size_bytes(batch)
         if batch.num_rows == 1 or size_bytes <= self._piece_bytes:
-            yield batch, size_bytes
-        else:
-            half = batch.num_rows // 2
-            yield from self._pieces(batch.slice(0, half))
-            yield from self._pieces(batch.slice(half))
+            return [(batch, size_bytes)]
+        half = batch.num_rows // 2
+        return self._pieces(batch.slice(0, half)) + self._pieces(batch.slice(half))
 
     def _hold(self, batch: pa.RecordBatch, ids: NDArray[Any], size_bytes: int, *, passing: bool) -> None:
         if passing and self.partitions > 1:
@@ -215,12 +213,12 @@ class Coalescer:
                 self._blocks.append(PartitionedRows(rows, np.array([0, batch.num_rows])))
             self._block_bytes += pending_bytes
             return
-        blocks = self._sorted(batches, ids)
-        self._blocks += blocks
         self._held = {}
-        for block in blocks:
+        for block in self._sorted(batches, ids):
+            self._blocks.append(block)
             self._held |= block.held
-        self._block_bytes += sum(self._held.values()) + sum(block.size_bytes for block in blocks)
+            self._block_bytes += block.size_bytes
+        self._block_bytes += sum(self._held.values())
 
     def _sorted(self, batches: list[pa.RecordBatch], ids: list[NDArray[Any]]) -> list[PartitionedRows]:
         try:

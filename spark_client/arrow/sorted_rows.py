@@ -11,7 +11,7 @@ each row.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -41,8 +41,7 @@ class PartitionedRows:
         self.bits = batch_bits_before(rows, bounds)
         self.dictionaries = held_dictionaries(rows)
         self.held = held_buffers(rows) | self.dictionaries
-        self.buffers = buffer_count(rows)
-        self.size_bytes = bounds.nbytes + self.bits.nbytes + _PADDING_BYTES * self.buffers
+        self.size_bytes = bounds.nbytes + self.bits.nbytes + _PADDING_BYTES * len(self.held)
 
     @classmethod
     def sort(
@@ -68,9 +67,9 @@ class PartitionedRows:
     def ids(self, kind: np.dtype[Any]) -> NDArray[Any]:
         return np.repeat(np.arange(len(self.bounds) - 1, dtype=kind), np.diff(self.bounds))
 
-    def bits_before(self, places: Sequence[int]) -> NDArray[np.int64]:
+    def bits_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The bits of the rows from the first place to before each one."""
-        bits = batch_bits_before(self.rows, np.asarray(places, np.int64))
+        bits = batch_bits_before(self.rows, places)
         bits -= bits[0]
         return bits
 
@@ -83,7 +82,7 @@ class SortedRows:
         self._parts = [(block, block.bounds.tolist(), block.bits.tolist()) for block in blocks]
         self.counts: NDArray[np.int64] = np.sum([np.diff(block.bounds) for block in blocks], axis=0)
         self._bits: NDArray[np.int64] = np.sum([np.diff(block.bits) for block in blocks], axis=0)
-        self._rounding_bytes = _ROUNDING_BYTES * max([block.buffers for block in blocks])
+        self._rounding_bytes = _ROUNDING_BYTES * buffer_count(blocks[0].rows)
         dictionaries: dict[int, int] = {}
         for block in blocks:
             dictionaries |= block.dictionaries
@@ -138,15 +137,18 @@ class _Run:
     def cuts(self, pieces: int, max_bits: int) -> Iterator[tuple[int, int]]:
         """The bounds of so many pieces of about equal size, or more where one would have more than ``max_bits``."""
         bits = self._bits[-1]
-        bounds = [0, *(self._find(bits * piece // pieces) for piece in range(1, pieces)), self._rows[-1]]
-        for first, last in pairwise(bounds):
+        inner = [self._find(bits * piece // pieces) for piece in range(1, pieces)]
+        bounds = [(0, 0), *inner, (self._rows[-1], bits)]
+        for (first, before), (last, until) in pairwise(bounds):
             # Rows of very different sizes: a range is cut at the limit.
             while first < last:
-                cut = last
-                if self._before(last) - self._before(first) > max_bits:
-                    cut = min(last, max(first + 1, self._find(self._before(first) + max_bits)))
+                cut, cut_bits = last, until
+                if until - before > max_bits:
+                    cut, cut_bits = self._find(before + max_bits)
+                    if cut == first:
+                        cut, cut_bits = self._find_row(first + 1)
                 yield first, cut
-                first = cut  # noqa: PLW2901  # the rest of this range
+                first, before = cut, cut_bits  # noqa: PLW2901  # the rest of this range
 
     def slices(self, first: int, last: int) -> list[pa.RecordBatch]:
         """The rows from ``first`` to before ``last``, not copied."""
@@ -157,18 +159,20 @@ class _Run:
                 found.append(block.rows.slice(start + low - begin, high - low))
         return found
 
-    def _before(self, row: int) -> int:
-        """The bits of the rows before this one."""
+    def _find_row(self, row: int) -> tuple[int, int]:
+        """The row, and the bits of the rows before it."""
         part = min(bisect_right(self._rows, row), len(self._parts)) - 1
         block, start, _, _ = self._parts[part]
-        return self._bits[part] + int(block.bits_before([start, start + row - self._rows[part]])[1])
+        inside = block.bits_before(np.array([start, start + row - self._rows[part]]))
+        return row, self._bits[part] + int(inside[1])
 
-    def _find(self, bits: int) -> int:
-        """The last row before which the rows have at most as many bits."""
+    def _find(self, bits: int) -> tuple[int, int]:
+        """The last row before which the rows have at most as many bits, and those that they have."""
         part = min(bisect_right(self._bits, bits), len(self._parts)) - 1
         block, start, end, _ = self._parts[part]
-        inside = block.bits_before(range(start, end + 1))
-        return self._rows[part] + int(np.searchsorted(inside, bits - self._bits[part], side="right")) - 1
+        inside = block.bits_before(np.arange(start, end + 1))
+        place = int(np.searchsorted(inside, bits - self._bits[part], side="right")) - 1
+        return self._rows[part] + place, self._bits[part] + int(inside[place])
 
 
 def _join(slices: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

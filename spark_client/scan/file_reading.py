@@ -7,7 +7,13 @@ Memory
     A Parquet row group is decoded batch by batch. Beside a batch its wanted columns' compressed bytes are held, or, of
     a group above ``WHOLE_BYTES``, ``BUFFER_BYTES`` of each column. A batch has ``batch_rows`` rows or about
     ``BATCH_BYTES``, if fewer. An IPC file is read one record batch at a time. Other formats are read by pyarrow's
-    scanner, which looks ``READAHEAD`` batches ahead.
+    scanner, which looks ``READAHEAD`` batches ahead. What a filter keeps is gathered up to the same sizes.
+
+Texts of Parquet
+    A column of texts that takes at most ``CODED_BYTES`` for a value is read as dictionaries, as it is stored: the
+    filter looks at these (``kept_rows``), and only the kept rows become texts. So is one of few long texts, whose codes
+    take less than a byte, if a batch of it as texts could be above ``LARGE_BYTES``. A batch's texts are decoded in
+    parts of about ``DECODED_BYTES_OF_TEXTS``, however long they are and however few of them there are.
 """
 
 from __future__ import annotations
@@ -15,15 +21,19 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, SourceUnavailable
+from spark_client.arrow import Declared
 
-from .holdable import csv_schema, json_schema, orc_schema, parquet_schema, roomy
+from .decoded_cuts import cut
+from .holdable import csv_schema, is_text, json_schema, orc_schema, parquet_schema, roomy
+from .kept_rows import KeptRows, gathered
 from .legacy_calendar import check_dates, is_legacy
-from .pieces import File, FileHome, FilePiece, Fragment
+from .pieces import DECODED_BYTES, File, FileHome, FilePiece, Fragment
 from .wanted import WantedColumns
 
 BATCH_ROWS = 64 * 1024
@@ -33,6 +43,11 @@ WHOLE_BYTES_ELSEWHERE = 256 << 20
 """A store gives a whole group in one or a few requests, and a buffer's bytes in one each."""
 BUFFER_BYTES = 1 << 20
 READAHEAD = 2
+DECODED_BYTES_OF_TEXTS = 4 * BATCH_BYTES
+"""A batch's texts that are stored as dictionaries are decoded in parts of about this size."""
+LARGE_BYTES = 256 << 20
+CODED_BYTES = 2
+"""A text that is stored as itself takes four bytes for its length."""
 MISFITS = (
     "onversion error",
     "Failed to parse",
@@ -54,7 +69,7 @@ class FileReading:
 
     homes: tuple[FileHome, ...]
     wanted: WantedColumns
-    filter: Any = None
+    filter: KeptRows | None = None
     batch_rows: int = BATCH_ROWS
     zone: str | None = None
 
@@ -67,12 +82,18 @@ class FileReading:
             PartitionFailed: the file is damaged, or has changed since the plan.
             SourceUnavailable: it cannot be opened or read here.
         """
-        values = dict(file.values) if isinstance(file, File) else {}
         rows = 0
-        try:
+
+        def given() -> Iterator[Any]:
+            nonlocal rows
+            values = dict(file.values) if isinstance(file, File) else {}
             for batch in self._batches(file, pieces):
                 rows += batch.num_rows
-                yield from self._complete(batch, file.path, values)
+                for part in cut(batch, DECODED_BYTES_OF_TEXTS):
+                    yield from self._complete(part, file.path, values)
+
+        try:
+            yield from given() if self.filter is None else gathered(given(), self.batch_rows, BATCH_BYTES)
         except FileNotFoundError as error:
             raise NotFound(
                 f"{file.path} is not on {socket.gethostname()}: every task must reach the files of a scan, and they "
@@ -101,14 +122,15 @@ class FileReading:
 
         with home.filesystem.open_input_file(file.path) as source:
             buffer_bytes = self._buffer_bytes(home, pieces)
-            reader = pq.ParquetFile(
+            opened = partial(
+                pq.ParquetFile,
                 source,
                 buffer_size=buffer_bytes,
                 pre_buffer=not buffer_bytes,
-                read_dictionary=home.dictionaries,
                 # Spark writes INT96, whose years nanoseconds cannot hold.
                 coerce_int96_timestamp_unit="us",
             )
+            reader = opened(read_dictionary=home.dictionaries)
             metadata = reader.metadata
             if metadata.num_row_groups != file.units:
                 raise _changed_error(file.path, "row groups", file.units, metadata.num_row_groups)
@@ -117,6 +139,7 @@ class FileReading:
             names = self._names_in(file, schema)
             retyped = _other_kinds(arrow, schema, names)
             legacy = is_legacy(metadata)
+            texts = [name for name in names if is_text(arrow.field(name).type) and name not in retyped]
             for piece in pieces:
                 group = metadata.row_group(piece.unit)
                 if group.num_rows != piece.rows:
@@ -126,6 +149,11 @@ class FileReading:
                 if group.total_byte_size != piece.group_bytes:
                     what = f"bytes in row group {piece.unit}"
                     raise _changed_error(file.path, what, piece.group_bytes, group.total_byte_size)
+            # With the footer that is there.
+            coded = home.dictionaries | _coded(texts, metadata, pieces)
+            if coded != home.dictionaries:
+                reader = opened(read_dictionary=coded, metadata=metadata)
+            for piece in pieces:
                 rows = self._batch_rows(piece)
                 for batch in reader.iter_batches(rows, [piece.unit], names, use_threads=False):
                     given = _retype(batch, retyped, file.path)
@@ -217,7 +245,8 @@ class FileReading:
     def _batch_rows(self, piece: FilePiece) -> int:
         if not piece.rows or not piece.size_bytes:
             return self.batch_rows
-        return max(1, min(self.batch_rows, BATCH_BYTES * piece.rows // piece.size_bytes))
+        size_bytes = max(piece.size_bytes, DECODED_BYTES * piece.values)
+        return max(1, min(self.batch_rows, BATCH_BYTES * piece.rows // size_bytes))
 
     def _complete(self, batch: Any, path: str, values: dict[str, Any]) -> Iterator[Any]:
         """The batch with all columns, in Spark's types, and only the rows and columns of the result."""
@@ -232,25 +261,61 @@ class FileReading:
                 value = pa.scalar(values.get(field.name)).cast(field.type)
                 columns.append(pa.repeat(value, batch.num_rows))
             fields.append(pa.field(field.name, columns[-1].type))
+        given = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
         try:
-            given = declared.cast(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+            if self.filter is None:
+                found = declared.cast(given)
+            else:
+                # Arrow cuts dictionaries, and not all that is to be cast.
+                found = self.filter.of(_but_dictionaries(declared, given.schema).cast(given), declared)
         except InvalidRequest as error:
             # The plan has checked the kinds: so it is a value, of a file with a wider type than the first one's.
             raise InvalidRequest(f"{error}; give schema= with a type that has it", **error.detail) from error
-        if self.filter is not None:
-            given = self._kept(given, path)
-        if given.num_rows:
-            yield given if list(self.wanted.names) == given.schema.names else given.select(self.wanted.names)
-
-    def _kept(self, batch: Any, path: str) -> Any:
-        try:
-            return batch.filter(self.filter)
         except (pa.ArrowException, TypeError) as error:
+            if self.filter is None:
+                raise
             raise InvalidRequest(
-                f"scan: filter {self.filter}: {str(error).partition(chr(10))[0]}, for a row of {path}; write it so "
-                "that Arrow can evaluate it for every row, or filter in a step after the scan",
+                f"scan: filter {self.filter.expression}: {str(error).partition(chr(10))[0]}, for a row of {path}; "
+                "write it so that Arrow can evaluate it for every row, or filter in a step after the scan",
                 file=path,
             ) from error
+        if found is not None and found.num_rows:
+            yield found if list(self.wanted.names) == found.schema.names else found.select(self.wanted.names)
+
+
+def _coded(texts: Sequence[str], metadata: Any, pieces: Sequence[FilePiece]) -> frozenset[str]:
+    """Those of the columns of texts that all pieces have as short codes for the values of a dictionary."""
+    if not texts:
+        return frozenset()
+    places = {metadata.schema.column(index).path: index for index in range(len(metadata.schema))}
+    groups = [metadata.row_group(piece.unit) for piece in pieces]
+    # In a path a dot may stand for a field of a struct.
+    return frozenset(
+        name
+        for name in texts
+        if "." not in name and all(_is_coded(group.column(places[name])) for group in groups)
+    )
+
+
+def _is_coded(column: Any) -> bool:
+    if not column.has_dictionary_page:
+        return False
+    if column.total_uncompressed_size <= CODED_BYTES * column.num_values:
+        return True
+    # As texts, all could be as long as the dictionary: its size stands in no footer, that of the compressed codes does.
+    if column.total_uncompressed_size * min(column.num_values, BATCH_ROWS) <= LARGE_BYTES:
+        return False
+    dictionary_bytes = column.data_page_offset - (column.dictionary_page_offset or column.data_page_offset)
+    return bool(column.total_compressed_size - dictionary_bytes < column.num_values)
+
+
+def _but_dictionaries(declared: Declared, given: pa.Schema) -> Declared:
+    """The declaration, in which columns that are given as dictionaries stay so."""
+    fields = [
+        field.with_type(here.type) if pa.types.is_dictionary(here.type) else field
+        for field, here in zip(declared.schema, given, strict=True)
+    ]
+    return Declared(declared.stage, pa.schema(fields))
 
 
 def _other_kinds(physical: pa.Schema, schema: pa.Schema, names: Sequence[str]) -> dict[str, pa.DataType]:

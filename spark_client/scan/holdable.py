@@ -156,6 +156,11 @@ def is_view(kind: pa.DataType) -> bool:
     return kind in (pa.string_view(), pa.binary_view())
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is text, of which Arrow counts the bytes with 32 bits."""
+    return kind in (pa.string(), pa.string_view())
+
+
 def _with_zone(kind: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz is None else kind
 

@@ -48,6 +48,7 @@ from .file_reading import BATCH_ROWS, FileReading
 from .file_systems import hidden
 from .filters import check, expression_of
 from .folder_values import FolderRules
+from .kept_rows import KeptRows
 from .known_columns import known_columns
 from .pieces import driver_bytes, pieces_of, rows_of
 from .splits import Splits
@@ -131,7 +132,7 @@ class Scan:
         reading = FileReading(
             homes,
             wanted,
-            expression,
+            None if expression is None else KeptRows.by(expression, declared.schema, names),
             max(rows, BATCH_ROWS) if expression is not None else rows,
             _jvm_zone(spark) if known.kind == "orc" and _has_instants(declared.schema) else None,
         )

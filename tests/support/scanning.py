@@ -10,6 +10,7 @@ from spark_client.arrow import Declared
 from spark_client.jobs import SplitSizes
 from spark_client.scan.discovery import dataset_of
 from spark_client.scan.file_reading import FileReading
+from spark_client.scan.kept_rows import KeptRows
 from spark_client.scan.pieces import pieces_of
 from spark_client.scan.splits import Splits
 from spark_client.scan.wanted import WantedColumns
@@ -35,7 +36,8 @@ def splits_of(
         declared, tuple(names or read.names), "the first file", lenient, every=names is None
     )
     homes, pieces = pieces_of(dataset, read if lenient else dataset.schema, wanted, filter)
-    return Splits.of(pieces, sizes, FileReading(homes, wanted, filter, batch_rows))
+    kept = None if filter is None else KeptRows.by(filter, read, wanted.names)
+    return Splits.of(pieces, sizes, FileReading(homes, wanted, kept, batch_rows))
 
 
 def read(splits: Splits) -> pa.Table:

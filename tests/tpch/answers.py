@@ -1,17 +1,19 @@
 """Runs a query both ways, and compares: exactly, but for floats.
 
 A mean is a decimal with six digits after the point here, as in Spark, and a double in DuckDB: it must be the double's
-nearest decimal.
+nearest decimal. Rows that the query leaves in no order, because their columns of ``order by`` are equal, are compared
+in an order of all columns.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,12 @@ class Query:
         """The text; one query has a constant that depends on the scale factor."""
         return self.text.replace("{fraction}", f"{Decimal('0.0001') / Decimal(str(scale)):f}")
 
+    @property
+    def order(self) -> list[str]:
+        """The columns by which the answer is sorted; none where it is one row."""
+        _, _, last = self.text.partition("\norder by ")
+        return [each.split()[0] for each in last.partition("\n")[0].split(",") if each]
+
 
 def _query(name: str) -> Query:
     module = importlib.import_module(f"tests.tpch.{name}")
@@ -55,12 +63,16 @@ def database(folder: Path) -> Iterator[Any]:
         yield connection
 
 
-def differences(found: pa.Table, expected: pa.Table) -> list[str]:
-    """What is not the same: columns by their names, rows in their order, values."""
+def differences(found: pa.Table, expected: pa.Table, order: Sequence[str] = ()) -> list[str]:
+    """What is not the same: columns by their names, rows in their order, values. Rows that are next to each other and
+    equal in the columns of ``order`` may be in any.
+    """
     if sorted(found.column_names) != sorted(expected.column_names):
         return [f"columns {found.column_names}, expected {expected.column_names}"]
     if len(found) != len(expected):
         return [f"{len(found)} rows, expected {len(expected)}"]
+    if order:
+        found, expected = (_ties_sorted(table, order, expected.column_names) for table in (found, expected))
     return [
         f"row {row}, {name}: {mine!r}, expected {theirs!r}"
         for name in expected.column_names
@@ -69,6 +81,14 @@ def differences(found: pa.Table, expected: pa.Table) -> list[str]:
         )
         if not same(mine, theirs)
     ]
+
+
+def _ties_sorted(table: pa.Table, order: Sequence[str], names: Sequence[str]) -> pa.Table:
+    """The rows, those of equal columns of ``order`` by all columns."""
+    keys = list(zip(*(table[name].to_pylist() for name in order), strict=True))
+    runs = accumulate((mine != before for mine, before in pairwise(keys)), initial=0)
+    numbered = table.append_column("run", pa.array(list(runs)[: len(table)], pa.int64()))
+    return numbered.sort_by([(name, "ascending") for name in ("run", *names)]).drop_columns(["run"])
 
 
 def same(mine: Any, theirs: Any) -> bool:

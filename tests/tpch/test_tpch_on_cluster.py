@@ -51,4 +51,4 @@ def duck(folder: Path) -> Iterator[Any]:
 def test_the_pipeline_gives_the_answer_of_the_sql(query: Query, tables: Tables, duck: Any) -> None:
     expected = duck.sql(query.sql(tables.scale)).to_arrow_table()
     found = query.pipeline(tables).collect().read_all()
-    assert not differences(found, expected)
+    assert not differences(found, expected, query.order)

@@ -142,7 +142,7 @@ def _subjects(  # noqa: PLR0917
     def checked(name: str) -> int:
         watch.running = name
         try:
-            wrong = differences(runs[name](), expected)
+            wrong = differences(runs[name](), expected, query.order)
         finally:
             watch.running = ""
         if wrong:

@@ -7,12 +7,13 @@ import pickle
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.reducing import FUNCTIONS, Computed, Reduction, ResultColumn, StateColumn, count_rows
+from spark_client.reducing.group_states import Sum
 from spark_client.spill import TaskMemory
 from spark_client.steps import FinalStage, PartialStage, Pass, run
 from tests.support.step_process import measured
@@ -260,6 +262,41 @@ def test_a_sum_that_leaves_its_type_is_an_error_and_never_wraps(keys: tuple[str,
         InvalidRequest, match=r"stage 1 \(aggregate\): the sum of column 'v' does not fit int64"
     ):
         aggregated([task(top), task(top), task(top), task(5)], keys, [("v", "sum")], Pass())
+
+
+WIDE = pa.decimal128(38, 4)
+"""Of a sum, whose values may have as many digits."""
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], [None], [Decimal("-0.0001"), None, Decimal("99999999999999999999999999999999.9999")] * 3],
+)
+def test_decimals_are_summed_as_they_are_where_no_sum_of_such_values_leaves_its_type(
+    values: list[Decimal | None],
+) -> None:
+    column = pa.chunked_array([pa.array(values, WIDE)])
+    state = Sum("d", WIDE)
+    assert state.ready(column) is column
+    with localcontext(prec=38):
+        expected = sum((value for value in values if value is not None), Decimal(0))
+        assert (pc.sum(column).as_py() or 0) == expected
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_sum_of_decimals_that_leaves_its_type_is_an_error_and_never_wraps(sign: str) -> None:
+    state = Sum("d", WIDE)
+
+    def reduced(values: list[Decimal]) -> Any:
+        rows = pa.record_batch([pa.array(values, WIDE)], names=["sum"])
+        return Reduction((), (state,), rows.schema, "stage 1 (aggregate)").merge([rows])
+
+    top, step = Decimal(f"{sign}9999999999999999999999999999999999.9999"), Decimal(f"{sign}0.0001")
+    assert reduced([top, -step, step])["sum"].to_pylist() == [top]
+    with pytest.raises(InvalidRequest, match="the sum of column 'd' does not fit"):
+        reduced([top, step])
+    with pytest.raises(InvalidRequest, match="the sum of column 'd' does not fit"):
+        reduced([top] * 4)
 
 
 def test_a_column_in_a_wide_message_is_copied_out_of_it() -> None:

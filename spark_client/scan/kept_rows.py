@@ -1,0 +1,139 @@
+"""Which rows of a batch a scan's filter keeps, and the batch of them.
+
+The filter looks at its own columns only, and the rows that it drops are never made: columns of the result are cut
+before they are decoded. Arrow's engine evaluates it in the task's own thread, as ``steps.expression_stages`` says.
+
+Columns with dictionaries
+    Where all columns of a filter have dictionaries, as texts of Parquet often do, it is evaluated once for each
+    combination of their values, if those are fewer than the rows, and the rows look the result up. So texts are
+    compared some times, and not once for each row. A combination that no row has may fail: then rows are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_client.arrow import Declared, array_over, joined, needed, values
+
+ROWS_FOR_EACH = 4
+"""At least so many rows for each combination of values, or they are looked at one by one."""
+_RANDOM = "random("
+_MASK = "kept"
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """The rows for which ``expression`` is true; those for which it is null are dropped, as in SQL.
+
+    Args:
+        looked_at: the columns that it is of; of one that is of none, any.
+        names: the columns of the result.
+    """
+
+    expression: Any
+    looked_at: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def by(cls, expression: Any, schema: pa.Schema, names: Sequence[str]) -> KeptRows:
+        """By an expression that fits the schema."""
+        return cls(expression, tuple(needed(expression, schema) or schema.names[:1]), tuple(names))
+
+    def of(self, batch: Any, declared: Declared) -> Any:
+        """The kept rows of a batch, in which columns may have dictionaries, as ``declared``; None without any.
+
+        Raises:
+            pyarrow.ArrowException, TypeError: Arrow cannot evaluate the expression for a row.
+            InvalidRequest: as :meth:`Declared.cast`.
+        """
+        mask = self._mask(batch, declared)
+        kept = int(np.count_nonzero(mask))
+        if not kept:
+            return None
+        shown = batch.select(self.names)
+        if kept < len(mask):
+            shown = shown.filter(_booleans(mask))
+        return _part(declared, self.names).cast(shown)
+
+    def _mask(self, batch: Any, declared: Declared) -> NDArray[np.bool_]:
+        given, part = batch.select(self.looked_at), _part(declared, self.looked_at)
+        if all(map(_has_dictionary, given.columns)) and _RANDOM not in str(self.expression):
+            sizes = [1 + len(column.dictionary) for column in given.columns]
+            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows:
+                with suppress(pa.ArrowException):
+                    return self._looked_up(given, sizes, part)
+        return self._evaluated(part.cast(given))
+
+    def _looked_up(self, given: Any, sizes: Sequence[int], part: Declared) -> NDArray[np.bool_]:
+        """As :meth:`_evaluated`, of columns that all have dictionaries; a null is the value after the last one."""
+        places = np.indices(sizes).reshape(len(sizes), -1)
+        codes = np.zeros(given.num_rows, np.int64)
+        columns = []
+        for column, size, place in zip(given.columns, sizes, places, strict=True):
+            nulls = pa.array([None], column.dictionary.type)
+            columns.append(pa.concat_arrays([column.dictionary, nulls]).take(array_over(place)))
+            codes *= size
+            codes += _codes(column.indices, size - 1)
+        rows = pa.RecordBatch.from_arrays(columns, names=given.schema.names)
+        return self._evaluated(part.cast(rows))[codes]
+
+    def _evaluated(self, rows: Any) -> NDArray[np.bool_]:
+        """Of each row, whether it is kept."""
+        from pyarrow import acero  # noqa: PLC0415 - a quarter of a second, which tasks without filters do without
+
+        table = acero.TableSourceNodeOptions(pa.Table.from_batches([rows]))
+        project = acero.ProjectNodeOptions([self.expression], [_MASK])
+        found = acero.Declaration("project", project, [acero.Declaration("table_source", table)]).to_table(
+            use_threads=False
+        )
+        chunks = found.column(_MASK).chunks
+        return np.concatenate([np.zeros(0, np.bool_), *map(_flags, chunks)])
+
+
+def gathered(batches: Iterator[Any], most_rows: int, most_bytes: int) -> Iterator[Any]:
+    """The batches, small neighbours joined up to so many rows and bytes."""
+    held: list[Any] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        batch_bytes = batch.nbytes
+        if held and (rows + batch.num_rows > most_rows or size_bytes + batch_bytes > most_bytes):
+            yield from joined(held)
+            held, rows, size_bytes = [], 0, 0
+        held.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch_bytes
+    if held:
+        yield from joined(held)
+
+
+def _part(declared: Declared, names: Sequence[str]) -> Declared:
+    schema = declared.schema
+    return Declared(declared.stage, pa.schema([schema.field(name) for name in names]))
+
+
+def _has_dictionary(column: Any) -> bool:
+    return isinstance(column, pa.DictionaryArray)
+
+
+def _codes(indices: Any, null: int) -> NDArray[Any]:
+    """The indices, with ``null`` for nulls."""
+    return values(indices.fill_null(null) if indices.null_count else indices, indices.type.to_pandas_dtype())
+
+
+def _flags(found: Any) -> NDArray[np.bool_]:
+    """Arrow's booleans as numpy's; null is false."""
+    bits = found.fill_null(pa.scalar(value=False)) if found.null_count else found
+    return values(bits.cast(pa.uint8()), np.uint8).view(np.bool_)
+
+
+def _booleans(mask: NDArray[np.bool_]) -> Any:
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])

@@ -1,0 +1,135 @@
+"""A scan's filter keeps the rows that Arrow's own filter keeps, also where it looks at dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet as pq
+
+from flight_server.protocol.errors import InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.scan.kept_rows import KeptRows, gathered
+from tests.support.scanning import read, splits_of
+
+SCHEMA = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
+A, B, N = map(pc.field, SCHEMA.names)
+EXPRESSIONS = [
+    A == "x",
+    A.isin(["x", "y"]) & (B != "x"),
+    A.is_null() | (B == "y"),
+    ~(A == "x"),
+    (A == "x") & (N > 3),
+    pc.if_else(A == "x", B, A) == "y",
+    N > 100,
+    pc.scalar(value=True),
+    pc.scalar(value=False),
+    pc.scalar(pa.scalar(None, pa.bool_())),
+]
+
+
+def batch_of(rows: Sequence[tuple[str | None, str | None, int]], coded: Sequence[str]) -> pa.RecordBatch:
+    columns = [pa.array([row[at] for row in rows], field.type) for at, field in enumerate(SCHEMA)]
+    columns = [
+        column.dictionary_encode() if name in coded else column
+        for name, column in zip(SCHEMA.names, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=SCHEMA.names)
+
+
+texts = st.sampled_from(["x", "y", "z", None])
+
+
+@given(
+    rows=st.lists(st.tuples(texts, texts, st.integers(0, 5)), max_size=80),
+    coded=st.sampled_from([(), ("a",), ("a", "b"), ("a", "b", "n")]),
+    expression=st.sampled_from(EXPRESSIONS),
+    first=st.integers(0, 3),
+)
+def test_the_kept_rows_are_those_of_arrows_filter(
+    rows: list[tuple[str | None, str | None, int]], coded: Sequence[str], expression: Any, first: int
+) -> None:
+    batch = batch_of(rows, coded).slice(first)
+    names = ["n", "a"]
+    found = KeptRows.by(expression, SCHEMA, names).of(batch, Declared("the scan", SCHEMA))
+    expected = Declared("the scan", SCHEMA).cast(batch).filter(expression).select(names)
+    if found is None:
+        assert not expected.num_rows
+    else:
+        assert found.equals(expected)
+
+
+def test_a_filter_of_dictionaries_is_evaluated_once_for_each_combination_of_values() -> None:
+    batch = batch_of([("x", "y", 1), (None, "x", 2)] * 500, ["a", "b"])
+    kept = KeptRows.by(A.is_null() & (B == "x"), SCHEMA, ["n"])
+    with mock.patch.object(
+        KeptRows, "_evaluated", autospec=True, side_effect=KeptRows._evaluated
+    ) as evaluated:
+        assert kept.of(batch, Declared("the scan", SCHEMA)).column("n").to_pylist() == [2] * 500
+    ((_, rows),) = [call.args for call in evaluated.call_args_list]
+    assert rows.num_rows == 6
+
+
+def test_a_combination_of_values_that_no_row_has_does_not_fail() -> None:
+    batch = batch_of([("1", "x", 1), ("zero", None, 2)] * 50, ["a", "b"])
+    number = pc.if_else(B.is_valid(), A, "0").cast("int64")
+    assert KeptRows.by(number > 0, SCHEMA, ["n"]).of(batch, Declared("the scan", SCHEMA)).num_rows == 50
+    with pytest.raises(pa.ArrowInvalid, match="zero"):
+        KeptRows.by(A.cast("int64") > 0, SCHEMA, ["n"]).of(batch, Declared("the scan", SCHEMA))
+
+
+def test_a_random_condition_is_drawn_for_each_row() -> None:
+    batch = batch_of([("x", "y", 1)] * 10_000, ["a"])
+    drawn = (A == "x") & (pc.Expression._call("random", [], pc.RandomOptions()) < 0.5)
+    found = KeptRows.by(drawn, SCHEMA, ["n"]).of(batch, Declared("the scan", SCHEMA))
+    assert 4_000 < found.num_rows < 6_000
+
+
+def test_small_batches_are_joined_up_to_the_rows_and_the_bytes() -> None:
+    one = pa.record_batch({"n": range(10)})
+    assert [batch.num_rows for batch in gathered(iter([one] * 7), 30, 1 << 20)] == [30, 30, 10]
+    assert [batch.num_rows for batch in gathered(iter([one] * 7), 1000, 2 * one.nbytes)] == [20, 20, 20, 10]
+    assert [batch.num_rows for batch in gathered(iter([one] * 2), 1, 1)] == [10, 10]
+    assert list(gathered(iter(()), 1, 1)) == []
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_texts_are_read_as_they_are_stored_and_filtered_so(tmp_path: Path, version: str) -> None:
+    rows = 60_000
+    table = pa.table(
+        {
+            "few": pa.array([("x", "y", None)[number % 3] for number in range(rows)], pa.string_view()),
+            "own": [f"text {number}" for number in range(rows)],
+            "n": range(rows),
+            "a.b": ["x", "y", "z"] * (rows // 3),
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=25_000, data_page_version=version)
+    schema = pa.schema([("few", pa.string()), ("own", pa.string()), ("n", pa.int64()), ("a.b", pa.string())])
+    plain = pa.table(
+        [column.cast(kind) for column, kind in zip(table.columns, schema.types, strict=True)], schema
+    )
+    real = pq.ParquetFile
+    with mock.patch.object(pq, "ParquetFile", side_effect=real) as opened:
+        assert read(splits_of(tmp_path, schema=schema, lenient=True, batch_rows=9_999)).equals(plain)
+    assert {*opened.call_args.kwargs["read_dictionary"]} == {"few"}
+    for expression in (
+        pc.field("few") == "y",
+        pc.field("few").is_null() & (pc.field("n") > 7),
+        pc.field("n") < 0,
+    ):
+        splits = splits_of(tmp_path, schema=schema, lenient=True, names=["own", "few"], filter=expression)
+        assert read(splits).equals(plain.filter(expression).select(["own", "few"]))
+
+
+def test_a_filter_that_fails_for_a_row_of_a_dictionary_names_the_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"few": ["1", "x"] * 1000}), tmp_path / "x.parquet")
+    with pytest.raises(InvalidRequest, match=r"filter .*for a row of .*x\.parquet; write it so"):
+        read(splits_of(tmp_path, filter=pc.field("few").cast("int64") > 0))
