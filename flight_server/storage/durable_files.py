@@ -72,6 +72,9 @@ class DurableFiles:
 
     def __init__(self, directory: Path, marker: Marker | None = None) -> None:
         self.directory = directory
+        self.found_at_start = (
+            False  # an earlier process has accepted the frames, perhaps without --full-validation
+        )
         self.turn = asyncio.Lock()
         # The partitions whose frames are all in synced segments; the dictionaries' places.
         self.synced: set[int] = set()
@@ -105,6 +108,7 @@ class DurableFiles:
         cls, directory: Path, segments: list[Segment], marker: Marker, damage: Quarantined | None
     ) -> DurableFiles:
         files = cls(directory, marker)
+        files.found_at_start = True
         files._keep(segments)
         files._manifest = _Manifest.PRESENT
         files.damage = damage

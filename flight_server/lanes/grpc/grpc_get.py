@@ -117,7 +117,8 @@ class GrpcGet:
         asked = (BATCHES_HEADER, AS_STORED) in context.invocation_metadata()
         if self._joined is None or envelopes is not None or counts or asked:
             return None
-        return self._joined.joiner(schema, checked=not dataset.restored)
+        checked = dataset.files is None or not dataset.files.found_at_start
+        return self._joined.joiner(schema, checked=checked)
 
     def _bursts(
         self, dataset: Dataset, reader: Reader, wanted: FrameRange, out: _Out
