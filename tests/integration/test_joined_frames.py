@@ -182,6 +182,7 @@ def test_a_frame_that_is_ready_waits_for_no_later_one(
     with RawFlight(server.location) as raw:
         with OpenPut(raw) as producer:
             producer.send(first)
+            eventually(lambda: "d" in act(client, "statistics")["datasets"], True)
             reader = client.do_get(flight.Ticket(b"d"))
             found = []
             for message in rest:
@@ -213,6 +214,7 @@ def test_readers_that_are_slow_late_or_leave_get_all_or_nothing(
     with RawFlight(server.location) as raw, ThreadPoolExecutor(12) as threads:
         with OpenPut(raw) as producer:
             producer.send(messages[0])
+            eventually(lambda: "d" in act(client, "statistics")["datasets"], True)
             reads = [threads.submit(read_at, pace) for pace in (0, 0, 0.001, 0.02)]
             left = [threads.submit(read_at, 0, leaves_after) for leaves_after in (0, 3, 20)]
             for number, message in enumerate(messages[1:]):
