@@ -12,8 +12,8 @@ Memory
 Texts of Parquet
     A column of texts that takes at most ``CODED_BYTES`` for a value is read as dictionaries, as it is stored: the
     filter looks at these (``kept_rows``), and only the kept rows become texts. So is one of few long texts, whose codes
-    take less than a byte, if a batch of it as texts could be above ``LARGE_BYTES``. A batch's texts are decoded in parts of about
-    ``DECODED_BYTES_OF_TEXTS``, however long they are and however few of them there are.
+    take less than a byte, if a batch of it as texts could be above ``LARGE_BYTES``. A batch's texts are decoded in
+    parts of about ``DECODED_BYTES_OF_TEXTS``, however long they are and however few of them there are.
 """
 
 from __future__ import annotations
