@@ -98,10 +98,9 @@ def sizes_of(sizes: Sizes, rows: Positions, valid: NDArray[np.bool_] | None = No
 def _index_of(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> KeyIndex:
     parts = list(_parts(keys, batches))
     if not parts:
-        return KeyIndex(Keys((), np.empty(0, np.uint64), exact=True))
+        return KeyIndex(Keys((), exact=True))
     columns = tuple(_concat(column) for column in zip(*(part.columns for part, _ in parts), strict=True))
-    hashes = np.concatenate([part.hashes for part, _ in parts])
-    every = Keys(columns, hashes, exact=parts[0][0].exact)
+    every = Keys.of(columns)
     rows = np.concatenate([rows for _, rows in parts])
     return KeyIndex(every, None if len(rows) == sum(batch.num_rows for batch in batches) else rows)
 

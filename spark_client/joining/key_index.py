@@ -9,9 +9,14 @@ How
     smallest and the largest hash, because a window (``spill.windows``) has hashes of a part of the range only.
     Where hashes are crowded a binary search takes over.
 
+Numbers that lie close together
+    The numbers of rows of a table, as most keys are, need no hashes: where the keys are numbers, and their range has at
+    most ``RANGE_TIMES`` as many places as there are keys, or ``RANGE_PLACES``, each place has its entry. A probe reads
+    it, which takes a sixth of the time.
+
 Memory
-    16 bytes for each row, 24 for each distinct key, and the distinct keys themselves unless they are exact. While it
-    is built, 24 more for each row.
+    16 bytes for each row, 24 for each distinct key, and the distinct keys themselves unless they are exact; of numbers
+    that lie close together 16 and 8, and 4 for each place of the range. While it is built, 24 more for each row.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ from spark_client.arrow import array_over, values
 from .match_keys import Keys, Positions
 
 INDEX_ROW_BYTES = 40
+RANGE_TIMES = 4
+RANGE_PLACES = 1 << 18
 _STEPS = 4
 
 
@@ -33,20 +40,29 @@ class KeyIndex:
     """The index of ``keys``; ``rows`` are their numbers, None for their positions."""
 
     def __init__(self, keys: Keys, rows: Positions | None = None) -> None:
-        order = np.argsort(keys.hashes)
-        hashes = keys.hashes[order]
-        begins = np.ones(len(hashes), np.bool_)
-        begins[1:] = hashes[1:] != hashes[:-1]
-        if not keys.exact:
-            order = _told_apart(keys, order, begins)
-        starts = np.flatnonzero(begins)
+        numbers = _close_numbers(keys)
+        self._range = None if numbers is None else _Range(numbers)
+        if self._range is not None and self._range.is_unique:
+            order = starts = np.arange(len(keys))
+        else:
+            sorts = keys.hashes if numbers is None else numbers
+            order = np.argsort(sorts)
+            sorts = sorts[order]
+            begins = np.ones(len(sorts), np.bool_)
+            begins[1:] = sorts[1:] != sorts[:-1]
+            if not keys.exact:
+                order = _told_apart(keys, order, begins)
+            starts = np.flatnonzero(begins)
+            if self._range is not None:
+                self._range = _Range(sorts[starts].view(np.int64))
         self.entries = len(starts)
         self._keys = None if keys.exact else keys.take(order[starts])
         self._rows: Positions = order if rows is None else rows[order]
         self._bounds: Positions = np.append(starts, len(order))
-        # One more, so that the place after the last entry can be read.
-        self._hashes = np.append(hashes[starts], np.uint64(0xFFFFFFFFFFFFFFFF))
-        self._directory()
+        if self._range is None:
+            # One more, so that the place after the last entry can be read.
+            self._hashes = np.append(sorts[starts].view(np.uint64), np.uint64(0xFFFFFFFFFFFFFFFF))
+            self._directory()
 
     def _directory(self) -> None:
         hashes = self._hashes[: self.entries]
@@ -67,6 +83,8 @@ class KeyIndex:
 
     def find(self, keys: Keys) -> Positions:
         """The entry of each key, or -1."""
+        if self._range is not None and (numbers := keys.numbers) is not None:
+            return self._range.find(numbers)
         wanted = keys.hashes
         # A hash below the lowest wraps around, and is then above the highest.
         buckets = np.minimum((wanted - self._low) >> self._shift, self._last).view(np.int64)
@@ -118,6 +136,35 @@ class KeyIndex:
             others |= places[asked] == self.entries
             places[asked[others]] = -1
             asked = asked[~others]
+
+
+class _Range:
+    """The places of numbers that lie close together; of equal ones that of any."""
+
+    def __init__(self, numbers: NDArray[np.int64]) -> None:
+        self._low = numbers.min()
+        at = numbers - self._low
+        self._last = np.uint64(at.max() + 1)
+        self._entries = np.full(int(self._last) + 1, -1, np.int32)
+        places = np.arange(len(numbers), dtype=np.int32)
+        self._entries[at] = places
+        self.is_unique = bool((self._entries[at] == places).all())
+
+    def find(self, numbers: NDArray[np.int64]) -> Positions:
+        # A number below the lowest wraps around, and is then above the highest.
+        at = (numbers - self._low).view(np.uint64)
+        entries: Positions = self._entries[np.minimum(at, self._last)].astype(np.int64)
+        return entries
+
+
+def _close_numbers(keys: Keys) -> NDArray[np.int64] | None:
+    """The keys, if they are numbers that lie close together."""
+    numbers = keys.numbers
+    if numbers is None or not len(numbers):
+        return None
+    places = int(numbers.max()) - int(numbers.min())
+    most = min(max(RANGE_TIMES * len(numbers), RANGE_PLACES), (1 << 31) - 1)
+    return numbers if places < most else None
 
 
 def _told_apart(keys: Keys, order: Positions, begins: NDArray[np.bool_]) -> Positions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -24,20 +25,31 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys in their normal form, without nulls, and their hashes."""
+    """Keys in their normal form, without nulls. ``given`` are their hashes, where they are not those of
+    ``row_hashes``, which are computed when first asked for: what is found without them need not wait for them.
+    """
 
     columns: tuple[pa.Array, ...]
-    hashes: NDArray[np.uint64]
+    given: NDArray[np.uint64] | None = None
     exact: bool = False
 
     @classmethod
     def of(cls, columns: Sequence[pa.Array]) -> Keys:
         """With the hashes that files of layers have, too."""
         exact = len(columns) == 1 and columns[0].type == pa.int64()
-        return cls(tuple(columns), row_hashes(columns, len(columns[0])), exact)
+        return cls(tuple(columns), None, exact)
 
     def __len__(self) -> int:
-        return len(self.hashes)
+        return len(self.columns[0]) if self.columns else 0
+
+    @cached_property
+    def hashes(self) -> NDArray[np.uint64]:
+        return row_hashes(self.columns, len(self)) if self.given is None else self.given
+
+    @property
+    def numbers(self) -> NDArray[np.int64] | None:
+        """The keys themselves, if they are numbers."""
+        return values(self.columns[0], np.int64) if self.exact and self.columns else None
 
     def take(self, positions: Positions) -> Keys:
         at = array_over(positions)

@@ -67,11 +67,38 @@ def test_crowded_hashes_are_found(crowd: int) -> None:
     """Many hashes side by side, and one far away: all but one are in one place of the directory."""
     hashes = np.append(np.arange(crowd, dtype=np.uint64) * np.uint64(3), np.uint64(2**63))
     column = pa.array(np.arange(crowd + 1), pa.int64())
-    index = KeyIndex(Keys((column,), hashes, exact=True))
-    entries = index.find(Keys((column,), hashes, exact=True))
+    index = KeyIndex(Keys((column,), hashes))
+    entries = index.find(Keys((column,), hashes))
     assert index.rows(entries).tolist() == list(range(crowd + 1))
     between = hashes[:-1] + np.uint64(1)
-    assert (index.find(Keys((column[:-1],), between, exact=True)) == -1).all()
+    assert (index.find(Keys((column[:-1],), between)) == -1).all()
+
+
+CLOSE = st.lists(st.integers(-40, 40), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CLOSE, CLOSE | NUMBERS, st.sampled_from([0, 2**63 - 41, 40 - 2**63, 1 << 40]))
+def test_numbers_that_lie_close_together_are_found_without_a_hash(
+    held: list[int], wanted: list[int], middle: int
+) -> None:
+    held = [middle + number for number in held]
+    asked = keys_of([*wanted, *(middle + number for number in wanted if abs(number) <= 40)], pa.int64(), None)
+    index = KeyIndex(keys_of(held, pa.int64(), None))
+    assert found(index, asked) == expected(held, asked.columns[0].to_pylist())
+    assert not held or "hashes" not in vars(asked)
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 1 << 40])
+def test_numbers_are_found_whether_or_not_they_lie_close_together(step: int) -> None:
+    numbers = np.random.default_rng(7).permutation(70_000) * step
+    index = KeyIndex(Keys.of([pa.array(numbers)]))
+    asked = Keys.of([pa.array(np.concatenate([numbers, numbers + 1, [-1, 2**63 - 1]]))])
+    rows = index.find(asked)
+    assert index.rows(rows[:70_000]).tolist() == list(range(70_000))
+    there = np.isin(asked.columns[0].to_numpy(), numbers)
+    assert ((rows >= 0) == there).all()
+    assert ("hashes" in vars(asked)) is (step > 4)
 
 
 def test_rows_may_be_numbered_otherwise() -> None:
