@@ -52,6 +52,7 @@ class Lifetime:
         self.name = name
         self.state = DatasetState.OPEN
         self.ended = False  # its name leads elsewhere; only streams that read or write it hold it
+        self.restored = False  # an earlier process has accepted its frames, perhaps without --full-validation
         self.retention = retention
         self.lease_seconds = lease_seconds
         self._clock = clock
@@ -86,7 +87,8 @@ class Lifetime:
             self._sealed_at = self._clock()
 
     def restore_seal(self, sealed_for_seconds: float) -> None:
-        """Seal it as of so many seconds ago."""
+        """Seal it, which an earlier process did so many seconds ago."""
+        self.restored = True
         self.step("seal")
         self._sealed_at = self._clock() - sealed_for_seconds
 

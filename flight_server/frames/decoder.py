@@ -130,7 +130,9 @@ class FrameDecoder:
         return self.decode(self.inspect(message))
 
     def inspect(self, message: bytes) -> Inspected:
-        """Look at the framing of the next message. Raises as :meth:`feed`."""
+        """Look at the framing of the next message. May run in any one thread, and should if :meth:`has_large_header`.
+        Raises as :meth:`feed`.
+        """
         if len(message) > self._max_message_bytes:
             raise self._too_large(len(message), "has")
         parts = wire.locate(message)
@@ -157,6 +159,11 @@ class FrameDecoder:
         else:
             costly |= cost_bytes + self._pending_bytes > COSTLY_BYTES
         return Inspected(parts, header, decompressed_bytes or len(parts.body), costly, kind)
+
+    @staticmethod
+    def has_large_header(message: bytes) -> bool:
+        """Whether :meth:`inspect` takes long. Raises as :meth:`feed`."""
+        return len(message) > COSTLY_HEADER_BYTES and len(wire.locate(message).header) > COSTLY_HEADER_BYTES
 
     def measure(self, inspected: Inspected) -> HeaderSize:
         """The sizes of this schema, computed once; the caller uses a thread if it is costly. Raises as :meth:`feed`."""

@@ -108,6 +108,8 @@ class FlatColumns:
         rows = batch.long(0)
         if rows < 0 or any(count != rows for count in counts[::2]):
             raise ValueError("columns of other lengths")
+        if any(count < 0 for count in counts[1::2]):
+            raise ValueError("nulls that were not counted")  # -1, which Arrow counts when it decodes them
         return _Batch(rows, counts[1::2], numbers, parts.body)
 
     def _bodies(self, batches: Sequence[_Batch]) -> list[list[_Part]] | None:

@@ -7,6 +7,7 @@ their place in the schema; with other numbers the producer's message must equal 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -17,17 +18,22 @@ from flight_server.protocol import InvalidRequest, ipc_framing
 
 def has_dictionaries(schema: pa.Schema) -> bool:
     """Whether a column is dictionary-encoded, at any depth."""
-    return any(_has_dictionaries(field.type) for field in schema)
+    return any(_has(field.type, pa.types.is_dictionary) for field in schema)
 
 
-def _has_dictionaries(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
+def has_runs(schema: pa.Schema) -> bool:
+    """Whether a column is run-end encoded, at any depth."""
+    return any(_has(field.type, pa.types.is_run_end_encoded) for field in schema)
+
+
+def _has(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
+    if wanted(kind):
         return True
     if isinstance(kind, pa.BaseExtensionType):
-        return _has_dictionaries(kind.storage_type)
+        return _has(kind.storage_type, wanted)
     if pa.types.is_run_end_encoded(kind):
-        return _has_dictionaries(kind.value_type)
-    return any(_has_dictionaries(kind.field(i).type) for i in range(kind.num_fields))
+        return _has(kind.value_type, wanted)
+    return any(_has(kind.field(i).type, wanted) for i in range(kind.num_fields))
 
 
 @dataclass(frozen=True)

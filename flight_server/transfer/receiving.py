@@ -174,7 +174,8 @@ class _Put:
             self._producer.caller.check(command.dataset)
             self._command = self._producer.command = command
         try:
-            inspected = self._decoder.inspect(message)
+            inspect, large = self._decoder.inspect, self._decoder.has_large_header(message)
+            inspected = await asyncio.to_thread(inspect, message) if large else inspect(message)
             if inspected.costly or inspected.kind is MessageKind.SCHEMA:
                 accepted = await self._decode(inspected, len(message))
             else:

@@ -4,6 +4,7 @@ from .driver_tasks import share_numbers
 from .frame_seconds import Counter, FrameSeconds
 from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
+from .read_limit import ReadLimit
 from .result_reader import collected
 from .results import reader
 from .sealed import SealedDataset

@@ -7,6 +7,10 @@ the seal names then. So no error is one of the driver's own, and a server that i
 The tasks run one after the other in the caller's thread, within the budgets of a task (``spill``), also those of other
 threads beside them. Ctrl-C ends them like any code of the program: their puts are abandoned, their reads closed.
 
+Memory
+    What the tasks read is counted as they read it (``read_limit``): a job that reads far more than it was taken for is
+    left to Spark's tasks, too.
+
 Not here
     A function of the user's: the caller gives only stages that are ``ours``. And nothing that a worker's process sets
     for itself: its allocator's thresholds, its frozen garbage, its span.
@@ -32,6 +36,7 @@ from pyspark.sql import SparkSession
 
 from spark_client.arrow import array_over
 
+from .read_limit import ReadLimit
 from .session_facts import is_on
 from .targets import Target
 from .task_reports import TaskWork, report
@@ -50,8 +55,11 @@ def reports_of_driver(spark: SparkSession, targets: Sequence[Target], label: str
     tasks = [task for target in targets for _, task in target.writes]
     # As Spark numbers the tasks of a union (``WriteTask``).
     numbers = count() if any(_shares(task) > 1 for task in tasks) else repeat(0)
+    reads = ReadLimit.of(tasks[0].server.reading.driver_bytes)
     try:
-        return [row for task in tasks for row in _reports(replace(task, executors=None), numbers)]
+        return [
+            row for task in tasks for row in _reports(replace(task, executors=None, reads=reads), numbers)
+        ]
     except Exception as error:  # noqa: BLE001 - Spark's tasks raise it, if it is one of the rows
         _log.info("%s: left to Spark's tasks: %s", label, error)
         return None

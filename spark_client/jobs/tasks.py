@@ -40,6 +40,7 @@ from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Kept, Pass, Stage, run
 
 from .placements import Placement
+from .read_limit import ReadLimit
 from .shares import PartitionSlice, Shares
 from .task_reports import TaskWork, added, report
 
@@ -73,10 +74,14 @@ class CutSource(TaskSource, Protocol):
         ...
 
 
-def _read(source: TaskSource, piece: PartitionSlice, memory: TaskMemory) -> Iterator[Any]:
+def _read(
+    source: TaskSource, piece: PartitionSlice, memory: TaskMemory, reads: ReadLimit | None
+) -> Iterator[Any]:
     if piece.until is None:
-        return source.read(piece.partition, memory)
-    return cast(CutSource, source).read_frames(piece.partition, piece.first, piece.until, memory)
+        found = source.read(piece.partition, memory)
+    else:
+        found = cast(CutSource, source).read_frames(piece.partition, piece.first, piece.until, memory)
+    return found if reads is None else reads.counted(found)
 
 
 @dataclass(frozen=True)
@@ -88,12 +93,12 @@ class Sides:
     left_stages: tuple[Stage, ...] = ()
     right_stages: tuple[Stage, ...] = ()
 
-    def read_both(self, piece: PartitionSlice, how: Pass) -> Both:
-        """Both sides of one part, after their stages; of a cut one, the whole other side."""
+    def read_both(self, piece: PartitionSlice, how: Pass, reads: ReadLimit | None = None) -> Both:
+        """Both sides of one part, after their stages; of a cut one, the whole other side. ``reads`` counts them."""
         how = replace(how, kept=True)
         whole = PartitionSlice(piece.partition)
-        left = _read(self.left, piece if piece.side == "left" else whole, how.memory)
-        right = _read(self.right, piece if piece.side == "right" else whole, how.memory)
+        left = _read(self.left, piece if piece.side == "left" else whole, how.memory, reads)
+        right = _read(self.right, piece if piece.side == "right" else whole, how.memory, reads)
         return Both(run(self.left_stages, left, how), run(self.right_stages, right, how))
 
 
@@ -104,7 +109,7 @@ class ReadTask:
     ``TaskContext``, as in Spark.
 
     ``kept`` and ``limits`` are as in :class:`~spark_client.steps.Pass`; ``options`` limit the rows that its stages
-    gather.
+    gather, ``reads`` what it reads at all.
     """
 
     source: TaskSource | Sides
@@ -113,6 +118,7 @@ class ReadTask:
     limits: BatchLimits = NO_LIMITS
     kept: Kept = False
     options: Reading = field(default_factory=Reading)
+    reads: ReadLimit | None = None
     parent: str | None = field(default_factory=traceparent)
     """The driver's span, for traces."""
 
@@ -148,9 +154,9 @@ class ReadTask:
                         if work is not None:
                             work.pieces += 1
                         given = (
-                            share.read_both(piece, how)
+                            share.read_both(piece, how, self.reads)
                             if isinstance(share, Sides)
-                            else _read(share, piece, memory)
+                            else _read(share, piece, memory, self.reads)
                         )
                         yield from run(self.stages, given, how)
 
@@ -226,6 +232,7 @@ class WriteTask:
     part: int = 0
     parts: int = 1
     counts: bool = False
+    reads: ReadLimit | None = None
     parent: str | None = field(default_factory=traceparent)
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -251,7 +258,9 @@ class WriteTask:
         """The batches of the last stage, which ``work`` counts."""
         memory = _memory(self.server.reading)
         if self.source is not None and self.shares is not None:
-            reading = ReadTask(self.source, self.shares, self.stages, self.limits, self.keeps)
+            reading = ReadTask(
+                self.source, self.shares, self.stages, self.limits, self.keeps, reads=self.reads
+            )
             yield from reading.batches(batches, memory, work)
         else:
             how = Pass(self.keeps, None, self.limits, memory, work.clock)

@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
-from spark_client.jobs import ReadTask, TaskWork, share_numbers
+from spark_client.jobs import ReadLimit, ReadTask, TaskWork, share_numbers
 from spark_client.steps import Stage
 
 from .nodes import Input
@@ -42,14 +42,17 @@ class DriverRows:
 def gathered(
     inputs: Sequence[tuple[Input, tuple[Stage, ...]]], declared: Declared, options: Reading
 ) -> DriverRows | None:
-    """The rows of all inputs after their stages; None if they are more than ``GATHERED_BYTES``."""
+    """The rows of all inputs after their stages; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
+    (``jobs.read_limit``).
+    """
     found: list[Any] = []
     size_bytes, work, began = 0, TaskWork(tasks=0), perf_counter()
+    reads = ReadLimit.of(options.driver_bytes)
     for given, stages in inputs:
         assert given.source is not None
         assert given.shares is not None
         # Without limits, which are for functions of users, and which Spark would be asked for.
-        task = ReadTask(given.source, given.shares, stages, kept=True, options=options)
+        task = ReadTask(given.source, given.shares, stages, kept=True, options=options, reads=reads)
         with closing(task.batches(share_numbers(len(task.shares)), None, work)) as batches:
             for batch in batches:
                 found.append(declared.cast(batch))

@@ -10,9 +10,10 @@ job are ``ours``, and it reads exchanges, or scans whose files are local ones of
 How much
     The sum of what the job reads is at most ``Reading.driver_bytes``. Each value counts at least ``VALUE_BYTES``,
     because exchanges are compressed and Parquet is encoded; each partition, which the stages run over by itself,
-    ``PARTITION_BYTES``; a table that a join holds, all of its bytes. So the worst that a driver reads is a column of
-    texts which are all the same: as a task does, it keeps what stages gather within its budgets, and the rest in files.
-    A join may make many rows of few; they are sent as they are made.
+    ``PARTITION_BYTES``; a table that a join holds, all of its bytes. What turns out far larger in memory while it is
+    read, such as texts which are all the same, is left to tasks then (``jobs.read_limit``). As a task does, the driver
+    keeps what stages gather within its budgets, and the rest in files. A join may make many rows of few; they are sent
+    as they are made.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ Memory
 
 Texts of Parquet
     A column of texts that takes at most ``CODED_BYTES`` for a value is read as dictionaries, as it is stored: the
-    filter looks at these (``kept_rows``), and only the kept rows become texts.
+    filter looks at these (``kept_rows``), and only the kept rows become texts. So is one of few long texts, whose codes
+    take less than a byte, if a batch of it as texts could be above ``LARGE_BYTES``. A batch's texts are decoded in
+    parts of about ``DECODED_BYTES_OF_TEXTS``, however long they are and however few of them there are.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, SourceUnavailable
 from spark_client.arrow import Declared
 
+from .decoded_cuts import cut
 from .holdable import csv_schema, is_text, json_schema, orc_schema, parquet_schema, roomy
 from .kept_rows import KeptRows, gathered
 from .legacy_calendar import check_dates, is_legacy
-from .pieces import File, FileHome, FilePiece, Fragment
+from .pieces import DECODED_BYTES, File, FileHome, FilePiece, Fragment
 from .wanted import WantedColumns
 
 BATCH_ROWS = 64 * 1024
@@ -40,6 +43,9 @@ WHOLE_BYTES_ELSEWHERE = 256 << 20
 """A store gives a whole group in one or a few requests, and a buffer's bytes in one each."""
 BUFFER_BYTES = 1 << 20
 READAHEAD = 2
+DECODED_BYTES_OF_TEXTS = 4 * BATCH_BYTES
+"""A batch's texts that are stored as dictionaries are decoded in parts of about this size."""
+LARGE_BYTES = 256 << 20
 CODED_BYTES = 2
 """A text that is stored as itself takes four bytes for its length."""
 MISFITS = (
@@ -83,7 +89,8 @@ class FileReading:
             values = dict(file.values) if isinstance(file, File) else {}
             for batch in self._batches(file, pieces):
                 rows += batch.num_rows
-                yield from self._complete(batch, file.path, values)
+                for part in cut(batch, DECODED_BYTES_OF_TEXTS):
+                    yield from self._complete(part, file.path, values)
 
         try:
             yield from given() if self.filter is None else gathered(given(), self.batch_rows, BATCH_BYTES)
@@ -238,7 +245,8 @@ class FileReading:
     def _batch_rows(self, piece: FilePiece) -> int:
         if not piece.rows or not piece.size_bytes:
             return self.batch_rows
-        return max(1, min(self.batch_rows, BATCH_BYTES * piece.rows // piece.size_bytes))
+        size_bytes = max(piece.size_bytes, DECODED_BYTES * piece.values)
+        return max(1, min(self.batch_rows, BATCH_BYTES * piece.rows // size_bytes))
 
     def _complete(self, batch: Any, path: str, values: dict[str, Any]) -> Iterator[Any]:
         """The batch with all columns, in Spark's types, and only the rows and columns of the result."""
@@ -290,9 +298,15 @@ def _coded(texts: Sequence[str], metadata: Any, pieces: Sequence[FilePiece]) -> 
 
 
 def _is_coded(column: Any) -> bool:
-    return (
-        bool(column.has_dictionary_page) and column.total_uncompressed_size <= CODED_BYTES * column.num_values
-    )
+    if not column.has_dictionary_page:
+        return False
+    if column.total_uncompressed_size <= CODED_BYTES * column.num_values:
+        return True
+    # As texts, all could be as long as the dictionary: its size stands in no footer, that of the compressed codes does.
+    if column.total_uncompressed_size * min(column.num_values, BATCH_ROWS) <= LARGE_BYTES:
+        return False
+    dictionary_bytes = column.data_page_offset - (column.dictionary_page_offset or column.data_page_offset)
+    return bool(column.total_compressed_size - dictionary_bytes < column.num_values)
 
 
 def _but_dictionaries(declared: Declared, given: pa.Schema) -> Declared:

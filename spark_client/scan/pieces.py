@@ -87,6 +87,7 @@ class FilePiece:
         rows: None if the metadata does not tell.
         size_bytes: only of the wanted columns where the metadata tells.
         group_bytes: of the whole row group, not compressed.
+        values: of Parquet's columns with lists or maps, those inside: a row may have any number of them.
     """
 
     file: File | Fragment
@@ -94,6 +95,7 @@ class FilePiece:
     rows: int | None
     size_bytes: int
     group_bytes: int = 0
+    values: int = 0
 
 
 def pieces_of(
@@ -134,13 +136,17 @@ def rows_of(pieces: Sequence[FilePiece]) -> int | None:
 
 def driver_bytes(homes: Sequence[FileHome], pieces: Sequence[FilePiece], columns: int) -> int | None:
     """About the bytes of so many columns of the pieces in memory, with ``OPEN_BYTES`` for each file; None if not all
-    are local files, which the driver has read as a task would.
+    are local files, which the driver has read as a task would, or one is of IPC, which gives a record batch whole,
+    however large it is when it is decompressed.
     """
     if any(home.filesystem.type_name != "local" for home in homes):
         return None
     if not all(isinstance(piece.file, File) for piece in pieces):
         return None
-    values = sum(max(piece.size_bytes, DECODED_BYTES * columns * (piece.rows or 0)) for piece in pieces)
+    if any(home.format is None and home.kind != "parquet" for home in homes):
+        return None
+    decoded = [DECODED_BYTES * (columns * (piece.rows or 0) + piece.values) for piece in pieces]
+    values = sum(max(piece.size_bytes, each) for piece, each in zip(pieces, decoded, strict=True))
     return values + OPEN_BYTES * len({id(piece.file) for piece in pieces})
 
 
@@ -234,12 +240,14 @@ class _Planner:
         ):
             parts = fragment.split_by_row_group(self._filter, self._schema)
         share: float | None = None
+        has_lists = any(_has_lists(field.type) for field in schema if field.name in self._names)
         for part in parts:
             for group in part.row_groups:
                 if share is None:
                     share = _share(metadata.row_group(group.id), self._names)
                 whole_bytes = group.total_byte_size
-                yield FilePiece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes)
+                values = _values(metadata.row_group(group.id), self._names) if has_lists else 0
+                yield FilePiece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes, values)
 
     def _of_others(self, physical: pa.Schema, schema: pa.Schema) -> bool:
         """Whether the filter would be compared with statistics that are views, or numbers that stand for intervals,
@@ -277,3 +285,15 @@ def _share(group: Any, names: Collection[str]) -> float:
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
     )
     return read / total if total else 1.0
+
+
+def _has_lists(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_lists(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_nested(kind))
+
+
+def _values(group: Any, names: Collection[str]) -> int:
+    """How many values the named columns have at their leaves."""
+    columns = [group.column(index) for index in range(group.num_columns)]
+    return sum(each.num_values for each in columns if each.path_in_schema.partition(".")[0] in names)

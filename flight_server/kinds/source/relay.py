@@ -158,7 +158,9 @@ class RelaySource:
         async with _channel(spec, options["max_message_bytes"], options["keepalive_seconds"]) as channel:
             try:
                 info = await _ask(channel, spec, "GetFlightInfo", descriptor)
-                header = ipc_framing.schema_header(wire.bytes_field(info, 1, "FlightInfo"))
+                # Not the last one: there may be many endpoints behind it.
+                found = wire.first_field(info, 1, "FlightInfo") or b""
+                header = ipc_framing.schema_header(bytes(found))
                 described = flight.FlightInfo.deserialize(info)
                 if not described.schema.names:  # no producer has sent one yet: GetSchema waits for it
                     answer = await _ask(channel, spec, "GetSchema", descriptor)
@@ -212,7 +214,10 @@ class RelaySource:
                     if message is grpc.aio.EOF:
                         break
                     begin_seconds = None
-                    inspected = decoder.inspect(message)
+                    if decoder.has_large_header(message):
+                        inspected = await self._background.in_thread(decoder.inspect, message)
+                    else:
+                        inspected = decoder.inspect(message)
                     if inspected.costly:
                         accepted = await self._background.in_thread(decoder.decode, inspected)
                     else:

@@ -92,7 +92,7 @@ class GrpcGet:
         envelopes = await _begin(dataset, asked, context)
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
-        out = _Out(context, envelopes, self._joiner(ticket, schema, context, envelopes))
+        out = _Out(context, envelopes, self._joiner(ticket, dataset, schema, context, envelopes))
         if ticket.partitions is not None:
             await self._serve_several(dataset, ticket, reader, out)
             return
@@ -104,7 +104,12 @@ class GrpcGet:
         wanted.ended(dataset, reader)
 
     def _joiner(
-        self, ticket: Ticket, schema: SchemaMessage, context: Context, envelopes: Envelopes | None
+        self,
+        ticket: Ticket,
+        dataset: Dataset,
+        schema: SchemaMessage,
+        context: Context,
+        envelopes: Envelopes | None,
     ) -> Joiner | None:
         """None for a reader that wants the frames as they are stored."""
         ranged = ticket.until is not None or ticket.partitions not in (None, ALL)
@@ -112,7 +117,7 @@ class GrpcGet:
         asked = (BATCHES_HEADER, AS_STORED) in context.invocation_metadata()
         if self._joined is None or envelopes is not None or counts or asked:
             return None
-        return self._joined.joiner(schema)
+        return self._joined.joiner(schema, checked=not dataset.restored)
 
     def _bursts(
         self, dataset: Dataset, reader: Reader, wanted: FrameRange, out: _Out

@@ -60,9 +60,9 @@ class JoinedFrames:
         # Of each first frame the message that readers are being sent.
         self._sent: weakref.WeakKeyDictionary[Frame, weakref.ref[JoinedMessage]] = weakref.WeakKeyDictionary()
 
-    def joiner(self, schema: SchemaMessage) -> Joiner | None:
-        """For one read; None if frames of this schema cannot be joined."""
-        frames = FrameJoiner.of(schema)
+    def joiner(self, schema: SchemaMessage, *, checked: bool) -> Joiner | None:
+        """For one read; None if frames of this schema cannot be joined. ``checked``: see :class:`FrameJoiner`."""
+        frames = FrameJoiner.of(schema, checked=checked)
         return None if frames is None else Joiner(self, frames)
 
     def find(self, first: Frame, most_frames: int) -> JoinedMessage | None:

@@ -92,7 +92,7 @@ Handler = Callable[..., Awaitable[Any]]
 
 
 class FlightService:
-    """The RPCs of one server. ``joins``: small frames may be joined, because every frame was fully checked."""
+    """The RPCs of one server. ``joins``: small frames may be joined, because each one that comes is fully checked."""
 
     def __init__(
         self,

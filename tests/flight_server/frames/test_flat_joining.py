@@ -126,6 +126,18 @@ def test_other_columns_are_left_to_arrow(kind: pa.DataType) -> None:
     assert FlatColumns.of(pa.schema({"n": pa.int8(), "other": kind})) is None
 
 
+def test_nulls_that_a_producer_has_not_counted_are_left_to_arrow() -> None:
+    batch = pa.record_batch({"column": pa.array([1, None, *range(6)])})
+    columns = FlatColumns.of(batch.schema)
+    assert columns is not None
+    (frame,) = parts([batch])
+    node = (8).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    assert node in bytes(frame.header)
+    header = bytes(frame.header).replace(node, node[:8] + b"\xff" * 8)
+    assert columns.join([frame, frame]) is not None
+    assert columns.join([frame, frame._replace(header=memoryview(header))]) is None
+
+
 def test_frames_of_another_schema_are_not_joined() -> None:
     columns = FlatColumns.of(pa.schema({"n": pa.int8()}))
     assert columns is not None

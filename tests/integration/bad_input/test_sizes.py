@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections.abc import Callable
 
 import grpc
 import pyarrow as pa
 import pytest
 
-from tests.support.raw_flight import RawFlight, Refused, command, field, flight_data, path, put_messages
+from flight_server.protocol import ipc_framing
+from tests.support.raw_flight import (
+    RawFlight,
+    Refused,
+    command,
+    field,
+    flight_data,
+    ipc_messages,
+    path,
+    put_messages,
+)
 from tests.support.server_process import ServerProcess
 
 MIB = 1 << 20
@@ -137,6 +148,41 @@ def test_flight_messages_of_many_small_fields_are_refused_before_they_become_obj
     with pytest.raises(Refused, match="more than 1000 fields"):
         raw.ask("GetFlightInfo", b"\x08\x01" + b"\x1a\x00" * (MIB // 2 - 100))
     assert server.peak_rss_bytes() - before < 120 * MIB
+
+
+@pytest.mark.parametrize("empty", [field(4, b""), field(2, b"")])
+def test_messages_of_very_many_fields_are_refused_before_they_hold_up_the_server(
+    raw: RawFlight, empty: bytes
+) -> None:
+    many = empty * (MIB // 2 - 100)
+    for rpc in ("DoGet", "ListFlights", "GetFlightInfo", "DoAction"):
+        with pytest.raises(Refused, match="more than 1000 fields"):
+            raw.ask(rpc, many)
+    with pytest.raises(Refused, match="more than 1000 fields"):
+        raw.action("CancelFlightInfo", field(1, many * 8))
+    schema, batch = put_messages(path("d"), [BATCH])
+    for message in (batch + many, many + batch):
+        with pytest.raises(Refused, match="more than 1000 fields"):
+            raw.put([schema, message])
+
+
+def test_a_batch_that_says_to_have_very_many_buffers_does_not_hold_up_the_server() -> None:
+    compressed = pa.ipc.IpcWriteOptions(compression="lz4")
+    schema, batch = ipc_messages(BATCH.schema, [pa.record_batch({"n": [1] * 1000})], compressed)
+    table = ipc_framing.IpcHeader(batch.header).message.table(2)
+    assert table is not None
+    at = table.slot(2)
+    count = 16 * MIB // 16
+    header = bytearray(batch.header + bytes(-len(batch.header) % 8 + 4))
+    header[at : at + 4] = (len(header) - at).to_bytes(4, "little")
+    header += count.to_bytes(4, "little") + (struct.pack("<qq", 0, 8) * count)
+    messages = [flight_data(schema.header, descriptor=path("d")), flight_data(bytes(header), batch.body)]
+    with (
+        ServerProcess.start(memory_limit="256MiB") as server,
+        RawFlight(server.location) as raw,
+        pytest.raises(Refused, match="decompresses to"),
+    ):
+        raw.put(messages)
 
 
 def test_a_request_that_was_refused_does_not_stay_in_memory(server: ServerProcess, raw: RawFlight) -> None:

@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from spark_client import Reading, ShuffleClient, Writing
 from spark_client.jobs import tasks
 from spark_client.pipeline import gathering
+from tests.support.arrow_peak import arrow_peak
 from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
@@ -208,6 +209,22 @@ def test_a_result_that_is_large_though_its_input_is_small_comes_by_the_server(
     monkeypatch.setattr(gathering, "GATHERED_BYTES", 100)
     pipeline = client.scan(folder / "left.parquet").exchange(3, "k").select("v")
     assert sorted(pipeline.collect().read_all()["v"].to_pylist()) == [*np.arange(42.0)]
+    assert client.datasets("exchange/") == []
+
+
+def test_what_turns_out_large_in_memory_is_left_to_tasks(client: ShuffleClient, tmp_path: Path) -> None:
+    """A text that all rows have is stored once, and 400 MB in memory; an exchange of it is compressed."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 40_000, pa.int32()), ["x" * 10_000])
+    pq.write_table(pa.table({"k": np.arange(40_000), "t": texts}), tmp_path / "x.parquet", store_schema=False)
+    exchanged = client.scan(tmp_path / "x.parquet").exchange(3, "k")
+    pipeline = exchanged.filter(pc.field("t") != "").aggregate(n=("*", "count"))
+    with arrow_peak() as pool:
+        assert pipeline.collect().read_all()["n"].to_pylist() == [40_000]
+    assert pool.max_memory() < 200 << 20
+    assert pipeline.statistics is not None
+    written = pipeline.statistics.exchanges
+    assert written[0].tasks > 0
+    assert all(each.tasks > 0 for each in written if each.rows > 40)
     assert client.datasets("exchange/") == []
 
 

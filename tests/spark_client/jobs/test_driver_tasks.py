@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import InTurn, Shares, TaskNumbers, WriteTask
 from spark_client.jobs.driver_tasks import reports_of_driver
+from spark_client.jobs.read_limit import DECODED_TIMES
 from spark_client.jobs.targets import Target
 from spark_client.jobs.task_reports import work_of
 
@@ -115,6 +116,19 @@ def test_tasks_of_a_union_have_the_numbers_that_spark_gives_them(written: Writte
 def test_what_fails_is_left_to_tasks(written: Written) -> None:
     assert run(target(14)) is None
     assert len(written) == 13
+
+
+def test_what_takes_far_more_memory_than_the_driver_reads_is_left_to_tasks(written: Written) -> None:
+    """A batch has 8 bytes, and all of the job's tasks count."""
+    server: Any = SimpleNamespace(reading=Reading(driver_bytes=2))
+    most = DECODED_TIMES * 2 // 8
+
+    def of(tasks: int) -> Target:
+        found = target(tasks)
+        return Target([(rows, replace(task, server=server)) for rows, task in found.writes], found.label)
+
+    assert run(of(most)) is not None
+    assert run(of(most), of(1)) is None
 
 
 def test_the_driver_writes_to_servers_of_executors_that_it_knows(written: Written) -> None:

@@ -15,7 +15,7 @@ from flight_server.protocol.errors import InvalidRequest, NotFound
 from spark_client import Pipeline, ShuffleClient
 from spark_client.jobs.session_facts import split_sizes
 from spark_client.pipeline.nodes import Input
-from spark_client.scan.file_reading import BATCH_ROWS
+from spark_client.scan.file_reading import BATCH_BYTES, BATCH_ROWS, DECODED_BYTES_OF_TEXTS
 from spark_client.scan.splits import Splits
 
 if TYPE_CHECKING:
@@ -139,6 +139,50 @@ def test_a_type_that_spark_does_not_have_is_named_unless_it_is_left_out(
     with pytest.raises(InvalidRequest, match=r"the scan: Spark has no .*type for column 'd' of type decimal"):
         client.scan(tmp_path)
     assert schema(client.scan(tmp_path, columns=["day"])) == "struct<day:bigint>"
+
+
+def driver_bytes(pipeline: Pipeline) -> int | None:
+    start = pipeline.leg.parts[0].origin
+    assert isinstance(start, Input)
+    return start.driver_bytes
+
+
+def test_values_in_lists_count_for_the_driver_and_for_batches(client: ShuffleClient, tmp_path: Path) -> None:
+    """Zeros take no room in a file."""
+    lists = pa.array([[0] * 50_000] * 200, pa.list_(pa.int64()))
+    table = pa.table({"n": range(200), "s": pa.StructArray.from_arrays([lists], ["l"])})
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert (tmp_path / "x.parquet").stat().st_size < 1 << 20
+    scanned = client.scan(tmp_path)
+    size_bytes = driver_bytes(scanned)
+    assert size_bytes is not None
+    assert size_bytes > 8 * 50_000 * 200
+    batches = [*splits(scanned).read(0)]
+    assert sum(batch.num_rows for batch in batches) == 200
+    assert max(batch.nbytes for batch in batches) < 2 * BATCH_BYTES
+    size_bytes = driver_bytes(client.scan(tmp_path, columns=["n"]))
+    assert size_bytes is not None
+    assert size_bytes < 1 << 20
+
+
+def test_a_batch_of_texts_that_are_stored_once_is_not_large(client: ShuffleClient, tmp_path: Path) -> None:
+    for number, (rows, length) in enumerate([(40_000, 5_000), (15_000, 40_000)]):
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * length])
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"t": texts}), path, store_schema=False)
+        found = 0
+        for filter_ in (None, pc.field("t") != "y"):
+            for batch in splits(client.scan(path, filter=filter_)).read(0):
+                assert batch.nbytes < 1.5 * DECODED_BYTES_OF_TEXTS
+                found += batch.num_rows
+        assert found == 2 * rows
+
+
+def test_the_driver_reads_no_record_batches_of_ipc(client: ShuffleClient, tmp_path: Path) -> None:
+    """However large one is as it is decompressed, it is read whole."""
+    with pa.ipc.new_file(tmp_path / "x.arrow", pa.schema({"n": pa.int64()})) as writer:
+        writer.write_batch(pa.record_batch({"n": [1]}))
+    assert driver_bytes(client.scan(tmp_path / "x.arrow")) is None
 
 
 def test_sizes_and_cores_are_the_sessions(spark: SparkSession) -> None:

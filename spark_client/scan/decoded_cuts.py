@@ -1,0 +1,53 @@
+"""Cuts a batch whose texts are dictionaries so that they are not too large as texts.
+
+A column that has one text of 50 kB in each of 64 Ki rows takes some bytes as it is stored, and 3 GB as texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+from spark_client.arrow import values
+
+
+def cut(batch: Any, most_bytes: int) -> Iterator[Any]:
+    """The batch, in slices that take about so many bytes when dictionaries of texts are decoded; a row at least."""
+    coded = [column for column in batch.columns if _is_coded(column)]
+    row_bytes = [_lengths(column.dictionary) for column in coded]
+    # Most batches are far below, whatever their rows are.
+    if batch.num_rows * sum(int(lengths.max(initial=0)) for lengths in row_bytes) <= most_bytes:
+        yield batch
+        return
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for column, lengths in zip(coded, row_bytes, strict=True):
+        # A null looks up the last one, which is none.
+        found = np.append(lengths, 0)
+        indices = column.indices.fill_null(len(lengths)) if column.null_count else column.indices
+        sizes += found[values(indices, indices.type.to_pandas_dtype())]
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < batch.num_rows:
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most_bytes, side="right")))
+        yield batch.slice(first, last - first)
+        first = last
+
+
+def _is_coded(column: Any) -> bool:
+    if not isinstance(column, pa.DictionaryArray):
+        return False
+    kind = column.dictionary.type
+    return bool(types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind))
+
+
+def _lengths(dictionary: Any) -> NDArray[np.int64]:
+    import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which files without dictionaries do without
+
+    lengths = pc.binary_length(dictionary).fill_null(0)
+    return values(lengths, lengths.type.to_pandas_dtype()).astype(np.int64)

@@ -1,0 +1,37 @@
+"""Batches whose texts are dictionaries, cut by what they take as texts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_client.scan.decoded_cuts import cut
+
+MOST = 1000
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+@pytest.mark.parametrize("nulls", [0.0, 0.3])
+def test_slices_are_all_rows_in_order_and_not_much_larger_than_asked(kind: pa.DataType, nulls: float) -> None:
+    random = np.random.default_rng(5)
+    texts = pa.array(["", "a" * 7, None, "b" * 90, "c" * 1500]).cast(kind)
+    codes = pa.array(random.integers(0, 5, 300).astype(np.int32), mask=random.random(300) < nulls)
+    coded = pa.DictionaryArray.from_arrays(codes, texts)
+    batch = pa.record_batch({"n": np.arange(300), "t": coded, "u": coded}).slice(11, 280)
+    found = [*cut(batch, MOST)]
+    assert pa.Table.from_batches(found).to_pylist() == batch.to_pylist()
+    for each in found:
+        sizes = [2 * len(text or "") for text in each["t"].to_pylist()]
+        assert sum(sizes) <= MOST or len(sizes) == 1
+    assert len(found) < 280
+
+
+def test_batches_that_are_small_as_texts_are_whole() -> None:
+    coded = pa.array(["a", "bc", None] * 100).dictionary_encode()
+    batch = pa.record_batch({"t": coded, "n": np.arange(300)})
+    assert [*cut(batch, MOST)] == [batch]
+    empty = pa.record_batch({"t": pa.array([], pa.string()).dictionary_encode()})
+    assert [*cut(empty, MOST)] == [empty]
+    plain = pa.record_batch({"t": ["x" * 5000] * 3})
+    assert [*cut(plain, MOST)] == [plain]
