@@ -160,7 +160,7 @@ class _Run:
         return found
 
     def _find_row(self, row: int) -> tuple[int, int]:
-        """This row, and the bits of the rows before it."""
+        """The row, and the bits of the rows before it."""
         part = min(bisect_right(self._rows, row), len(self._parts)) - 1
         block, start, _, _ = self._parts[part]
         inside = block.bits_before(np.array([start, start + row - self._rows[part]]))
