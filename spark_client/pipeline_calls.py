@@ -76,23 +76,25 @@ class PipelineCalls:
             InvalidRequest: an argument, or a file that cannot be read or has other columns than the first one.
             NotFound: there is no file.
         """
+        from spark_client.jobs import settings_once  # noqa: PLC0415 - as above
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
         from spark_client.scan import Scan  # noqa: PLC0415 - as above
 
         owned = self._owned()
         session = owned.sessions.choose(spark, "scan")
-        scan = Scan.plan(
-            session,
-            what,
-            columns=columns,
-            filter=filter,
-            batch_rows=batch_rows,
-            format=format,
-            recursive=recursive,
-            schema=schema,
-            merge_schema=merge_schema,
-        )
-        return Pipeline.of_scan(owned, session, scan)
+        with settings_once(session):
+            scan = Scan.plan(
+                session,
+                what,
+                columns=columns,
+                filter=filter,
+                batch_rows=batch_rows,
+                format=format,
+                recursive=recursive,
+                schema=schema,
+                merge_schema=merge_schema,
+            )
+            return Pipeline.of_scan(owned, session, scan)
 
     def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
         """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are. Where a

@@ -35,13 +35,16 @@ def check_interpreter(spark: SparkSession) -> None:
     """Check the interpreter of a local master's tasks. Raises InvalidRequest: it cannot run them; the message names the
     setting.
     """
-    if "connect" in type(spark).__module__ or not (spark.conf.get("spark.master") or "").startswith("local"):
+    if "connect" in type(spark).__module__:
         return
     name = os.environ.get("PYSPARK_PYTHON") or "python3"
     found = shutil.which(name)
     if found is None and "/" in name:
         return  # from an archive that Spark unpacks for its tasks
     if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return
+    # Last, because it is a trip to the JVM.
+    if not (spark.conf.get("spark.master") or "").startswith("local"):
         return
     if (reason := _unfit(found)) is not None:
         raise InvalidRequest(

@@ -14,6 +14,8 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from .settings_once import once
+
 KNOWN_SECONDS = 60.0
 
 _cores: weakref.WeakKeyDictionary[SparkSession, tuple[float, int | None]] = weakref.WeakKeyDictionary()
@@ -68,11 +70,17 @@ _WHERE_UNKNOWN = {
 
 
 def spark_setting(spark: SparkSession, name: str) -> str:
-    """The session's value, else Spark's own default: ``conf.get`` with a default gives that instead of Spark's."""
-    try:
-        return str(spark.conf.get(name))
-    except PySparkException:
-        return _WHERE_UNKNOWN[name]
+    """The session's value, else Spark's own default: ``conf.get`` with a default gives that instead of Spark's. In a
+    block of ``settings_once`` it is read once.
+    """
+
+    def read(name: str) -> str:
+        try:
+            return str(spark.conf.get(name))
+        except PySparkException:
+            return _WHERE_UNKNOWN[name]
+
+    return once(spark, name, read)
 
 
 def is_on(spark: SparkSession, name: str) -> bool:

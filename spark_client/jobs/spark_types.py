@@ -163,7 +163,7 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
     """Spark's own Arrow schema for ``struct``, with the session's time zone and string width. Raises InvalidRequest:
     Spark has no Arrow type for a column.
     """
-    zone = spark.conf.get("spark.sql.session.timeZone")
+    zone = spark_setting(spark, "spark.sql.session.timeZone")
     large = is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes")
     # The ValueError is pyarrow's: null elements declared not null, as in Spark SQL's array().
     refusals = (PySparkTypeError, UnsupportedOperationException, ValueError)

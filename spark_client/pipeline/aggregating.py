@@ -45,11 +45,12 @@ from spark_client.steps import (
 )
 
 from .aggregate_requests import Aggregations, WantedResult, aggregations_wanted, computed, results_of
-from .base import AnySteps, Steps, find_keys, integer, stage_name, with_stage
+from .base import AnySteps, Steps, find_keys, integer, settled, stage_name, with_stage
 from .exchanging import add_exchange
 from .nodes import Exchange, Pair
 
 
+@settled
 def aggregate(
     steps: AnySteps,
     aggregations: Aggregations | None,
@@ -110,6 +111,7 @@ def _reduce(
     return grouped, reduction, results_of(found, states, apart)
 
 
+@settled
 def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None) -> AnySteps:
     """See :meth:`.Pipeline.distinct`."""
     stage = stage_name(steps, f"distinct {', '.join(map(str, columns))}".strip())

@@ -7,7 +7,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -21,6 +22,7 @@ from spark_client.jobs import (
     check_frame,
     declared_struct,
     is_on,
+    settings_once,
     spark_setting,
 )
 from spark_client.scan import Scan
@@ -54,6 +56,20 @@ class Steps:
 
 
 AnySteps = TypeVar("AnySteps", bound=Steps)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def settled(step: Callable[P, T]) -> Callable[P, T]:
+    """The function, which adds a step to its first argument, and reads the session's settings once."""
+
+    @wraps(step)
+    def in_block(*args: P.args, **kwargs: P.kwargs) -> T:
+        steps: Any = args[0]
+        with settings_once(steps.spark):
+            return step(*args, **kwargs)
+
+    return in_block
 
 
 def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:

@@ -14,11 +14,12 @@ from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, check_key
 from spark_client.placement import partition_ids
 from spark_client.steps import SortStage
 
-from .base import AnySteps, Steps, default_partitions, find_keys, integer
+from .base import AnySteps, Steps, default_partitions, find_keys, integer, settled
 from .nodes import Exchange, Leg, PlanPart
 from .range_steps import ranges_by, sort_keys
 
 
+@settled
 def add_exchange(
     steps: AnySteps,
     partitions: SupportsIndex | str | Sequence[str] | None = None,

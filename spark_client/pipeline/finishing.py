@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader
+from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader, settings_once
 from spark_client.servers import RERUNS
 from spark_client.steps import Pass, SortStage, Stage
 
@@ -159,7 +159,8 @@ def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
     for left in range(RERUNS, -1, -1):
         execution = Execution(steps.shuffles, steps.spark, losses)
         try:
-            return use(execution)
+            with settings_once(steps.spark):
+                return use(execution)
         except BaseException as error:
             lost = left and isinstance(error, Exception) and execution.has_lost()
             execution.drop_all()

@@ -23,7 +23,7 @@ from spark_client.joining import AsOf, Column, Direction, How, JoinPlan, KeyForm
 from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
 
-from .base import AnySteps, Steps, case_sensitive, find_columns, find_keys, with_stage
+from .base import AnySteps, Steps, case_sensitive, find_columns, find_keys, settled, with_stage
 from .cogrouping import Cogrouped
 from .nodes import Leg, Pair, PlanPart
 from .pairing import JoinKey, paired
@@ -56,6 +56,7 @@ class _Right(NamedTuple):
     stages: int
 
 
+@settled
 def join(
     steps: AnySteps,
     other: Steps | Broadcast,
@@ -177,6 +178,7 @@ def _join_keys(steps: Steps, right: _Right, on: On, where: str) -> list[JoinKey]
     return keys
 
 
+@settled
 def cogroup(steps: AnySteps, other: Steps) -> Cogrouped[AnySteps]:
     """See :meth:`.Pipeline.cogroup`."""
     if not isinstance(other, Steps):

@@ -13,7 +13,7 @@ from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema, check_compared, declared_struct, pandas_form, spark_field
 from spark_client.steps import FilterStage, MapStage, PandasMap, SelectStage, evaluate
 
-from .base import AnySteps, Steps, declare, find_keys, stage_name, with_stage
+from .base import AnySteps, Steps, declare, find_keys, settled, stage_name, with_stage
 
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
@@ -31,6 +31,7 @@ def map_in_pandas(steps: AnySteps, fn: MapFunction, schema: StructType | str) ->
     return with_stage(steps, MapStage(PandasMap(fn, form), declared), struct)
 
 
+@settled
 def filter_rows(steps: AnySteps, expression: Any) -> AnySteps:
     """See :meth:`.Pipeline.filter`."""
     name = stage_name(steps, f"filter {_short(expression)}")
@@ -45,6 +46,7 @@ def filter_rows(steps: AnySteps, expression: Any) -> AnySteps:
     )
 
 
+@settled
 def select_columns(steps: AnySteps, *names: str, **expressions: Any) -> AnySteps:
     """See :meth:`.Pipeline.select`."""
     import pyarrow.compute as pc  # noqa: PLC0415 - 10 MiB, which a plan without expressions does without

@@ -7,6 +7,10 @@ How
     Arrow's hash aggregation over the key columns themselves, where every key is plain and every state has a kernel;
     it takes a third of the time of codes for the groups. Otherwise each row gets its group's code first.
 
+    A batch's groups fit a core's cache, and those of many batches do not: where rows of one group are near each other,
+    as in files in the order of their keys, each batch is merged first (:meth:`Reduction.lifted`). It takes half of the
+    time, and there may be nothing left to do.
+
 Memory of :meth:`Reduction.reduced`
     A merge holds its rows, Arrow's hash table, which copies the keys and doubles as it grows, and the result. So rows
     count with ``MERGED_COPIES`` times their bytes and ``MERGED_ROW_BYTES`` each (:func:`merge_bytes`), which a merge
@@ -37,6 +41,10 @@ from .group_states import StateColumn
 
 CHUNK_BYTES = 16 << 20
 BATCH_ROWS = 64 * 1024
+MERGED_ROWS = 4096
+"""A merge of fewer rows takes no less time."""
+FEW_GROUPS = 1024
+"""They fit the cache, of however many rows they are."""
 MERGED_COPIES = 4
 MERGED_ROW_BYTES = 160
 
@@ -63,12 +71,30 @@ class Reduction:
         """Each row as a group of its own, in the reduced schema, in memory of its own: a column would keep alive all of
         the message in which its batch came.
         """
+        return own(self._lift(batch), Lent())
+
+    def lifted(self, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        """As :meth:`lift`, and each batch is merged by itself, as long as that leaves at most half of it, but many
+        groups.
+        """
+        merges = True
+        for batch in batches:
+            if not merges or batch.num_rows < MERGED_ROWS:
+                yield self.lift(batch)
+                continue
+            rows = self._lift(batch)
+            rows_bytes = rows.nbytes
+            table = self.merge([rows])
+            merges = table.num_rows >= FEW_GROUPS and 2 * table.nbytes <= rows_bytes
+            yield from table.to_batches()
+
+    def _lift(self, batch: Any) -> pa.RecordBatch:
         columns = [
             *(canonical(batch.column(key)) for key in self.keys),
             *(batch.column(name) for name in self.carried),
             *(state.lift(batch) for state in self.states),
         ]
-        return own(pa.RecordBatch.from_arrays(columns, schema=self.schema), Lent())
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """One row for each group. Empties the list."""

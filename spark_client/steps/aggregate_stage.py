@@ -34,8 +34,7 @@ class PartialStage:
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """Reduced rows. Raises InvalidRequest: a sum leaves the range of its type."""
-        lifted = (self.reduction.lift(batch) for batch in batches)
-        for table in self.reduction.reduced(lifted, how.memory.budget_bytes):
+        for table in self.reduction.reduced(self.reduction.lifted(batches), how.memory.budget_bytes):
             yield from table.to_batches(max_chunksize=BATCH_ROWS)
 
 

@@ -1,14 +1,47 @@
-"""The columns of an expression are found by leaving columns out."""
+"""The columns of an expression are found, by their names where pyarrow tells them, else by leaving columns out."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
+from spark_client.arrow import expression_columns
 from spark_client.arrow.expression_columns import needed
+
+ODD = pa.schema(
+    [
+        ("a", pa.int64()),
+        ("a b) in (c", pa.int64()),
+        ("s", pa.struct([("a", pa.int64()), ("x", pa.int64())])),
+        ("t", pa.string()),
+        ("", pa.int64()),
+    ]
+)
 
 
 def test_the_columns_of_an_expression_are_found_among_many() -> None:
     wide = pa.schema([(f"c{number}", pa.int64()) for number in range(300)])
     assert needed((pc.field("c7") > 1) & (pc.field("c250") < pc.field("c3")), wide) == ["c3", "c7", "c250"]
     assert needed(pc.scalar(True), wide) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (pc.field("a b) in (c") > pc.field(""), ["a b) in (c", ""]),
+        (pc.field("s", "x") > pc.field("a"), ["a", "s"]),
+        # With all before it, so that it keeps its place.
+        (pc.field(3) == "x", ["a", "a b) in (c", "s", "t"]),
+        (pc.field("t").isin(["No match for FieldRef.Name(a) in "]), ["t"]),
+    ],
+)
+def test_columns_of_any_name_and_parts_of_them_are_found(
+    expression: pc.Expression, expected: list[str]
+) -> None:
+    assert needed(expression, ODD) == expected
+
+
+def test_columns_that_have_names_take_one_trial_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expression_columns, "fits", None)
+    assert needed((pc.field("a") > 1) & (pc.field("t") == "x"), ODD) == ["a", "t"]

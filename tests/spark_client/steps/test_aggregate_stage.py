@@ -11,7 +11,9 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -215,6 +217,29 @@ def test_a_task_reduces_its_rows_to_its_groups() -> None:
     partial, _ = stages(["k"], [("v", "sum")])
     found = list(run([partial], distinct_rows(100_000, 10)))
     assert sum(batch.num_rows for batch in found) == 10
+
+
+@pytest.mark.parametrize("of_key", [1, 3, 60_000])
+@pytest.mark.parametrize("wanted", [NUMBERS, ["sum", "stddev"], ["sum", "collect_list"]])
+def test_rows_in_the_order_of_their_keys_are_merged_batch_by_batch(of_key: int, wanted: list[str]) -> None:
+    keys = np.repeat(np.arange(60_000 // of_key), of_key)
+    values = np.arange(len(keys))
+    rows = {**dict.fromkeys(SCHEMA.names), "k": keys, "v": values}
+    columns = [
+        pa.nulls(len(keys), field.type)
+        if rows[field.name] is None
+        else pa.array(rows[field.name], field.type)
+        for field in SCHEMA
+    ]
+    batches = pa.table(columns, schema=SCHEMA).to_batches(max_chunksize=10_000)
+    partial, final = stages(["k"], [("v", name) for name in wanted], rows=True)
+    with mock.patch.object(Reduction, "merge", autospec=True, side_effect=Reduction.merge) as merge:
+        sent = list(run([partial], iter(batches)))
+    few = of_key != 3 or "collect_list" in wanted
+    assert merge.call_count == (2 if few else len(batches) + 1)
+    found = pa.Table.from_batches(list(run([final], iter(sent)))).sort_by("k")
+    assert found["rows"].to_pylist() == [of_key] * (60_000 // of_key)
+    assert found["sum(v)"].to_numpy().tolist() == np.add.reduceat(values, values[::of_key]).tolist()
 
 
 def test_rows_of_keys_that_do_not_repeat_pass_as_they_come() -> None:

@@ -1,0 +1,83 @@
+"""A session's settings, read once for the calls of a block: a reading of one takes a trip to the JVM, or to a server.
+
+Guarantee: in a block of :func:`settings_once` each setting has one value, which is the session's at a moment in the
+block, or at its beginning. Outside of blocks a setting is what it is when it is read.
+
+On Spark Classic a block begins with one trip, for a digest of all that is set. As long as that is the same, the values
+of earlier blocks are, too: defaults are those of Spark's version. On Spark Connect a block begins without a trip, and
+knows nothing of earlier ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+_Values = dict[str, str]
+_known: weakref.WeakKeyDictionary[SparkSession, tuple[bytes, _Values]] = weakref.WeakKeyDictionary()
+_settings: weakref.WeakKeyDictionary[SparkSession, Any] = weakref.WeakKeyDictionary()
+"""The JVM's map of all that is set in a session."""
+
+
+class _Block(threading.local):
+    """That of this thread."""
+
+    spark: SparkSession | None = None
+    values: _Values
+
+
+_block = _Block()
+
+
+@contextmanager
+def settings_once(spark: SparkSession) -> Iterator[None]:
+    """The block. One inside of another one, of the same thread, is part of it."""
+    if _block.spark is not None:
+        yield
+        return
+    _block.values = _values(spark)
+    _block.spark = spark
+    try:
+        yield
+    finally:
+        _block.spark = None
+
+
+def once(spark: SparkSession, name: str, read: Callable[[str], str]) -> str:
+    """The setting, which ``read`` reads if the block has not; an error of ``read`` is not remembered."""
+    if _block.spark is not spark:
+        return read(name)
+    value = _block.values.get(name)
+    if value is None:
+        value = _block.values[name] = read(name)
+    return value
+
+
+def _values(spark: SparkSession) -> _Values:
+    digest = _digest(spark)
+    if digest is None:
+        return {}
+    known = _known.get(spark)
+    if known is None or known[0] != digest:
+        known = _known[spark] = digest, {}
+    return known[1]
+
+
+def _digest(spark: Any) -> bytes | None:
+    """Of all that is set in the session; None where it cannot be told in one trip."""
+    if "connect" in type(spark).__module__:
+        return None
+    try:
+        settings = _settings.get(spark)
+        if settings is None:
+            settings = _settings[spark] = spark._jsparkSession.sessionState().conf().settings()
+        text = settings.toString()
+    except Exception:  # noqa: BLE001 - of a version of Spark that has no such object, or of a session that has ended
+        return None
+    return hashlib.sha256(str(text).encode()).digest()
