@@ -119,7 +119,12 @@ class Broadcast:
             (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)])
             return cls.of_sealed(owner, sealed, name, struct)
         table = _table(data)
-        return cls._made(owner, _write_table(owner, dataset, table), name, None, _counts_of(table))
+        try:
+            return cls._made(owner, _write_table(owner, dataset, table), name, None, _counts_of(table))
+        except BaseException:
+            # Ctrl-C, too, in any line of it: nobody else knows the dataset.
+            owner.discard(dataset)
+            raise
 
     @classmethod
     def of_sealed(
@@ -341,20 +346,16 @@ def _table(data: Any) -> pa.Table:
 
 
 def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> SealedDataset:
-    """Send a table from the driver. After an error the dataset is dropped."""
+    """Send a table from the driver."""
     generation, places = owner.create(dataset, table.schema, 1)
-    try:
-        command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
-        server = owner.place(dataset)
-        compression = server.writing.compression
-        with PutStream(server, command, table.schema, places, compression) as stream:
-            for batch in table.to_batches():
-                stream.write(batch, 0)
-            stream.commit()
-        return SealedDataset.of(*owner.seal(dataset, generation, {0: "driver"}), table.schema, 1)
-    except BaseException:
-        owner.discard(dataset)
-        raise
+    command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
+    server = owner.place(dataset)
+    compression = server.writing.compression
+    with PutStream(server, command, table.schema, places, compression) as stream:
+        for batch in table.to_batches():
+            stream.write(batch, 0)
+        stream.commit()
+    return SealedDataset.of(*owner.seal(dataset, generation, {0: "driver"}), table.schema, 1)
 
 
 def _leave(content: BroadcastContent) -> None:

@@ -238,3 +238,17 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
         assert pipeline.statistics is not None
         assert statistics_of(pipeline).losses
         assert len(made) == (2 if lost == "broadcast" else 1)
+
+
+def test_ctrl_c_while_a_held_side_is_made_leaves_nothing(
+    joining: SparkSession, server: ServerProcess, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with ShuffleClient(server.location) as client:
+        monkeypatch.setattr(Broadcast, "_made", interrupted)
+        joined = both(client, files, "inner", small_left=False, null_safe=False)
+        with pytest.raises(KeyboardInterrupt):
+            joined.aggregate(n=("*", "count")).collect()
+        assert client.datasets() == []
