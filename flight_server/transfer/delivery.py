@@ -11,7 +11,7 @@ from typing import Any
 from flight_server.concurrency import Subscription, Waits
 from flight_server.datasets import Counters, Dataset, Partition
 from flight_server.frames import Frame
-from flight_server.memory import Reservation
+from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol import ReaderTooSlow
 from flight_server.tiering import Reader
 
@@ -20,12 +20,18 @@ READER_STALL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write that has not ended."""
+    """A write that has not ended. ``shared``: the room of a message that other readers may be sent, too."""
 
     since: float
     reader: Reader
     room: Reservation | None
+    shared: Reservation | None
     partition: Partition | None
+
+    def held_of(self, pool: MemoryPool) -> int:
+        """The bytes of that kind for which the oldest request of the pool waits."""
+        rooms = (self.room, self.shared)
+        return sum(room.size_bytes for room in rooms if room is not None and pool.lacks(room.pool))
 
 
 class Delivery:
@@ -80,19 +86,21 @@ class Delivery:
         reader: Reader,
         *,
         room: Reservation | None = None,
+        shared: Reservation | None = None,
         partition: Partition | None = None,
     ) -> None:
         """Await ``write(data)``: the reader's transport takes the bytes.
 
         Args:
             room: the bytes of ``sends`` that the reader holds meanwhile.
+            shared: those that it holds with other readers.
 
         Raises:
             ReaderTooSlow: ``eviction`` has ended the reader. The transport may have its bytes until the call has
                 ended: they stay counted in ``held``, outside of the part that others wait for.
             FlightShuffleError: ``partition`` has failed or was dropped meanwhile.
         """
-        listed = Write(asyncio.get_running_loop().time(), reader, room, partition)
+        listed = Write(asyncio.get_running_loop().time(), reader, room, shared, partition)
         try:
             async with asyncio.timeout(None) as timeout:
                 with (

@@ -100,9 +100,9 @@ class Eviction:
         for timeout, write in self._delivery.writes.items():
             if missing_bytes <= 0 or now - write.since < seconds:
                 return
-            room = write.room
-            if room is None or (write.reader.pace.begun and not begun) or not pool.lacks(room.pool):
+            held_bytes = write.held_of(pool)
+            if not held_bytes or (write.reader.pace.begun and not begun):
                 continue
-            missing_bytes -= room.size_bytes
+            missing_bytes -= held_bytes
             if timeout.when() is None:
                 timeout.reschedule(now)

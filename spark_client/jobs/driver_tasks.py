@@ -8,8 +8,8 @@ The tasks run one after the other in the caller's thread, within the budgets of 
 threads beside them. Ctrl-C ends them like any code of the program: their puts are abandoned, their reads closed.
 
 Memory
-    What the tasks read is counted as they read it (``read_limit``): a job that reads far more than it was taken for is
-    left to Spark's tasks, too.
+    What the tasks read, and what each stage makes of it, is counted on the way (``read_limit``): a job that reads far
+    more than it was taken for, or whose join makes very many rows, is left to Spark's tasks, too.
 
 Not here
     A function of the user's: the caller gives only stages that are ``ours``. And nothing that a worker's process sets

@@ -1,18 +1,20 @@
-"""The most that a job of the driver's reads, in memory.
+"""The most that a job of the driver's reads, and makes of it, in memory.
 
-How much that is shows only while it is read: a column of texts which are all the same, a compressed file, a frame of
-zeros take a thousandth of it where they are stored. A task that takes too much is one of many processes; the driver is
-the application. So it stops, and leaves the job to tasks (``driver_tasks``).
+How much that is shows only while it runs: a column of texts which are all the same, a compressed file, a frame of
+zeros take a thousandth of it where they are stored, and a join may make a million rows of a thousand. A task that takes
+too much is one of many processes, beside others; the driver is the application, and one thread. So it stops, and leaves
+the job to tasks (``driver_tasks``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 DECODED_TIMES = 8
-"""What is read may be so many times as large in memory as the driver was to read."""
+"""What is read may be so many times as large in memory as the driver was to read, and what a stage gives, too."""
 
 
 class TooMuchRead(Exception):
@@ -21,20 +23,20 @@ class TooMuchRead(Exception):
 
 @dataclass
 class ReadLimit:
-    """Of one job: all its tasks together read at most ``most_bytes``, and one batch."""
+    """Of one job: all its tasks together read at most ``most_bytes``, and one batch, and so much gives each stage."""
 
     most_bytes: int
-    read_bytes: int = 0
+    _bytes: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, driver_bytes: int) -> ReadLimit:
         """For what was expected to be at most ``driver_bytes``."""
         return cls(DECODED_TIMES * driver_bytes)
 
-    def counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches. Raises TooMuchRead."""
+    def counted(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, of what is read, or of a stage, by its name. Raises TooMuchRead."""
         for batch in batches:
-            self.read_bytes += batch.nbytes
-            if self.read_bytes > self.most_bytes:
-                raise TooMuchRead(f"what it reads takes more than {self.most_bytes} bytes in memory")
+            self._bytes[name] += batch.nbytes
+            if self._bytes[name] > self.most_bytes:
+                raise TooMuchRead(f"{name}: more than {self.most_bytes} bytes in memory")
             yield batch

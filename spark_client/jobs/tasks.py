@@ -81,7 +81,7 @@ def _read(
         found = source.read(piece.partition, memory)
     else:
         found = cast(CutSource, source).read_frames(piece.partition, piece.first, piece.until, memory)
-    return found if reads is None else reads.counted(found)
+    return found if reads is None else reads.counted("what it reads", found)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class ReadTask:
     ``TaskContext``, as in Spark.
 
     ``kept`` and ``limits`` are as in :class:`~spark_client.steps.Pass`; ``options`` limit the rows that its stages
-    gather, ``reads`` what it reads at all.
+    gather, ``reads`` what it reads at all, and what each stage gives.
     """
 
     source: TaskSource | Sides
@@ -150,7 +150,8 @@ class ReadTask:
                     share = _share_of(source, pieces, memory, opened)
                     for piece in pieces:
                         _say_partition(piece.partition)
-                        how = Pass(self.kept, piece.partition, self.limits, memory, clock)
+                        counted = None if self.reads is None else self.reads.counted
+                        how = Pass(self.kept, piece.partition, self.limits, memory, clock, counted)
                         if work is not None:
                             work.pieces += 1
                         given = (

@@ -44,7 +44,10 @@ class Acknowledging:
     def received(self, burst: BatchBurst, frames: int) -> None:
         """Count a burst, after which ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
         if self._generation is not None:
-            self._bytes += burst.shared_bytes or sum([batch.nbytes for batch in burst.batches])
+            # Not nbytes, at which Arrow 26 crashes for a union without rows.
+            self._bytes += burst.shared_bytes or sum(
+                [batch.get_total_buffer_size() for batch in burst.batches]
+            )
             if self._bytes >= EVERY_BYTES and not self._only_at_end:
                 self.all_received(frames)
 

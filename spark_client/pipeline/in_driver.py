@@ -12,8 +12,8 @@ How much
     because exchanges are compressed and Parquet is encoded; each partition, which the stages run over by itself,
     ``PARTITION_BYTES``; a table that a join holds, all of its bytes. What turns out far larger in memory while it is
     read, such as texts which are all the same, is left to tasks then (``jobs.read_limit``). As a task does, the driver
-    keeps what stages gather within its budgets, and the rest in files. A join may make many rows of few; they are sent
-    as they are made.
+    keeps what stages gather within its budgets, and the rest in files. A join that makes very many rows of few is left
+    to tasks as well.
 """
 
 from __future__ import annotations

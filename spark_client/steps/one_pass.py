@@ -44,6 +44,7 @@ class Pass:
         limits: of the batches that functions get.
         memory: of the rows that stages gather.
         clock: counts the seconds of each stage; None for no count.
+        counted: looks at the batches of each stage, given its name; None if nothing does.
     """
 
     kept: Kept = False
@@ -51,6 +52,7 @@ class Pass:
     limits: BatchLimits = NO_LIMITS
     memory: TaskMemory = field(default_factory=TaskMemory)
     clock: StageClock | None = None
+    counted: Callable[[str, Iterator[Any]], Iterator[Any]] | None = None
 
     def keeps(self, batch: pa.RecordBatch) -> bool:
         """Whether the caller still holds this batch when it asks for the next one."""
@@ -105,6 +107,8 @@ def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> I
     for number, stage in enumerate(stages, 1):
         made = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
         batches = how.timed(stage.declared.stage, made)
+        if how.counted is not None:
+            batches = how.counted(stage.declared.stage, batches)
     return iter(batches)
 
 

@@ -201,7 +201,9 @@ class GrpcGet:
         room = run[0].room
         assert room is not None  # only an outlet of the bulk lane parks a message
         if joined is not None:
-            await self._reads.delivery.deliver(out.context.write, joined.data, reader, room=room)
+            await self._reads.delivery.deliver(
+                out.context.write, joined.data, reader, room=room, shared=joined.room
+            )
             return joined.frames
         if out.envelopes is None:
             await self._reads.delivery.deliver(out.context.write, run[0].data, reader, room=room)

@@ -14,9 +14,10 @@ Shared
     was not worth it: of eight readers that begin together each was soon some 10 MiB from the others.
 
 Who holds what
-    The message holds its own room, of the reader's part of ``sends``, taken only if it is free at once; otherwise the
-    frames go out one by one. A reader holds the message, and in the room of its first frame that of all of them, for
-    gRPC's copy, until the message is sent. It no longer holds the frames.
+    The message holds its own room, of the part of ``sends`` of the reader that makes it, taken only if it is free at
+    once; otherwise the frames go out one by one. So another reader may hold room of a part that is not its own, and
+    ``eviction`` ends it for that, too. A reader holds the message, and in the room of its first frame that of all of
+    them, for gRPC's copy, until the message is sent. It no longer holds the frames.
 """
 
 from __future__ import annotations

@@ -109,6 +109,20 @@ def test_frames_with_dictionaries_inside_of_other_columns_are_not_joined() -> No
     assert not FrameJoiner.of(SchemaMessage.of(pa.schema([("column", pa.list_(inner))])), checked=True)
 
 
+def test_small_frames_that_would_become_a_huge_one_are_not_joined() -> None:
+    kind = pa.list_(pa.struct([("nothing", pa.null())]))
+    many = pa.StructArray.from_arrays([pa.nulls(1 << 20)], ["nothing"])
+    huge = pa.ListArray.from_arrays(pa.array([0, len(many)], pa.int32()), many)
+    batches = [
+        pa.record_batch({"n": column}) for column in (huge, pa.array([[{"nothing": None}, None]], kind))
+    ]
+    assert sum(map(len, frames(batches))) < 1000
+    assert joined(batches[0].schema, frames(batches)) is None
+    found = joined(batches[0].schema, frames(batches[1:] * 2))
+    assert found is not None
+    assert found.num_rows == 2
+
+
 @pytest.mark.parametrize("outer", [lambda kind: kind, pa.list_, lambda kind: pa.struct([("runs", kind)])])
 def test_frames_of_runs_are_not_joined_because_a_small_one_may_have_a_billion_rows(
     outer: Callable[[pa.DataType], pa.DataType],

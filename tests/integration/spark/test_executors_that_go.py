@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from flight_server.protocol import FlightShuffleError
 from spark_client import ShuffleClient, Timeouts
@@ -60,6 +63,38 @@ def pid_of(client: ShuffleClient, location: str) -> int:
 
 def executors(spark: SparkSession) -> int:
     return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+def test_small_jobs_are_tasks_where_spark_takes_away_executors_without_data(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The driver could run them, and write to servers that tasks have started before: but then Spark would keep no
+    executor for what it wrote.
+    """
+    settings = cluster.settings | {
+        "dynamicAllocation__enabled": "true",
+        "dynamicAllocation__initialExecutors": "2",
+        "dynamicAllocation__executorIdleTimeout": "1s",
+    }
+    pq.write_table(pa.table({"id": range(ROWS)}), tmp_path / "x.parquet")
+    with (
+        local_session(cluster.master, **settings) as spark,
+        ShuffleClient.in_executors(spark, memory_limit="64MiB", timeouts=Timeouts(tries=2)) as client,
+    ):
+        first = client.scan(tmp_path / "x.parquet").exchange(4, "id").persist()
+        check(first)
+        # Tasks of other executors, if there are any: Spark has taken away those that were idle.
+        second = client.scan(tmp_path / "x.parquet").exchange(3, "id").persist()
+        for pipeline in (first, second):
+            check(pipeline)
+            time.sleep(3)
+        for pipeline in (first, second):
+            check(pipeline)
+            assert pipeline.statistics is not None
+            (written,) = pipeline.statistics.exchanges
+            assert written.tasks > 0
+            assert written.is_reused
+            assert not pipeline.statistics.losses
 
 
 def test_what_dynamic_allocation_takes_away_after_all_is_written_again(cluster: Cluster) -> None:

@@ -228,6 +228,21 @@ def test_what_turns_out_large_in_memory_is_left_to_tasks(client: ShuffleClient, 
     assert client.datasets("exchange/") == []
 
 
+def test_a_join_that_makes_many_rows_of_few_is_left_to_tasks(server: ServerProcess, tmp_path: Path) -> None:
+    """Also where a later step makes few of them again."""
+    pq.write_table(pa.table({"k": [1] * 1000, "v": range(1000)}), tmp_path / "x.parquet")
+    with ShuffleClient(server.location, reading=Reading(driver_bytes=300_000)) as client:
+        one = client.scan(tmp_path / "x.parquet")
+        joined = one.join(one.select("k", w="v"), on="k", partitions=2)
+        pipeline = joined.aggregate(by="w", n=("*", "count"))
+        rows = pipeline.collect().read_all()
+        assert rows.num_rows == 1000
+        assert {*rows["n"].to_pylist()} == {1000}
+        assert pipeline.statistics is not None
+        assert any(each.tasks for each in pipeline.statistics.exchanges)
+        assert client.datasets("exchange/") == []
+
+
 def test_an_error_of_a_row_is_that_of_a_task(client: ShuffleClient, folder: Path) -> None:
     scanned = client.scan(folder / "left.parquet").select(x=pc.scalar(1) / pc.field("k"))
     for run in (scanned.collect, scanned.count, scanned.exchange(2).collect):

@@ -1,0 +1,71 @@
+"""Headers of IPC messages, as Arrow writes them and as a client may have broken them."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol import BadFrame, IpcHeader, MessageKind, ipc_framing
+
+BATCH = pa.record_batch({"a": pa.array(range(1000)), "b": ["text"] * 1000})
+
+
+def _written(batch: pa.RecordBatch, codec: str | None = None) -> tuple[bytes, bytes]:
+    """Header and body of a batch's message."""
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    message = pa.ipc.read_message(batch.serialize()) if codec is None else _second(batch, options)
+    return message.metadata.to_pybytes(), message.body.to_pybytes()
+
+
+def _second(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> pa.Message:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()
+    return reader.read_next_message()
+
+
+@pytest.mark.parametrize("codec", [None, "lz4"])
+def test_a_batchs_header_says_its_kind_and_how_long_its_body_is(codec: str | None) -> None:
+    header, body = _written(BATCH, codec)
+    read = IpcHeader(header)
+    assert (read.kind, read.body_bytes) == (MessageKind.RECORD_BATCH, len(body))
+    assert not read.has_metadata
+    number = partial(ipc_framing.number_at, memoryview(body))
+    expected = sum(buffer.size for each in BATCH.columns for buffer in each.buffers() if buffer)
+    assert read.decompressed_bytes(number) == (expected if codec else 0)
+
+
+def test_a_schemas_header_has_no_body() -> None:
+    read = IpcHeader(pa.ipc.read_message(BATCH.schema.serialize()).metadata.to_pybytes())
+    assert (read.kind, read.body_bytes) == (MessageKind.SCHEMA, 0)
+
+
+def test_fields_that_the_layout_does_not_have_are_absent() -> None:
+    header = bytearray(_written(BATCH)[0])
+    place = struct.unpack_from("<I", header, 0)[0]
+    layout = place - struct.unpack_from("<i", header, place)[0]
+    for layout_bytes in (4, 5, 6, 7):  # up to the version, and half of the kind's place
+        struct.pack_into("<H", header, layout, layout_bytes)
+        read = IpcHeader(bytes(header))
+        assert (read.kind, read.body_bytes, read.has_metadata) == (MessageKind.NONE, 0, False)
+        assert read.decompressed_bytes(lambda _: 1) == 0
+
+
+def test_a_layout_that_leads_out_of_the_header_is_refused() -> None:
+    header = bytearray(_written(BATCH)[0])
+    place = struct.unpack_from("<I", header, 0)[0]
+    layout = place - struct.unpack_from("<i", header, place)[0]
+    struct.pack_into("<H", header, layout, 60_000)
+    with pytest.raises(BadFrame, match="not an Arrow IPC message"):
+        IpcHeader(bytes(header))
+    for cut in range(len(header)):
+        shorter = _written(BATCH)[0][:cut]
+        try:
+            IpcHeader(shorter).decompressed_bytes(lambda _: 1)
+        except BadFrame:
+            continue
