@@ -18,7 +18,7 @@ from .session_facts import (
     split_sizes,
 )
 from .sessions import Sessions
-from .settings_once import settings_once
+from .setting_blocks import settings_once
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target
 from .skew import cuts_of, cuts_of_pair

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from .settings_once import once
+from .setting_blocks import once
 
 KNOWN_SECONDS = 60.0
 
@@ -71,7 +71,7 @@ _WHERE_UNKNOWN = {
 
 def spark_setting(spark: SparkSession, name: str) -> str:
     """The session's value, else Spark's own default: ``conf.get`` with a default gives that instead of Spark's. In a
-    block of ``settings_once`` it is read once.
+    block of ``setting_blocks`` it is read once.
     """
 
     def read(name: str) -> str:

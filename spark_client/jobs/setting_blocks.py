@@ -1,11 +1,11 @@
 """A session's settings, read once for the calls of a block: a reading of one takes a trip to the JVM, or to a server.
 
-Guarantee: in a block of :func:`settings_once` each setting has one value, which is the session's at a moment in the
-block, or at its beginning. Outside of blocks a setting is what it is when it is read.
+Guarantee: in a block of :func:`settings_once` each setting has one value: the session's at a moment in the block, or in
+an earlier one at whose beginning and end the same was set as at the beginning of this one. Outside of blocks a setting
+is what it is when it is read.
 
-On Spark Classic a block begins with one trip, for a digest of all that is set. As long as that is the same, the values
-of earlier blocks are, too: defaults are those of Spark's version. On Spark Connect a block begins without a trip, and
-knows nothing of earlier ones.
+On Spark Classic a block begins with one trip, for a digest of all that is set, and ends with one if it has read what no
+earlier one had: defaults are those of Spark's version. On Spark Connect a block knows nothing of earlier ones.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _settings: weakref.WeakKeyDictionary[SparkSession, Any] = weakref.WeakKeyDiction
 
 
 class _Block(threading.local):
-    """That of this thread."""
+    """That of this thread: the values of earlier blocks, and those that it has read itself."""
 
     spark: SparkSession | None = None
-    values: _Values
+    known: _Values
+    read: _Values
 
 
 _block = _Block()
@@ -41,32 +42,27 @@ def settings_once(spark: SparkSession) -> Iterator[None]:
     if _block.spark is not None:
         yield
         return
-    _block.values = _values(spark)
+    digest = _digest(spark)
+    before = _known.get(spark)
+    _block.known = before[1] if before is not None and before[0] == digest else {}
+    _block.read = {}
     _block.spark = spark
     try:
         yield
     finally:
         _block.spark = None
+        if digest is not None and _block.read and _digest(spark) == digest:
+            _known[spark] = digest, {**_block.known, **_block.read}
 
 
 def once(spark: SparkSession, name: str, read: Callable[[str], str]) -> str:
-    """The setting, which ``read`` reads if the block has not; an error of ``read`` is not remembered."""
+    """The setting, which ``read`` reads if no block has; an error of ``read`` is not remembered."""
     if _block.spark is not spark:
         return read(name)
-    value = _block.values.get(name)
+    value = _block.known.get(name, _block.read.get(name))
     if value is None:
-        value = _block.values[name] = read(name)
+        value = _block.read[name] = read(name)
     return value
-
-
-def _values(spark: SparkSession) -> _Values:
-    digest = _digest(spark)
-    if digest is None:
-        return {}
-    known = _known.get(spark)
-    if known is None or known[0] != digest:
-        known = _known[spark] = digest, {}
-    return known[1]
 
 
 def _digest(spark: Any) -> bytes | None:
