@@ -4,7 +4,7 @@
     pipeline        pipeline(read.parquet(files)).exchange(16, "key").applyInArrow(total)
     pipeline, scan  scan(files).exchange(16, "key").applyInArrow(total)
 
-The function makes one row of each group.
+The function makes one row of each group. ``range`` is ``spark.range`` in place of the files.
 """
 
 from __future__ import annotations
@@ -75,8 +75,23 @@ def _start(engines: Engines, rows: int, kind: str) -> Pipeline:
     return engines.shuffle.pipeline(_frame(engines, rows))
 
 
+def _range(engines: Engines, rows: int) -> Any:
+    engines.spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
+    groups = min(GROUPS, rows // LEAST_ROWS)
+    return engines.spark.range(rows).selectExpr(f"id % {groups} as key", "double(id % 1000) as amount")
+
+
 def _sparks(engines: Engines, rows: int) -> Any:
     return answer(_frame(engines, rows).groupBy("key").applyInArrow(total, TOTALS).toArrow())
+
+
+def _sparks_of_range(engines: Engines, rows: int) -> Any:
+    return answer(_range(engines, rows).groupBy("key").applyInArrow(total, TOTALS).toArrow())
+
+
+def _ours_of_range(engines: Engines, rows: int) -> Any:
+    groups = engines.shuffle.pipeline(_range(engines, rows)).exchange(PARTITIONS, "key")
+    return answer(groups.applyInArrow(total, TOTALS).collect().read_all())
 
 
 def _ours(kind: str, engines: Engines, rows: int) -> Any:
@@ -100,6 +115,7 @@ def _runs(sparks: Callable[..., Any], ours: Callable[..., Any]) -> dict[str, Cal
 
 CONTESTS = [
     Contest("5 M rows", 5_000_000, _runs(_sparks, _ours)),
+    Contest("range, 5 M rows", 5_000_000, {SPARK: _sparks_of_range, FRAME: _ours_of_range}),
     Contest("20 M rows", 20_000_000, _runs(_sparks, _ours)),
     Contest("cogroup, 5 M rows a side", 5_000_000, _runs(_sparks_pairs, _our_pairs)),
 ]
