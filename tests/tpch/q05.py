@@ -34,8 +34,8 @@ def q05(tables: Tables) -> Pipeline:
     ).join(tables.scan("customer", ["c_custkey", "c_nationkey"]), on={"o_custkey": "c_custkey"})
     return (
         tables.scan("lineitem", ["l_orderkey", "l_suppkey", "l_extendedprice", "l_discount"])
-        .join(orders, on={"l_orderkey": "o_orderkey"})
-        .join(tables.broadcast(suppliers), on={"l_suppkey": "s_suppkey", "c_nationkey": "s_nationkey"})
+        .join(tables.broadcast(suppliers), on={"l_suppkey": "s_suppkey"})
+        .join(orders, on={"l_orderkey": "o_orderkey", "s_nationkey": "c_nationkey"})
         .select("n_name", revenue=REVENUE)
         .aggregate(by=["n_name"], revenue=("revenue", "sum"))
         .exchange(1, sort="revenue desc")

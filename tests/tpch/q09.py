@@ -25,18 +25,20 @@ order by nation, o_year desc
 def q09(tables: Tables) -> Pipeline:
     """See the module."""
     nation = tables.broadcast(tables.scan("nation", ["n_nationkey", "n_name"]))
-    parts = tables.scan("part", ["p_partkey"], pc.match_substring(field("p_name"), "green"))
+    parts = tables.broadcast(tables.scan("part", ["p_partkey"], pc.match_substring(field("p_name"), "green")))
     suppliers = tables.scan("supplier", ["s_suppkey", "s_nationkey"]).join(
         nation, on={"s_nationkey": "n_nationkey"}
     )
-    offers = tables.scan("partsupp", ["ps_partkey", "ps_suppkey", "ps_supplycost"])
+    offers = tables.scan("partsupp", ["ps_partkey", "ps_suppkey", "ps_supplycost"]).join(
+        parts, on={"ps_partkey": "p_partkey"}, how="semi"
+    )
     amount = REVENUE - field("ps_supplycost") * field("l_quantity")
     return (
         tables.scan(
             "lineitem",
             ["l_orderkey", "l_partkey", "l_suppkey", "l_quantity", "l_extendedprice", "l_discount"],
         )
-        .join(tables.broadcast(parts), on={"l_partkey": "p_partkey"}, how="semi")
+        .join(parts, on={"l_partkey": "p_partkey"}, how="semi")
         .join(offers, on={"l_partkey": "ps_partkey", "l_suppkey": "ps_suppkey"})
         .join(tables.broadcast(suppliers), on={"l_suppkey": "s_suppkey"})
         .join(tables.scan("orders", ["o_orderkey", "o_orderdate"]), on={"l_orderkey": "o_orderkey"})
