@@ -1,11 +1,12 @@
 """A session's settings, read once for the calls of a block: a reading of one takes a trip to the JVM, or to a server.
 
-Guarantee: in a block of :func:`settings_once` each setting has one value: the session's at a moment in the block, or in
-an earlier one at whose beginning and end the same was set as at the beginning of this one. Outside of blocks a setting
-is what it is when it is read.
+Guarantee: in a block of :func:`settings_once` each setting has one value: the session's at a moment in the block, or
+what it was in an earlier block while the same was set as at the beginning of this one. Outside of blocks a setting is
+what it is when it is read.
 
-On Spark Classic a block begins with one trip, for a digest of all that is set, and ends with one if it has read what no
-earlier one had: defaults are those of Spark's version. On Spark Connect a block knows nothing of earlier ones.
+On Spark Classic a block begins with one trip, for a digest of all that is set: defaults are those of Spark's version.
+Later blocks know a value if the digest was still the same when it had been read, and the value then, too: another
+thread may set it for a moment. On Spark Connect a block knows nothing of earlier ones.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ _settings: weakref.WeakKeyDictionary[SparkSession, Any] = weakref.WeakKeyDiction
 
 
 class _Block(threading.local):
-    """That of this thread: the values of earlier blocks, and those that it has read itself."""
+    """That of this thread: the digest at its beginning, its values, and those that later blocks may know."""
 
     spark: SparkSession | None = None
+    digest: bytes | None
+    values: _Values
     known: _Values
-    read: _Values
 
 
 _block = _Block()
@@ -42,26 +44,28 @@ def settings_once(spark: SparkSession) -> Iterator[None]:
     if _block.spark is not None:
         yield
         return
-    digest = _digest(spark)
+    _block.digest = digest = _digest(spark)
     before = _known.get(spark)
-    _block.known = before[1] if before is not None and before[0] == digest else {}
-    _block.read = {}
+    _block.known = before[1].copy() if before is not None and before[0] == digest else {}
+    _block.values = _block.known.copy()
     _block.spark = spark
     try:
         yield
     finally:
         _block.spark = None
-        if digest is not None and _block.read and _digest(spark) == digest:
-            _known[spark] = digest, {**_block.known, **_block.read}
+        if digest is not None:
+            _known[spark] = digest, _block.known
 
 
 def once(spark: SparkSession, name: str, read: Callable[[str], str]) -> str:
     """The setting, which ``read`` reads if no block has; an error of ``read`` is not remembered."""
     if _block.spark is not spark:
         return read(name)
-    value = _block.known.get(name, _block.read.get(name))
+    value = _block.values.get(name)
     if value is None:
-        value = _block.read[name] = read(name)
+        value = _block.values[name] = read(name)
+        if _block.digest is not None and _digest(spark) == _block.digest and read(name) == value:
+            _block.known[name] = value
     return value
 
 
