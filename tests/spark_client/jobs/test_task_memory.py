@@ -39,6 +39,16 @@ print(64 * rows.nbytes, faults[1])
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts pages of Linux, and settings of glibc")
 def test_a_later_task_of_a_worker_writes_its_rows_without_new_memory_for_each_round() -> None:
+    # In some processes, on some machines in a third of them, glibc keeps nothing from their first task on, whatever it
+    # is told; without being told it keeps nothing in any.
+    for _ in range(7):
+        written_bytes, faults = _bytes_and_faults_of_a_second_task()
+        if faults * PAGE_BYTES < written_bytes / 3:
+            return
+    raise AssertionError(f"{faults} page faults for {written_bytes} bytes")
+
+
+def _bytes_and_faults_of_a_second_task() -> tuple[int, int]:
     with ServerProcess.start(memory_limit="1GiB") as server:
         answer = subprocess.run(
             [sys.executable, "-c", WRITE_TWICE, server.location],
@@ -48,8 +58,8 @@ def test_a_later_task_of_a_worker_writes_its_rows_without_new_memory_for_each_ro
             timeout=100,
             check=True,
         )
-    written_bytes, faults = (int(number) for number in answer.stdout.split())
-    assert faults * PAGE_BYTES < written_bytes / 3, f"{faults} page faults for {written_bytes} bytes"
+    written_bytes, faults = map(int, answer.stdout.split())
+    return written_bytes, faults
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's count of a process's memory")
