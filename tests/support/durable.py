@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 90.0
 OPTIONS = flight.FlightCallOptions(timeout=DEADLINE_SECONDS)
 
 
