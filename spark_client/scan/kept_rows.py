@@ -7,6 +7,8 @@ Columns with dictionaries
     Where all columns of a filter have dictionaries, as texts of Parquet often do, it is evaluated once for each
     combination of their values, if those are fewer than the rows, and the rows look the result up. So texts are
     compared some times, and not once for each row. A combination that no row has may fail: then rows are looked at.
+    So they are where the combinations would take more than ``LOOKED_UP_BYTES``: a text that one row has stands in as
+    many of them as the other columns have values.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from spark_client.arrow import Declared, array_over, joined, needed, values
 
 ROWS_FOR_EACH = 4
 """At least so many rows for each combination of values, or they are looked at one by one."""
+LOOKED_UP_BYTES = 8 << 20
+"""All combinations together take at most so much, or as much as the dictionaries."""
 _RANDOM = "random("
 _MASK = "kept"
 
@@ -67,7 +71,7 @@ class KeptRows:
         given, part = batch.select(self.looked_at), _part(declared, self.looked_at)
         if all(map(_has_dictionary, given.columns)) and _RANDOM not in str(self.expression):
             sizes = [1 + len(column.dictionary) for column in given.columns]
-            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows:
+            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows and _are_small(given.columns, sizes):
                 with suppress(pa.ArrowException):
                     return self._looked_up(given, sizes, part)
         return self._evaluated(part.cast(given))
@@ -121,6 +125,14 @@ def _part(declared: Declared, names: Sequence[str]) -> Declared:
 
 def _has_dictionary(column: Any) -> bool:
     return isinstance(column, pa.DictionaryArray)
+
+
+def _are_small(columns: Sequence[Any], sizes: Sequence[int]) -> bool:
+    """Whether all combinations of the dictionaries' values, which are so many with null, take little memory."""
+    own_bytes = [column.dictionary.nbytes for column in columns]
+    count = prod(sizes)
+    found_bytes = sum(own * count // size for own, size in zip(own_bytes, sizes, strict=True))
+    return bool(found_bytes <= max(LOOKED_UP_BYTES, sum(own_bytes)))
 
 
 def _codes(indices: Any, null: int) -> NDArray[Any]:
