@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 
 from spark_client.arrow import Declared, array_over, joined, needed, values
 
+from .decoded_cuts import codes
+
 ROWS_FOR_EACH = 4
 """At least so many rows for each combination of values, or they are looked at one by one."""
 LOOKED_UP_BYTES = 8 << 20
@@ -79,15 +81,15 @@ class KeptRows:
     def _looked_up(self, given: Any, sizes: Sequence[int], part: Declared) -> NDArray[np.bool_]:
         """As :meth:`_evaluated`, of columns that all have dictionaries; a null is the value after the last one."""
         places = np.indices(sizes).reshape(len(sizes), -1)
-        codes = np.zeros(given.num_rows, np.int64)
+        found = np.zeros(given.num_rows, np.int64)
         columns = []
         for column, size, place in zip(given.columns, sizes, places, strict=True):
             nulls = pa.array([None], column.dictionary.type)
             columns.append(pa.concat_arrays([column.dictionary, nulls]).take(array_over(place)))
-            codes *= size
-            codes += _codes(column.indices, size - 1)
+            found *= size
+            found += codes(column)
         rows = pa.RecordBatch.from_arrays(columns, names=given.schema.names)
-        return self._evaluated(part.cast(rows))[codes]
+        return self._evaluated(part.cast(rows))[found]
 
     def _evaluated(self, rows: Any) -> NDArray[np.bool_]:
         """Of each row, whether it is kept."""
@@ -133,11 +135,6 @@ def _are_small(columns: Sequence[Any], sizes: Sequence[int]) -> bool:
     count = prod(sizes)
     found_bytes = sum(own * count // size for own, size in zip(own_bytes, sizes, strict=True))
     return bool(found_bytes <= max(LOOKED_UP_BYTES, sum(own_bytes)))
-
-
-def _codes(indices: Any, null: int) -> NDArray[Any]:
-    """The indices, with ``null`` for nulls."""
-    return values(indices.fill_null(null) if indices.null_count else indices, indices.type.to_pandas_dtype())
 
 
 def _flags(found: Any) -> NDArray[np.bool_]:
