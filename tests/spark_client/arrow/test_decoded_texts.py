@@ -8,7 +8,7 @@ import pytest
 
 from spark_client.arrow import Declared
 from spark_client.arrow.decoded_texts import ASKED_BYTES, decoded
-from tests.support.arrow_memory import counted_memory
+from tests.support.arrow_peak import arrow_peak
 
 
 def coded(kind: pa.DataType, dictionary: list[str | None]) -> pa.Array:
@@ -22,7 +22,7 @@ def coded(kind: pa.DataType, dictionary: list[str | None]) -> pa.Array:
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_a_long_text_beside_short_ones_takes_no_more_than_it_is_long(kind: pa.DataType) -> None:
     column = coded(kind, ["s", "x" * 400_000, None])
-    with counted_memory() as pool:
+    with arrow_peak() as pool:
         found = decoded(column)
         assert pool.max_memory() < 2 * ASKED_BYTES
     assert found.type == kind
@@ -44,6 +44,6 @@ def test_other_dictionaries_are_decoded() -> None:
 
 def test_a_cast_decodes_so() -> None:
     batch = pa.record_batch({"t": coded(pa.string(), ["s", "x" * 400_000])})
-    with counted_memory() as pool:
+    with arrow_peak() as pool:
         Declared("a stage", pa.schema([("t", pa.string())])).cast(batch)
         assert pool.max_memory() < 2 * ASKED_BYTES

@@ -17,7 +17,7 @@ from pyarrow import parquet as pq
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.scan.kept_rows import KeptRows, gathered
-from tests.support.arrow_memory import counted_memory
+from tests.support.arrow_peak import arrow_peak
 from tests.support.scanning import read, splits_of
 
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
@@ -91,7 +91,7 @@ def test_a_long_text_is_not_made_for_each_combination_that_has_it() -> None:
     rows[5] = ("x" * 100_000, "text 5", 5)
     batch = batch_of(rows, ["a", "b"])
     kept = KeptRows.by((A == "s") & (B == "text 5"), SCHEMA, ["n"])
-    with counted_memory() as pool:
+    with arrow_peak() as pool:
         assert kept.of(batch, Declared("the scan", SCHEMA)).column("n").to_pylist() == list(
             range(4005, 64_000, 4000)
         )
