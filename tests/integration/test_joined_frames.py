@@ -84,6 +84,20 @@ def test_a_client_gets_small_frames_joined(server: ServerProcess, client: flight
     assert joins(server) - before > 0
 
 
+@pytest.mark.parametrize(("size_bytes", "most"), [(8 << 10, 128), (64 << 10, 16), (100 << 10, 8)])
+def test_messages_are_full_once_a_reader_has_taken_as_much(
+    client: flight.FlightClient, size_bytes: int, most: int
+) -> None:
+    one = pa.record_batch({"n": range(size_bytes // 8)})
+    put(client, "d", [one] * 1000)
+    found = [batch.num_rows // one.num_rows for batch in read(client, b"d")]
+    growing = found.index(most)
+    assert growing <= 10
+    assert sum(found) == 1000
+    assert len(found[growing:-1]) >= 5
+    assert set(found[growing:-1]) == {most}
+
+
 @pytest.mark.parametrize(
     ("ticket", "options"),
     [

@@ -39,7 +39,7 @@ from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameBurst, FrameRange, Outgoing, PartitionEnds, Reads, head_of_read
 
-from .joined_frames import JOINED_BYTES, SMALL_BYTES, JoinedFrames, Joiner, hand_over, small_run
+from .joined_frames import GATHERING, MOST_BYTES, JoinedFrames, Joiner, hand_over, small_run
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
@@ -125,8 +125,8 @@ class GrpcGet:
     ) -> AsyncGenerator[FrameBurst, None]:
         if not out.gathers:
             return self._reads.read(dataset, reader, wanted)
-        burst_bytes = min(JOINED_BYTES, self._reads.budget.max_message_bytes // 4)
-        return self._reads.read(dataset, reader, wanted, burst_bytes=burst_bytes, small_bytes=SMALL_BYTES)
+        burst_bytes = min(MOST_BYTES, self._reads.budget.max_message_bytes // 4)
+        return self._reads.read(dataset, reader, wanted, burst_bytes=burst_bytes, gathering=GATHERING)
 
     async def _serve_several(self, dataset: Dataset, ticket: Ticket, reader: Reader, out: _Out) -> None:
         assert ticket.partitions is not None

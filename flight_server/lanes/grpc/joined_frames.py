@@ -27,12 +27,14 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from flight_server.datasets import Counters
-from flight_server.frames import Frame, FrameJoiner, SchemaMessage, parts_of
+from flight_server.frames import Frame, FrameJoiner, SchemaMessage
 from flight_server.memory import Reservation
 from flight_server.protocol import wire
-from flight_server.transfer import Outgoing
+from flight_server.transfer import Gathering, Outgoing
 
 JOINED_BYTES = 1 << 20
+MOST_BYTES = JOINED_BYTES * 9 // 8
+"""Of the frames of one message: with it sixteen frames of 64 KiB, whose headers come on top, are one."""
 SMALL_BYTES = 128 << 10
 """Joining costs about as much as sending two frames of this size."""
 MAX_FRAMES = 128
@@ -92,7 +94,7 @@ class Joiner:
         run = list(takewhile(lambda outgoing: isinstance(outgoing.message, Frame), run))
         if len(run) < 2 or not isinstance(first, Frame):
             return None
-        run = run[: _until_boundary(first)]
+        run = run[: until_boundary(first)]
         message = self._shared.find(first, len(run)) or self._made(first, run)
         if message is not None:
             hand_over(run[: message.frames])
@@ -105,7 +107,7 @@ class Joiner:
         if self._frames is None or len(run) < 2 or room is None:
             return None
         own = room.pool.try_reserve(most_bytes)
-        parts = [] if own is None else _joinable(run)
+        parts = [] if own is None else _joinable(self._frames, run)
         if own is None or len(parts) < 2:
             return None
         data = self._frames.join(parts)
@@ -118,21 +120,24 @@ class Joiner:
         return message
 
 
-def _until_boundary(first: Frame) -> int:
+def until_boundary(first: Frame) -> int:
     """How many frames there are from this one to the next number at which every run ends: a multiple of the power of
-    two that makes a message of ``JOINED_BYTES`` out of frames of this size.
+    two with which frames of this size are at most ``MOST_BYTES``.
     """
-    frames = min(MAX_FRAMES, max(1, round(JOINED_BYTES / max(first.size_bytes, 1))))
+    frames = min(MAX_FRAMES, max(1, MOST_BYTES // max(first.size_bytes, 1)))
     step = 1 << (frames.bit_length() - 1)
     return step - first.index % step
 
 
-def _joinable(run: Sequence[Outgoing]) -> list[wire.FlightData]:
+GATHERING = Gathering(SMALL_BYTES, until_boundary)
+
+
+def _joinable(joiner: FrameJoiner, run: Sequence[Outgoing]) -> list[wire.FlightData]:
     """The parts of the frames, from the first on, that can be joined."""
     found: list[wire.FlightData] = []
     header_bytes = 0
     for outgoing in run:
-        parts = parts_of(outgoing.data)
+        parts = joiner.parts_of(outgoing.data)
         if parts is None:
             break
         header_bytes += len(parts.header)
@@ -148,7 +153,7 @@ def small_run(burst: Sequence[Outgoing], at: int) -> Sequence[Outgoing]:
     room = burst[at].room
     for outgoing in burst[at : at + MAX_FRAMES]:
         size_bytes += outgoing.message.size_bytes
-        too_large = outgoing.message.size_bytes > SMALL_BYTES or size_bytes > JOINED_BYTES * 9 // 8
+        too_large = outgoing.message.size_bytes > SMALL_BYTES or size_bytes > MOST_BYTES
         if too_large or room is None or outgoing.room is None or outgoing.room.pool is not room.pool:
             break
         stop += 1
@@ -156,8 +161,10 @@ def small_run(burst: Sequence[Outgoing], at: int) -> Sequence[Outgoing]:
 
 
 def hand_over(run: Sequence[Outgoing]) -> Reservation:
-    """The room of all messages of a run, which its first one has from now on. None keeps its bytes."""
-    rooms = [outgoing.room for outgoing in run if outgoing.room is not None]
+    """The room of all messages of a run, which its first one has from now on; also of later ones that share it. None of
+    the run keeps its bytes.
+    """
+    rooms = [*dict.fromkeys(outgoing.room for outgoing in run if outgoing.room is not None)]
     pool, size_bytes = rooms[0].pool, sum(room.size_bytes for room in rooms)
 
     def release() -> None:
