@@ -13,7 +13,7 @@ Checksums
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,7 +65,7 @@ class GrpcGet:
     """Serves DoGet."""
 
     def __init__(self, catalogue: Catalogue, reads: Reads, kinds: Kinds, *, joins: bool) -> None:
-        self._joined = JoinedFrames(reads.counters) if joins else None
+        self._joined = JoinedFrames(reads.counters, reads.budget.sends) if joins else None
         self._check_open = catalogue.check_open
         self._kinds = kinds
         self._reads = reads
@@ -93,15 +93,16 @@ class GrpcGet:
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
         out = _Out(context, envelopes, self._joiner(ticket, dataset, schema, context, envelopes))
-        if ticket.partitions is not None:
-            await self._serve_several(dataset, ticket, reader, out)
-            return
-        wanted = FrameRange(ticket.from_, ticket.until)
-        async with aclosing(self._bursts(dataset, reader, wanted, out)) as bursts:
-            async for burst in bursts:
-                await self._send(burst, reader, out)
-        context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
-        wanted.ended(dataset, reader)
+        with self._joined.reading(dataset) if self._joined and out.joiner else nullcontext():
+            if ticket.partitions is not None:
+                await self._serve_several(dataset, ticket, reader, out)
+                return
+            wanted = FrameRange(ticket.from_, ticket.until)
+            async with aclosing(self._bursts(dataset, reader, wanted, out)) as bursts:
+                async for burst in bursts:
+                    await self._send(burst, reader, out)
+            context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
+            wanted.ended(dataset, reader)
 
     def _joiner(
         self,
@@ -118,7 +119,7 @@ class GrpcGet:
         if self._joined is None or envelopes is not None or counts or asked:
             return None
         checked = dataset.files is None or not dataset.files.found_at_start
-        return self._joined.joiner(schema, checked=checked)
+        return self._joined.joiner(dataset, schema, checked=checked)
 
     def _bursts(
         self, dataset: Dataset, reader: Reader, wanted: FrameRange, out: _Out
