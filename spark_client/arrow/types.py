@@ -27,6 +27,8 @@ import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
 
+from .decoded_texts import decoded
+
 
 @dataclass(frozen=True)
 class Declared:
@@ -107,7 +109,9 @@ class Declared:
 
 
 def _plain(column: Any) -> Any:
-    """The column without extension type and run-end encoding, which Arrow's cast does not remove."""
+    """The column without extension type and run-end encoding, which Arrow's cast does not remove, and without
+    dictionary, for which it asks for too much.
+    """
     if isinstance(column.type, pa.BaseExtensionType):
         column = (
             pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
@@ -118,6 +122,8 @@ def _plain(column: Any) -> Any:
         if isinstance(column, pa.ChunkedArray):
             return pa.chunked_array([_as_list(chunk) for chunk in column.chunks], _list_of(column.type))
         return _as_list(column)
+    if pa.types.is_dictionary(column.type):
+        return decoded(column)
     if not pa.types.is_run_end_encoded(column.type):
         return column
     import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
