@@ -14,11 +14,13 @@ Where the query remains
     (``PYSPARK_PIN_THREAD=false``)
     executors hold the dataset, and Spark  ``shuffles`` keeps them by a shuffle of the query
     takes idle ones away
+    the platform allows queries only       there are some where several users share a driver
     =====================================  =============================================================
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +35,7 @@ from .session_facts import is_on
 from .targets import Target, TaskNumbers, TaskRows
 from .tasks import WriteTask
 
+_log = logging.getLogger(__name__)
 _TAGS = "spark.job.tags"
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
@@ -66,8 +69,12 @@ def numbered(spark: SparkSession, targets: Sequence[Target]) -> Callable[[], lis
     context: Any = spark.sparkContext
     function = Portable(ShownFromUsers(NumberedTasks(tasks)))
     added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
-    rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
-    tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))
+    try:
+        rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
+        tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))
+    except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
+        _log.info("a query runs the tasks: %s", error)
+        return None
 
     def run() -> list[Any]:
         with local_property(context, _TAGS, tags):

@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import PythonException
 
 from spark_client import ShuffleClient
+from spark_client.jobs import numbered_tasks
 from tests.support.polling import DEADLINE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -125,6 +126,18 @@ def test_a_thread_with_tags_which_only_queries_have_makes_one(
         assert keys(client, client.scan(folder, spark=spark)) == [*range(ROWS)]
     finally:
         spark.removeTag("of-the-user")
+    assert queries(spark) > before
+
+
+def test_a_platform_without_rdds_makes_a_query(
+    spark: SparkSession, client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise RuntimeError("the constructor is not allowed")
+
+    monkeypatch.setattr(numbered_tasks, "numbers_rdd", refused)
+    before = queries(spark)
+    assert keys(client, client.scan(folder, spark=spark)) == [*range(ROWS)]
     assert queries(spark) > before
 
 
