@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.keys import canonical, group_codes
-from spark_client.arrow import Lent, array_over, own, values
+from spark_client.arrow import Lent, aligned, array_over, own, values
 
 from .coded_states import first_rows
 from .group_states import StateColumn
@@ -98,7 +98,8 @@ class Reduction:
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """One row for each group. Empties the list."""
-        table = pa.Table.from_batches(batches, self.schema)
+        # As in ``steps.expression_stages``: Arrow's engine warns of values as they lie in messages of the gRPC lane.
+        table = pa.Table.from_batches(map(aligned, batches), self.schema)
         batches.clear()
         plain = not any(pa.types.is_nested(table.schema.field(key).type) for key in self.keys)
         if plain and not self.carried and all(state.kernel for state in self.states):

@@ -267,6 +267,8 @@ def test_rows_that_came_by_grpc_are_computed_with_without_a_word_of_arrow(
                 of(client, folder, PLANS[name]).filter(pc.field("v") >= 0).select("k", x=pc.field("v") + 1)
             )
             assert pipeline.collect().read_all().num_rows == 42
+            groups = pipeline.aggregate(by="x", n=("*", "count"), k=("k", "count_distinct"))
+            assert sum(groups.collect().read_all()["n"].to_pylist()) == 42
         assert jobs(spark) == before
     assert "aligned" not in capfd.readouterr().err
 
