@@ -7,7 +7,8 @@ nullability and metadata), and the same values. A cast that would change, trunca
 Cast
     Types of the same kind of value: dictionary, run-end and view encodings to plain ones, large and fixed-size
     layouts to ordinary ones, numbers among each other, times to another unit, zone labels. Every cast is Arrow's safe
-    one, which refuses overflow and lost digits. A column of type ``null`` becomes nulls of any type.
+    one, which refuses overflow and lost digits, but for decimals that get more digits, whose bits stay. A column of
+    type ``null`` becomes nulls of any type.
 
 Refused
     Text for numbers and the reverse, binary for text, a timestamp without a zone for one with a zone (the zone is not
@@ -28,6 +29,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 
 from .decoded_texts import decoded
+from .widening import has_more_digits, with_more_digits
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class Declared:
     def _cast_column(self, column: Any, field: pa.Field) -> Any:
         if column.type == field.type:
             return column
+        if has_more_digits(field.type, column.type):
+            return with_more_digits(column, field.type)
         refusal = _refusal(column.type, field.type)
         if refusal:
             raise self._error(field.name, f"is {column.type}, declared is {field.type}: {refusal}")

@@ -209,6 +209,15 @@ def test_sizes_and_cores_are_the_sessions(spark: SparkSession) -> None:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
 
 
+def test_a_scan_reads_no_fewer_rows_at_once_than_usual_unless_it_is_told_to(
+    spark: SparkSession, client: ShuffleClient, lake: Path
+) -> None:
+    limit = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    assert 0 < limit < BATCH_ROWS
+    assert splits(client.scan(lake)).reading.batch_rows == BATCH_ROWS
+    assert splits(client.scan(lake, batch_rows=7)).reading.batch_rows == 7
+
+
 def test_a_session_without_a_limit_of_rows_has_the_usual_batches(
     spark: SparkSession, client: ShuffleClient, lake: Path
 ) -> None:
