@@ -28,6 +28,7 @@ from pyarrow import flight
 
 from spark_client.connection import embedded
 from tests.support import collecting, durable, java, leftovers, loop_steps, rooms, server_fork, server_process
+from tests.support.examples import EXPLORING
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
 from tests.support.spark_home import spark_home
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made. Every run makes the same
-# examples, here as in CI; `--hypothesis-profile=exploring` makes new ones.
+# examples, here as in CI; `make examples` makes new ones.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("exploring", patient, derandomize=False)
+settings.register_profile(EXPLORING, patient, derandomize=False)
 settings.register_profile("patient", patient, derandomize=True, database=None)
 settings.load_profile("patient")
 
@@ -62,12 +63,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what lengthens a run by hand."""
     parser.addoption(
-        "--soak-seconds", type=float, default=60.0, help="how long the soak keeps up its traffic"
+        "--soak-seconds", type=float, default=30.0, help="how long the soak keeps up its traffic"
     )
     parser.addoption(
         "--torture-seconds",
         type=float,
-        default=40.0,
+        default=25.0,
         help="how long the torture kills one server after the other",
     )
     parser.addoption(

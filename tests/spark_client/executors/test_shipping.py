@@ -27,6 +27,18 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bare_python(tmp_path_factory.mktemp("bare"))
 
 
+@pytest.fixture(scope="module")
+def sources() -> bytes:
+    """The zip that the command writes; making one takes a second."""
+    return zipped()
+
+
+@pytest.fixture(scope="module")
+def compiled() -> bytes:
+    """The zip that is shipped."""
+    return zipped(compiled=True)
+
+
 def run(python: Path, code: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(python), "-c", code, *arguments]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
@@ -40,12 +52,12 @@ def dumped(value: object) -> bytes:
     return bytes(spark.CloudPickleSerializer().dumps(value))
 
 
-def test_the_zip_has_the_client_and_what_it_imports_of_the_server() -> None:
-    with zipfile.ZipFile(io.BytesIO(zipped())) as archive:
+def test_the_zip_has_the_client_and_what_it_imports_of_the_server(sources: bytes) -> None:
+    with zipfile.ZipFile(io.BytesIO(sources)) as archive:
         names = set(archive.namelist())
         contents = {name: archive.read(name) for name in names}
-    sources = (ROOT / "spark_client").rglob("*.py")
-    client = {path.relative_to(ROOT).as_posix() for path in sources if path.parent.name != "commands"}
+    files = (ROOT / "spark_client").rglob("*.py")
+    client = {path.relative_to(ROOT).as_posix() for path in files if path.parent.name != "commands"}
     assert client <= names
     assert not any(name.startswith("spark_client/commands/") for name in names)
     registration = "pyspark_flight_shuffle.py"
@@ -57,9 +69,9 @@ def test_the_zip_has_the_client_and_what_it_imports_of_the_server() -> None:
     assert all(contents[name] == (ROOT / name).read_bytes() for name in names)
 
 
-def test_the_zip_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_the_zip_has_the_same_bytes_each_time(sources: bytes, tmp_path: Path) -> None:
     cli.main(["zip", str(tmp_path / "a.zip")])
-    assert (tmp_path / "a.zip").read_bytes() == zipped()
+    assert (tmp_path / "a.zip").read_bytes() == sources
 
 
 def test_the_command_writes_no_file_that_spark_would_ignore(
@@ -73,8 +85,10 @@ def test_the_command_writes_no_file_that_spark_would_ignore(
     assert "the zip cannot be written: " in capsys.readouterr().err
 
 
-def test_a_program_that_runs_from_the_zip_makes_the_same_one(python: Path, tmp_path: Path) -> None:
-    (tmp_path / "client.zip").write_bytes(zipped())
+def test_a_program_that_runs_from_the_zip_makes_the_same_one(
+    python: Path, sources: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "client.zip").write_bytes(sources)
     code = """
 import sys
 sys.path.insert(0, "client.zip")
@@ -83,11 +97,13 @@ open("again.zip", "wb").write(zipped())
 """
     done = run(python, code, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "again.zip").read_bytes() == zipped()
+    assert (tmp_path / "again.zip").read_bytes() == sources
 
 
-def test_every_module_of_the_client_can_be_imported_from_the_zip(python: Path, tmp_path: Path) -> None:
-    (tmp_path / "client.zip").write_bytes(zipped())
+def test_every_module_of_the_client_can_be_imported_from_the_zip(
+    python: Path, sources: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "client.zip").write_bytes(sources)
     code = """
 import importlib, sys, zipfile
 sys.path.insert(0, "client.zip")
@@ -128,9 +144,9 @@ def test_shipped_modules_are_compiled_for_this_python_and_sources_for_others(
 
 
 def test_a_program_that_runs_from_the_shipped_zip_ships_the_same_modules(
-    python: Path, tmp_path: Path
+    python: Path, sources: bytes, compiled: bytes, tmp_path: Path
 ) -> None:
-    (tmp_path / "client.zip").write_bytes(zipped(compiled=True))
+    (tmp_path / "client.zip").write_bytes(compiled)
     code = """
 import sys
 sys.path.insert(0, "client.zip")
@@ -140,7 +156,7 @@ open("compiled.zip", "wb").write(zipped(compiled=True))
 """
     done = run(python, code, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "again.zip").read_bytes() == zipped()
+    assert (tmp_path / "again.zip").read_bytes() == sources
     names = [zipfile.ZipFile(tmp_path / each).namelist() for each in ("compiled.zip", "client.zip")]
     assert names[0] == names[1]
 
