@@ -45,16 +45,18 @@ _FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
 class NumberedTasks:
     """What each task of a job does, sent to all of them. ``writes``: how many tasks each write has, and its own."""
 
-    def __init__(self, writes: Sequence[tuple[int, Callable[[Iterator[Any]], Iterator[Any]]]]) -> None:
+    def __init__(self, writes: Sequence[tuple[int, Callable[..., Iterator[Any]]]]) -> None:
         self.writes = [*writes]
 
     def __call__(self, number: int, nothing: Iterator[Any]) -> Iterator[Any]:
         """The report of the job's task of this number; those of a write follow those of the one before."""
         for _ in nothing:
             pass
+        # A query runs a union of writes of one task each in one task: round robin begins by its number.
+        given = 0 if all(tasks == 1 for tasks, _ in self.writes) else None
         for tasks, run in self.writes:
             if number < tasks:
-                for batch in run(share_numbers([number])):
+                for batch in run(share_numbers([number]), given):
                     yield from batch.to_pylist()
                 return
             number -= tasks
