@@ -345,6 +345,9 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
             shuffles, self._shuffles = self._shuffles, None
         if shuffles is not None:
             shuffles.close()
+        if self._embedded is not None:
+            # Of several, too, from now on: a read that is open ends, and does not wait for a supervisor.
+            self._server.never_returns()
         self._servers.end()
         self._server.close()
         if self._embedded is not None:

@@ -3,7 +3,7 @@
 from .builder import Checked, FrameBuilder
 from .decoder import COSTLY_HEADER_BYTES, Accepted, FrameDecoder, Inspected
 from .encoder import TARGET_BYTES, Encoder
-from .joining import FrameJoiner, parts_of
+from .joining import FrameJoiner
 from .message import (
     NO_DICTIONARIES,
     DictionaryMessage,

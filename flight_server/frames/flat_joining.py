@@ -43,20 +43,24 @@ class _Column(NamedTuple):
         return 3 if self.offset_bytes else 2
 
 
-class _Batch(NamedTuple):
-    """A frame's batch; ``numbers`` are the offset and length of each buffer."""
+_Place = tuple[int, int]  # first byte in a body, and the byte after the last
+
+
+class _Layout(NamedTuple):
+    """What a header says of its batch: of each column its nulls, and where in the body its validity is (if it has
+    nulls), its values or offsets, and the bytes of texts.
+    """
 
     rows: int
     nulls: tuple[int, ...]
-    numbers: tuple[int, ...]
-    body: memoryview
+    validity: tuple[_Place, ...]
+    values: tuple[_Place, ...]
+    texts: tuple[_Place, ...]
 
-    def slice(self, buffer: int, size_bytes: int, start: int = 0) -> memoryview:
-        """Bytes of a buffer. Raises ValueError: it has fewer."""
-        offset, length = self.numbers[2 * buffer : 2 * buffer + 2]
-        if not 0 <= start <= start + size_bytes <= length or not 0 <= offset <= len(self.body) - length:
-            raise ValueError("a buffer outside of the body")
-        return self.body[offset + start : offset + start + size_bytes]
+
+class _Batch(NamedTuple):
+    layout: _Layout
+    body: memoryview
 
 
 class FlatColumns:
@@ -65,6 +69,8 @@ class FlatColumns:
     def __init__(self, columns: Sequence[_Column]) -> None:
         self._columns = columns
         self._buffers = sum(column.buffers for column in columns)
+        # The last header and size of a body: frames of as many rows of fixed width have the same.
+        self._known: tuple[bytes, int, _Layout] | None = None
 
     @classmethod
     def of(cls, schema: pa.Schema) -> FlatColumns | None:
@@ -76,14 +82,14 @@ class FlatColumns:
     def join(self, frames: Sequence[wire.FlightData]) -> bytes | None:
         """The FlightData message of the frames' rows."""
         try:
-            batches = [batch for batch in map(self._read, frames) if batch.rows]
+            batches = [batch for batch in map(self._read, frames) if batch.layout.rows]
             bodies = self._bodies(batches)
         except (struct.error, ValueError, IndexError, BadFrame):
             return None
         if bodies is None or not batches:
             return None
-        rows = sum(batch.rows for batch in batches)
-        nulls = [sum(counts) for counts in zip(*(batch.nulls for batch in batches), strict=True)]
+        rows = sum(batch.layout.rows for batch in batches)
+        nulls = [sum(counts) for counts in zip(*(batch.layout.nulls for batch in batches), strict=True)]
         places: list[int] = []
         pieces: list[_Part] = []
         body_bytes = 0
@@ -96,37 +102,60 @@ class FlatColumns:
         return b"".join((wire.field(2, header), wire.field_head(1000, body_bytes), *pieces))
 
     def _read(self, parts: wire.FlightData) -> _Batch:
-        header = ipc_framing.IpcHeader(parts.header)
-        batch = header.message.table(2)
+        header, body_bytes = bytes(parts.header), len(parts.body)
+        known = self._known
+        if known is None or known[0] != header or known[1] != body_bytes:
+            self._known = known = header, body_bytes, self._layout(header, body_bytes)
+        return _Batch(known[2], parts.body)
+
+    def _layout(self, header: bytes, body_bytes: int) -> _Layout:
+        batch = ipc_framing.IpcHeader(header).message.table(2)
         if batch is None:
             raise ValueError("no batch")
         (nodes_at, nodes), (buffers_at, buffers) = batch.vector(1), batch.vector(2)
         if nodes != len(self._columns) or buffers != self._buffers:
             raise ValueError("other columns")
-        counts = struct.unpack_from(f"<{2 * nodes}q", parts.header, nodes_at)
-        numbers = struct.unpack_from(f"<{2 * buffers}q", parts.header, buffers_at)
-        rows = batch.long(0)
+        counts = struct.unpack_from(f"<{2 * nodes}q", header, nodes_at)
+        numbers = struct.unpack_from(f"<{2 * buffers}q", header, buffers_at)
+        places = iter(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
+        rows, nulls = batch.long(0), counts[1::2]
         if rows < 0 or any(count != rows for count in counts[::2]):
             raise ValueError("columns of other lengths")
-        if any(count < 0 for count in counts[1::2]):
+        if any(count < 0 for count in nulls):
             raise ValueError("nulls that were not counted")  # -1, which Arrow counts when it decodes them
-        return _Batch(rows, counts[1::2], numbers, parts.body)
+
+        def place(size_bytes: int | None) -> _Place:
+            """Of the next buffer the first bytes; None: all."""
+            offset, length = next(places)
+            size_bytes = length if size_bytes is None else size_bytes
+            if not 0 <= size_bytes <= length or not 0 <= offset <= body_bytes - length:
+                raise ValueError("a buffer outside of the body")
+            return offset, offset + size_bytes
+
+        validity, values, texts = list[_Place](), list[_Place](), list[_Place]()
+        for column, count in zip(self._columns, nulls, strict=True) if rows else ():
+            validity.append(place(-(-rows // 8)) if count else (next(places)[0], 0))
+            if column.offset_bytes:
+                values.append(place((rows + 1) * column.offset_bytes))
+            else:
+                values.append(place(-(-rows * column.bits // 8)))
+            texts.append(place(None) if column.offset_bytes else (0, 0))
+        return _Layout(rows, nulls, tuple(validity), tuple(values), tuple(texts))
 
     def _bodies(self, batches: Sequence[_Batch]) -> list[list[_Part]] | None:
         """The pieces of each buffer. None: bits would have to be shifted."""
-        shifts = any(batch.rows % 8 for batch in batches[:-1])
+        shifts = any(layout.rows % 8 for layout, _ in batches[:-1])
         found: list[list[_Part]] = []
-        at = 0
         for number, column in enumerate(self._columns):
-            has_nulls = any(batch.nulls[number] for batch in batches)
+            has_nulls = any(layout.nulls[number] for layout, _ in batches)
             if shifts and (has_nulls or column.bits == 1):
                 return None
-            found.append([_validity(batch, number, at) for batch in batches] if has_nulls else [])
-            if column.offset_bytes:
-                found += _texts(batches, at + 1, column.offset_bytes)
-            else:
-                found.append([batch.slice(at + 1, -(-batch.rows * column.bits // 8)) for batch in batches])
-            at += column.buffers
+            found.append([_validity(batch, number) for batch in batches] if has_nulls else [])
+            places = [layout.values[number] for layout, _ in batches]
+            values: list[_Part] = [
+                body[start:stop] for (start, stop), (_, body) in zip(places, batches, strict=True)
+            ]
+            found += _texts(batches, number, values, column.offset_bytes) if column.offset_bytes else [values]
         return found
 
 
@@ -143,23 +172,29 @@ def _column(kind: pa.DataType) -> _Column | None:
     return None
 
 
-def _validity(batch: _Batch, column: int, buffer: int) -> _Part:
-    size_bytes = -(-batch.rows // 8)
-    return batch.slice(buffer, size_bytes) if batch.nulls[column] else b"\xff" * size_bytes
+def _validity(batch: _Batch, column: int) -> _Part:
+    layout, body = batch
+    start, stop = layout.validity[column]
+    return body[start:stop] if layout.nulls[column] else b"\xff" * -(-layout.rows // 8)
 
 
-def _texts(batches: Sequence[_Batch], buffer: int, offset_bytes: int) -> list[list[_Part]]:
+def _texts(
+    batches: Sequence[_Batch], column: int, offsets: Sequence[_Part], offset_bytes: int
+) -> list[list[_Part]]:
     """The pieces of the offsets, counted on from batch to batch, and of the values."""
-    offsets: list[_Part] = [b"\0" * offset_bytes]
+    counted: list[_Part] = [b"\0" * offset_bytes]
     values: list[_Part] = []
     total_bytes = 0
-    for batch in batches:
-        own = np.frombuffer(batch.slice(buffer, (batch.rows + 1) * offset_bytes), f"<i{offset_bytes}")
+    for (layout, body), each in zip(batches, offsets, strict=True):
+        own = np.frombuffer(each, f"<i{offset_bytes}")
         first, last = int(own[0]), int(own[-1])
-        values.append(batch.slice(buffer + 1, last - first, first))
-        offsets.append((own[1:] + (total_bytes - first)).tobytes())
+        start, stop = layout.texts[column]
+        if not 0 <= first <= last <= stop - start:
+            raise ValueError("a text outside of its buffer")
+        values.append(body[start + first : start + last])
+        counted.append((own[1:] + (total_bytes - first)).tobytes())
         total_bytes += last - first
-    return [offsets, values]
+    return [counted, values]
 
 
 def _header(rows: int, nulls: Sequence[int], places: Sequence[int], body_bytes: int) -> bytes:

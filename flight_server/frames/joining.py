@@ -4,11 +4,11 @@ Guarantee: the message decodes to the frames' rows, in order, and carries nothin
 :meth:`FrameJoiner.join` gives nothing, and the frames go out one by one, as they were stored.
 
 Which frames
-    :meth:`FrameJoiner.of` says of a schema whether its frames can be joined, :func:`parts_of` of a frame. Not joined
-    are frames with app_metadata or metadata of their own, compressed ones, and those in the byte order that this
-    machine has not. Frames with dictionaries are joined if they are flat, and if no dictionary is sent between them.
-    Arrow takes up to 40 ns a row to join runs, of which a small frame may have any number, so they are not joined. A
-    header of more than ``MAX_HEADER_BYTES``, as of 60 columns, takes longer to decode than a message to send.
+    :meth:`FrameJoiner.of` says of a schema whether its frames can be joined, :meth:`FrameJoiner.parts_of` of a frame.
+    Not joined are frames with app_metadata or metadata of their own, compressed ones, and those in the byte order that
+    this machine has not. Frames with dictionaries are joined if they are flat, and if no dictionary is sent between
+    them. Arrow takes up to 40 ns a row to join runs, of which a small frame may have any number, so they are not
+    joined. A header of more than ``MAX_HEADER_BYTES``, as of 60 columns, takes longer to decode than a message to send.
 
 How
     ``flat_joining`` joins frames of flat columns, and looks only where they say that their values are. Others Arrow
@@ -38,8 +38,7 @@ _PREFIX_BYTES = 8
 _COMPRESSION, _CUSTOM_METADATA = 3, 4  # fields of RecordBatch and of Message
 
 
-def parts_of(message: bytes) -> wire.FlightData | None:
-    """The parts of a stored frame that can be joined with others; None if it cannot."""
+def _parts_of(message: bytes) -> wire.FlightData | None:
     parts = wire.locate(message)
     if parts.metadata or not parts.body or len(parts.header) > MAX_HEADER_BYTES:
         return None
@@ -58,6 +57,9 @@ class FrameJoiner:
         self._flat = flat
         self._by_arrow = by_arrow
         self._checked = checked
+        # Of the last frame: the bytes before its body, its header among them, and its size. Many frames in turn have
+        # the same ones, and differ in their bodies only.
+        self._head, self._head_header, self._size_bytes = b"", memoryview(b""), 0
 
     @classmethod
     def of(cls, message: SchemaMessage, *, checked: bool) -> FrameJoiner | None:
@@ -67,6 +69,19 @@ class FrameJoiner:
         schema = message.schema
         flat, by_arrow = FlatColumns.of(schema), not (has_dictionaries(schema) or has_runs(schema))
         return cls(message.header, flat, by_arrow=by_arrow, checked=checked) if flat or by_arrow else None
+
+    def parts_of(self, message: bytes) -> wire.FlightData | None:
+        """The parts of a stored frame that can be joined with others; None if it cannot."""
+        if len(message) == self._size_bytes and message.startswith(self._head):
+            return wire.FlightData(header=self._head_header, body=memoryview(message)[len(self._head) :])
+        parts = _parts_of(message)
+        if parts is not None:
+            before = wire.field(2, parts.header)
+            head = before + wire.field_head(1000, len(parts.body))
+            if len(head) + len(parts.body) == len(message) and message.startswith(head):
+                self._head, self._size_bytes = head, len(message)
+                self._head_header = memoryview(head)[len(before) - len(parts.header) : len(before)]
+        return parts
 
     def join(self, frames: Sequence[wire.FlightData]) -> bytes | None:
         """The FlightData message of the frames' rows; None if they cannot be joined."""

@@ -50,6 +50,10 @@ The true peak
 
     and the second term is 0 while the messages that can come at once fit the account.
 
+Spare bytes
+    Joined messages that are kept for readers behind (``lanes.grpc.joined_frames``) are bytes of ``sends``, at most 1/16
+    of it. They save work only: :func:`reserve` drops them before it waits, so no stream waits for them.
+
 Beside the limit lies ``decoding``, for the decoded batches of sources' files. Not counted are the items that
 deploy/README.md names, and messages that are not whole yet: at most one for each producing stream, or
 ``bulk_put.READ_BYTES`` of small ones.
@@ -162,10 +166,14 @@ async def reserve(
     deadline_seconds: float | None = None,
     queued: Callable[[], None] | None = None,
 ) -> Reservation:
-    """Wait for bytes of a pool (``pool``, "Waiting"). Cancelling frees what was granted. ``queued`` is called if the
-    request has to wait, after it was queued. Raises OutOfBudget: not granted within ``deadline_seconds``.
+    """Wait for bytes of a pool (``pool``, "Waiting"), once ``drop_spare`` of the pool around all parts was called.
+    Cancelling frees what was granted. ``queued`` is called if the request has to wait, after it was queued. Raises
+    OutOfBudget: not granted within ``deadline_seconds``.
     """
     at_once = pool.try_reserve(size_bytes)
+    if at_once is None and pool.whole.drop_spare is not None:
+        pool.whole.drop_spare()
+        at_once = pool.try_reserve(size_bytes)
     if at_once is not None:
         return at_once
     loop = asyncio.get_running_loop()

@@ -174,6 +174,7 @@ class MemoryPool:
         self._requests = 0  # of the pool around all parts: how many wait in the queues of all its sharers
         self._accounts: list[MemoryPool] = []
         self.kept_parts: int | None = None  # see "Keeping"
+        self.drop_spare: Callable[[], object] | None = None  # see ``accounts.reserve``
         # A part's ``_whole`` is the pool around all parts, which serves the queues of its ``_sharers``, itself among
         # them, in this order.
         self._whole: MemoryPool = _parent._whole if _within and _parent is not None else self

@@ -8,7 +8,7 @@ from .frame_ranges import FrameRange
 from .listed_reads import PartitionEnds
 from .offloading import Offloads
 from .producers import Producer
-from .reading import FrameBurst, Outgoing, Reads, head_of_read
+from .reading import FrameBurst, Gathering, Outgoing, Reads, head_of_read
 from .reading_plans import plan
 from .receiving import PutReceiver
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted, message_limit_bytes

@@ -7,9 +7,9 @@ last frame that is wanted, or when the partition is sealed and read to its end; 
 Bursts
     Each item is a burst: the messages that can be had without waiting, at most ``BURST_MESSAGES`` and ``burst_bytes``
     or one larger message, or the one that was waited for. So small frames can go out in one write, and none is held
-    back for the next. A reader that takes little gets little at once (``Pace.allowed_bytes``). With ``small_bytes`` a
-    burst goes on with smaller messages only, each with room of its own, because some are sent as one. Otherwise frames
-    in RAM that need no dictionary are taken, counted and given room as one run.
+    back for the next. A reader that takes little gets little at once (``Pace.allowed_bytes``). Frames in RAM that need
+    no dictionary are taken, counted and given room as one run. With a :class:`Gathering` a burst is what its consumer
+    may send as one message: small frames, up to a number at which the next burst begins.
 
 Who holds what
     A burst holds its messages' bytes and the room for their copy until the consumer asks for the next burst. The frames
@@ -26,7 +26,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import repeat
+from itertools import repeat, takewhile
+from typing import NamedTuple
 
 from flight_server.concurrency import EndOfQueue, Gone, Subscription, Waits, WouldBlock
 from flight_server.datasets import Catalogue, Counters, Dataset, Partition, PartitionState
@@ -66,6 +67,21 @@ class Outgoing:
     def park(self) -> None:
         """Release the bytes and their room. Twice is fine."""
         self.payload = self.room = None
+
+
+class Gathering(NamedTuple):
+    """Which frames a consumer may send as one message: those of at most ``small_bytes``, and of these from one frame on
+    ``most_frames(frame)``.
+    """
+
+    small_bytes: int
+    most_frames: Callable[[Frame], int]
+
+    def cut(self, run: list[Frame]) -> list[Frame]:
+        """The first frames of the run that go together: at least one."""
+        run = run[: self.most_frames(run[0])]
+        small = list(takewhile(lambda frame: frame.size_bytes <= self.small_bytes, run))
+        return small or run[:1]
 
 
 class FrameBurst(list[Outgoing]):
@@ -166,7 +182,7 @@ class Reads:
         wanted: FrameRange,
         *,
         burst_bytes: int = 0,
-        small_bytes: int | None = None,
+        gathering: Gathering | None = None,
     ) -> AsyncGenerator[FrameBurst, None]:
         """Every frame of the range, once and in order. Close the generator to leave; cancelling it is safe.
 
@@ -200,7 +216,7 @@ class Reads:
             burst = FrameBurst(back, partition, told)
             try:
                 while True:
-                    cursor.take(burst, reader.pace.allowed_bytes(burst_bytes), small_bytes)
+                    cursor.take(burst, reader.pace.allowed_bytes(burst_bytes), gathering)
                     if not burst and cursor.waiting:
                         with told():
                             await cursor.fetch(burst)
@@ -274,25 +290,29 @@ class _Cursor:
         self._back = back
         self._sent = NO_DICTIONARIES
 
-    def take(self, burst: FrameBurst, burst_bytes: int, small_bytes: int | None) -> None:
+    def take(self, burst: FrameBurst, burst_bytes: int, gathering: Gathering | None) -> None:
         """Add the messages that can be had without waiting; see "Bursts"."""
-        if small_bytes is None and not self.waiting and self._take_run(burst, burst_bytes):
+        if not self.waiting and self._take_run(burst, burst_bytes, gathering):
             return
-        while not burst or (burst.size_bytes < burst_bytes and len(burst) < BURST_MESSAGES):
+        most_messages = BURST_MESSAGES
+        while not burst or (burst.size_bytes < burst_bytes and len(burst) < most_messages):
             if not self.waiting and not self._next_frame(burst_bytes - burst.size_bytes if burst else None):
                 return
-            if burst and small_bytes is not None and self.waiting[0].size_bytes > small_bytes:
+            message = self.waiting[0]
+            if burst and gathering is not None and message.size_bytes > gathering.small_bytes:
                 return
-            at_once = self._back.next_nowait(self.waiting[0])
+            at_once = self._back.next_nowait(message)
             if at_once is None:
                 return
+            if not burst and gathering is not None and isinstance(message, Frame):
+                most_messages = gathering.most_frames(message)
             self._add(burst, *at_once)
 
     async def fetch(self, burst: FrameBurst) -> None:
         """Wait for the next message."""
         self._add(burst, *await self._back.next_to_send(self.waiting[0]))
 
-    def _take_run(self, burst: FrameBurst, burst_bytes: int) -> bool:
+    def _take_run(self, burst: FrameBurst, burst_bytes: int, gathering: Gathering | None) -> bool:
         """Take the next frames that are in RAM and need no dictionary, if there is room for all of them. False: the
         next message is to be taken alone.
         """
@@ -303,6 +323,8 @@ class _Cursor:
         except EndOfQueue:
             self.ended = True
             return True
+        if gathering is not None:
+            run = gathering.cut(run)
         payloads: list[Payload] = []
         size_bytes = rows = 0
         for frame in run:

@@ -7,7 +7,8 @@ nullability and metadata), and the same values. A cast that would change, trunca
 Cast
     Types of the same kind of value: dictionary, run-end and view encodings to plain ones, large and fixed-size
     layouts to ordinary ones, numbers among each other, times to another unit, zone labels. Every cast is Arrow's safe
-    one, which refuses overflow and lost digits. A column of type ``null`` becomes nulls of any type.
+    one, which refuses overflow and lost digits, but for decimals that get more digits, whose bits stay. A column of
+    type ``null`` becomes nulls of any type.
 
 Refused
     Text for numbers and the reverse, binary for text, a timestamp without a zone for one with a zone (the zone is not
@@ -26,6 +27,9 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
+
+from .decoded_texts import decoded
+from .widening import has_more_digits, with_more_digits
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class Declared:
     def _cast_column(self, column: Any, field: pa.Field) -> Any:
         if column.type == field.type:
             return column
+        if has_more_digits(field.type, column.type):
+            return with_more_digits(column, field.type)
         refusal = _refusal(column.type, field.type)
         if refusal:
             raise self._error(field.name, f"is {column.type}, declared is {field.type}: {refusal}")
@@ -107,7 +113,9 @@ class Declared:
 
 
 def _plain(column: Any) -> Any:
-    """The column without extension type and run-end encoding, which Arrow's cast does not remove."""
+    """The column without extension type and run-end encoding, which Arrow's cast does not remove, and without
+    dictionary, for which it asks for too much.
+    """
     if isinstance(column.type, pa.BaseExtensionType):
         column = (
             pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
@@ -118,6 +126,8 @@ def _plain(column: Any) -> Any:
         if isinstance(column, pa.ChunkedArray):
             return pa.chunked_array([_as_list(chunk) for chunk in column.chunks], _list_of(column.type))
         return _as_list(column)
+    if pa.types.is_dictionary(column.type):
+        return decoded(column)
     if not pa.types.is_run_end_encoded(column.type):
         return column
     import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking

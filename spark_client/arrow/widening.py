@@ -8,6 +8,8 @@ Decimals as doubles
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -30,11 +32,30 @@ def widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if types.is_dictionary(column.type):
         return widened(column.dictionary_decode(), kind)
+    if has_more_digits(kind, column.type):
+        return with_more_digits(column, kind)
     if types.is_float64(kind) and types.is_decimal(column.type):
         return _nearest_doubles(column)
     if types.is_nested(kind) and kind.id == column.type.id:
         return _parts_widened(column, kind)
     return column.cast(kind, safe=not types.is_floating(kind))
+
+
+def has_more_digits(kind: pa.DataType, given: pa.DataType) -> bool:
+    """Whether a decimal of the kind holds all values of the given one, in the same bits."""
+    return bool(
+        types.is_decimal128(kind)
+        and types.is_decimal128(given)
+        and kind.scale == given.scale
+        and kind.precision >= given.precision
+    )
+
+
+def with_more_digits(column: Any, kind: pa.DataType) -> Any:
+    """The array or chunked array as a decimal of more digits, without a copy: Arrow's cast looks at each value."""
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([with_more_digits(chunk, kind) for chunk in column.chunks], kind)
+    return pa.Array.from_buffers(kind, len(column), column.buffers(), column.null_count, column.offset)
 
 
 def _parts_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -54,7 +54,7 @@ def reach(content: BroadcastContent, spark: SparkSession, seconds: float) -> Non
             ended.set()
 
     threading.Thread(target=run, name=f"unpersists broadcast {content.name}", daemon=True).start()
-    if _wait(content, time.time() + seconds, ended) and not ended.is_set():
+    if _wait(content, seconds, ended) and not ended.is_set():
         ended.wait(_END_SECONDS)
     if errors and left(content):
         raise errors.pop()  # whose traceback refers to this frame
@@ -68,17 +68,20 @@ def _remove_in_task(
     mapped.forget(content.key)
     remove_withdrawn(content)
     # Hosts' clocks may differ.
-    _wait(content, min(until, time.time() + seconds), threading.Event())
+    _wait(content, min(until - time.time(), seconds), threading.Event())
     yield from ()
 
 
-def _wait(content: BroadcastContent, until: float, ended: threading.Event) -> bool:
-    """Wait until no host is left; False at the time ``until``, which is that of the driver's clock, or if ``ended``."""
-    pause = _POLL_SECONDS
+def _wait(content: BroadcastContent, seconds: float, ended: threading.Event) -> bool:
+    """Wait until no host is left; False after so many seconds, also if a clock is set back meanwhile, or if
+    ``ended``.
+    """
+    until, pause = time.monotonic() + seconds, _POLL_SECONDS
     while True:
         with contextlib.suppress(FlightShuffleError):
             if not left(content):
                 return True
-        if time.time() >= until or ended.wait(min(pause, max(0.0, until - time.time()))):
+        now = time.monotonic()
+        if now >= until or ended.wait(min(pause, until - now)):
             return False
         pause = min(_MAX_POLL_SECONDS, pause * 1.5)

@@ -28,6 +28,7 @@ FETCH_SECONDS = 600.0
 """How long a process waits for another of its host to fetch the table."""
 
 _CALL_SECONDS = 10.0
+"""What is not needed to use a table is not waited for any longer."""
 
 
 def open_file(content: BroadcastContent) -> HostFile:
@@ -107,4 +108,5 @@ def _ask(
 ) -> dict[str, Any]:
     source = content.source
     request = CopiesRequest(verb, source.dataset, source.generation, host, file)
-    return source.server.action(COPIES, request.encode(), timeout_seconds=_CALL_SECONDS, once=True)
+    seconds = None if verb is CopyVerb.KEEP else _CALL_SECONDS
+    return source.server.action(COPIES, request.encode(), timeout_seconds=seconds, once=True)

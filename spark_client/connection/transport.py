@@ -171,6 +171,12 @@ class RemoteServer:
         """From now on the servers of :meth:`at` are this object's own, and :meth:`close` closes them, too."""
         self._peers = {self.location: self}
 
+    def never_returns(self) -> None:
+        """Say that it was embedded in a client, which is closed, as were those that :meth:`keep_peers` keeps."""
+        with self._here().lock:
+            for each in (self, *(self._peers or {}).values()):
+                each.embedded = True
+
     def own_at(self, location: str) -> RemoteServer:
         """A server that is embedded in the client, with the same credentials and options."""
         return RemoteServer(location, **(self._arguments() | {"embedded": True}))

@@ -107,8 +107,8 @@ class Portable:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    def __call__(self, batches: Iterator[Any]) -> Any:
-        return self._function(batches)
+    def __call__(self, *given: Any) -> Any:
+        return self._function(*given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from spark_client.pyspark_parts import cloudpickle  # noqa: PLC0415 - making the zip needs no PySpark

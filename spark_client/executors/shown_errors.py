@@ -14,19 +14,19 @@ from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import Any
 
-Task = Callable[[Iterator[Any]], Iterator[Any]]
+Task = Callable[..., Iterator[Any]]
 
 _NOT_USERS = frozenset({"flight_server", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"})
 
 
 class ShownFromUsers:
-    """A function over a task's batches; in the task, where it is unpickled, :func:`shown_from_users` has wrapped it."""
+    """A task's function; in the task, where it is unpickled, :func:`shown_from_users` has wrapped it."""
 
     def __init__(self, function: Task) -> None:
         self._function = function
 
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        return self._function(batches)
+    def __call__(self, *given: Any) -> Iterator[Any]:
+        return self._function(*given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return shown_from_users, (self._function,)
@@ -40,9 +40,9 @@ def shown_from_users(function: Task) -> Task:
         return function
     import pyspark  # noqa: PLC0415 - only tasks come here
 
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
+    def run(*given: Any) -> Iterator[Any]:
         try:
-            yield from function(batches)
+            yield from function(*given)
         except Exception as error:  # noqa: BLE001 - raised again
             raise error.with_traceback(_of_users(error.__traceback__) or error.__traceback__)  # noqa: B904
 

@@ -23,7 +23,7 @@ Servers in executors
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import count, repeat
@@ -65,9 +65,9 @@ def reports_of_driver(spark: SparkSession, targets: Sequence[Target], label: str
         return None
 
 
-def share_numbers(shares: int) -> Iterator[pa.RecordBatch]:
+def share_numbers(shares: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """The input of tasks that are run one after the other: the numbers of their shares."""
-    for share in range(shares):
+    for share in shares:
         yield pa.RecordBatch.from_arrays([array_over(np.array([share], np.int64))], names=["id"])
 
 
@@ -83,7 +83,7 @@ def _shares(task: WriteTask) -> int:
 
 
 def _reports(task: WriteTask, numbers: Iterator[int]) -> Iterator[Any]:
-    for share in share_numbers(_shares(task)):
+    for share in share_numbers(range(_shares(task))):
         producer, work, began = task.producer(next(numbers)), TaskWork(tasks=0), perf_counter()
         with closing(task.rows(iter([share]), work)) as rows:
             answer = task.write(rows, producer, _ATTEMPT)

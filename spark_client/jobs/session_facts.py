@@ -60,6 +60,7 @@ _WHERE_UNKNOWN = {
     "spark.sql.execution.pandas.convertToArrowArraySafely": "true",
     "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled": "false",
     "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "false",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     "spark.sql.files.maxPartitionBytes": "134217728b",
     "spark.sql.files.openCostInBytes": "4194304b",
     "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "true",

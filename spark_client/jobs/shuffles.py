@@ -45,6 +45,8 @@ from spark_client.servers import ServerList, ServerStart
 from .after_collection import AfterCollection
 from .driver_tasks import reports_of_driver
 from .held_datasets import HeldDatasets
+from .local_properties import local_property
+from .numbered_tasks import numbered
 from .persisting import Persisted
 from .progress import watch
 from .results import Results
@@ -173,6 +175,10 @@ class Shuffles:
                     if here and (found := reports_of_driver(spark, filled, label)) is not None:
                         return found
                     check_interpreter(spark)
+                    naming, cancelling = _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark)
+                    if (run := numbered(spark, filled)) is not None:
+                        with naming, cancelling:
+                            return run()
                     parts = [
                         rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT)
                         for target in filled
@@ -183,7 +189,7 @@ class Shuffles:
                         rows for target in filled for rows, task in target.writes if task.source is None
                     ]
                     unchecked = without_needless_checks(reports, len(parts), inputs)
-                    with _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark), unchecked:
+                    with naming, cancelling, unchecked:
                         return reports.collect()
 
                 written = WriteJob(self, targets, collect).run()
@@ -297,13 +303,8 @@ def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
             if not theirs:
                 spark.removeTag(tag)
     else:
-        context = spark.sparkContext
-        before = context.getLocalProperty(_DESCRIPTION)
-        context.setLocalProperty(_DESCRIPTION, name)
-        try:
+        with local_property(spark.sparkContext, _DESCRIPTION, name):
             yield
-        finally:
-            context.setLocalProperty(_DESCRIPTION, before)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from pyspark.sql.types import DataType, StructType
 
 from spark_client.steps import BatchLimits
 
+from .local_properties import is_pinned, local_property
 from .session_facts import explained
 from .spark_types import batch_limits
 from .targets import TaskRows
@@ -61,18 +62,13 @@ def without_needless_checks(job: DataFrame, functions: int, inputs: Sequence[Tas
     if not _are_needless(job, functions, inputs):
         yield
         return
-    context: Any = job.sparkSession.sparkContext
-    before = context.getLocalProperty(_LIMIT)
-    context.setLocalProperty(_LIMIT, _NO_LIMIT)
-    try:
+    with local_property(job.sparkSession.sparkContext, _LIMIT, _NO_LIMIT):
         yield
-    finally:
-        context.setLocalProperty(_LIMIT, before)
 
 
 def _are_needless(job: DataFrame, functions: int, inputs: Sequence[TaskRows]) -> bool:
     spark: Any = job.sparkSession
-    if not inputs or "connect" in type(spark).__module__ or not _is_pinned(spark):
+    if not inputs or not is_pinned(spark):
         return False
     limits = batch_limits(spark)
     # The plan is made here, and run by the job.
@@ -102,8 +98,3 @@ def _python_nodes(job: DataFrame) -> int | None:
         return None
     names = (_OPERATOR.match(line) for line in text.splitlines())
     return sum(name is not None and _PYTHON.search(name[1]) is not None for name in names)
-
-
-def _is_pinned(spark: Any) -> bool:
-    """Whether a property of this thread is of the JVM's thread that runs its jobs, as by PySpark's default."""
-    return type(spark.sparkContext._gateway).__name__ == "ClientServer"

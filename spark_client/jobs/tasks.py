@@ -236,12 +236,13 @@ class WriteTask:
     reads: ReadLimit | None = None
     parent: str | None = field(default_factory=traceparent)
 
-    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """In a task of Spark's; its report."""
+    def run(self, batches: Iterator[Any], number: int | None = None) -> Iterator[Any]:
+        """In a task of Spark's; its report. ``number``: the task's, where a query would give it another one."""
         context = TaskContext.get()
         assert context is not None
         allocator.keep_freed(_KEPT_BYTES)
-        producer, attempt = self.producer(context.partitionId()), str(context.taskAttemptId())
+        producer = self.producer(context.partitionId() if number is None else number)
+        attempt = str(context.taskAttemptId())
         work, began = TaskWork(), perf_counter()
         with task_span("map", self.parent) as facts:
             answer = self.write(self.rows(batches, work), producer, attempt, context.attemptNumber())

@@ -53,7 +53,7 @@ def gathered(
         assert given.shares is not None
         # Without limits, which are for functions of users, and which Spark would be asked for.
         task = ReadTask(given.source, given.shares, stages, kept=True, options=options, reads=reads)
-        with closing(task.batches(share_numbers(len(task.shares)), None, work)) as batches:
+        with closing(task.batches(share_numbers(range(len(task.shares))), None, work)) as batches:
             for batch in batches:
                 found.append(declared.cast(batch))
                 size_bytes += batch.nbytes

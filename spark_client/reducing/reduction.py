@@ -1,9 +1,10 @@
 """Reduces rows to one row for each group, a bounded number of rows at a time.
 
-Guarantee: :meth:`Reduction.merge` gives one row for each group of its rows, groups in the order of their first rows.
-Keys are equal as in ``keys.group_codes``; -0.0 becomes 0.0, as in Spark's GROUP BY.
+Guarantee: :meth:`Reduction.merge` gives one row for each group of its rows, groups in the order of their first rows, or
+of their keys. Keys are equal as in ``keys.group_codes``; -0.0 becomes 0.0, as in Spark's GROUP BY.
 
 How
+    Rows in the order of their keys need no hash table (``rows_in_order``). Others are merged by
     Arrow's hash aggregation over the key columns themselves, where every key is plain and every state has a kernel;
     it takes a third of the time of codes for the groups. Otherwise each row gets its group's code first.
 
@@ -34,10 +35,11 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.keys import canonical, group_codes
-from spark_client.arrow import Lent, array_over, own, values
+from spark_client.arrow import Lent, aligned, array_over, own, values
 
 from .coded_states import first_rows
 from .group_states import StateColumn
+from .rows_in_order import RowsInOrder
 
 CHUNK_BYTES = 16 << 20
 BATCH_ROWS = 64 * 1024
@@ -98,7 +100,12 @@ class Reduction:
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """One row for each group. Empties the list."""
-        table = pa.Table.from_batches(batches, self.schema)
+        found = self._of_neighbours(batches)
+        if found is not None:
+            batches.clear()
+            return found
+        # As in ``steps.expression_stages``: Arrow's engine warns of values as they lie in messages of the gRPC lane.
+        table = pa.Table.from_batches(map(aligned, batches), self.schema)
         batches.clear()
         plain = not any(pa.types.is_nested(table.schema.field(key).type) for key in self.keys)
         if plain and not self.carried and all(state.kernel for state in self.states):
@@ -121,6 +128,26 @@ class Reduction:
             if not state.kernel
         }
         return self._table(kept, grouped, merged)
+
+    def _of_neighbours(self, batches: list[pa.RecordBatch]) -> pa.Table | None:
+        """As :meth:`merge`, of rows that are in the order of their keys; None if they are not, or if Arrow's own
+        aggregation is needed.
+        """
+        rows = RowsInOrder.of(batches, self.schema, len(self.keys))
+        if rows is None:
+            return None
+        first = len(self.keys) + len(self.carried)
+        if rows.are_merged and not any(map(_changes_zeros, self.states)):
+            return rows.table
+        columns = []
+        for index, state in enumerate(self.states):
+            if not state.kernel:
+                return None
+            found = rows.merged(state.kernel, state.ready(rows.table.column(self._at(index))))
+            if found is None:
+                return None
+            columns.append(state.settled(found, self.stage))
+        return pa.table([*map(rows.firsts, range(first)), *columns], schema=self.schema)
 
     def reduced(self, batches: Iterator[Any], budget_bytes: int | None) -> Iterator[pa.Table]:
         """Merged rows, of distinct groups in each table; in one table if they fit ``budget_bytes``, or without a
@@ -188,6 +215,11 @@ class Reduction:
             else:
                 columns.append((merged or {})[index])
         return pa.table(columns, schema=self.schema)
+
+
+def _changes_zeros(state: StateColumn) -> bool:
+    """Whether a merge of one row makes 0.0 of -0.0."""
+    return state.kernel == "sum" and bool(pa.types.is_floating(state.type))
 
 
 def _one(column: Any) -> pa.Array:

@@ -27,9 +27,7 @@ def cut(batch: Any, most_bytes: int) -> Iterator[Any]:
     sizes = np.zeros(batch.num_rows, np.int64)
     for column, lengths in zip(coded, row_bytes, strict=True):
         # A null looks up the last one, which is none.
-        found = np.append(lengths, 0)
-        indices = column.indices.fill_null(len(lengths)) if column.null_count else column.indices
-        sizes += found[values(indices, indices.type.to_pandas_dtype())]
+        sizes += np.append(lengths, 0)[codes(column)]
     ends = np.cumsum(sizes)
     first = 0
     while first < batch.num_rows:
@@ -37,6 +35,15 @@ def cut(batch: Any, most_bytes: int) -> Iterator[Any]:
         last = max(first + 1, int(np.searchsorted(ends, before + most_bytes, side="right")))
         yield batch.slice(first, last - first)
         first = last
+
+
+def codes(column: Any) -> NDArray[Any]:
+    """The place of each row's value in the dictionary; of a null, the one after the last."""
+    indices = column.indices
+    if indices.null_count:
+        # An index of 8 bits may have no number for it.
+        indices = indices.cast(pa.int64()).fill_null(len(column.dictionary))
+    return values(indices, indices.type.to_pandas_dtype())
 
 
 def _is_coded(column: Any) -> bool:

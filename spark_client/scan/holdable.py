@@ -112,11 +112,17 @@ def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:
     return schema if found.equals(schema) else found
 
 
-def plain_views(schema: pa.Schema) -> pa.Schema:
-    """The schema with views of text and bytes as text and bytes: Arrow compares the former with nothing."""
-    return pa.schema(
-        [field.with_type(_SIMPLE[field.type]) if is_view(field.type) else field for field in schema]
-    )
+def comparable(schema: pa.Schema) -> pa.Schema:
+    """The schema without dictionaries and views of text and bytes, for the filter, which sees plain values: Arrow
+    compares views with nothing, and has most functions for neither.
+    """
+    return pa.schema([field.with_type(_comparable(field.type)) for field in schema])
+
+
+def _comparable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _comparable(kind.value_type)
+    return _SIMPLE[kind] if is_view(kind) else kind
 
 
 def json_schema(schema: pa.Schema) -> pa.Schema:

@@ -7,6 +7,8 @@ Columns with dictionaries
     Where all columns of a filter have dictionaries, as texts of Parquet often do, it is evaluated once for each
     combination of their values, if those are fewer than the rows, and the rows look the result up. So texts are
     compared some times, and not once for each row. A combination that no row has may fail: then rows are looked at.
+    So they are where the combinations would take more than ``LOOKED_UP_BYTES``: a text that one row has stands in as
+    many of them as the other columns have values.
 """
 
 from __future__ import annotations
@@ -23,8 +25,12 @@ from numpy.typing import NDArray
 
 from spark_client.arrow import Declared, array_over, joined, needed, values
 
+from .decoded_cuts import codes
+
 ROWS_FOR_EACH = 4
 """At least so many rows for each combination of values, or they are looked at one by one."""
+LOOKED_UP_BYTES = 8 << 20
+"""All combinations together take at most so much, or as much as the dictionaries."""
 _RANDOM = "random("
 _MASK = "kept"
 
@@ -67,7 +73,7 @@ class KeptRows:
         given, part = batch.select(self.looked_at), _part(declared, self.looked_at)
         if all(map(_has_dictionary, given.columns)) and _RANDOM not in str(self.expression):
             sizes = [1 + len(column.dictionary) for column in given.columns]
-            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows:
+            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows and _are_small(given.columns, sizes):
                 with suppress(pa.ArrowException):
                     return self._looked_up(given, sizes, part)
         return self._evaluated(part.cast(given))
@@ -75,15 +81,15 @@ class KeptRows:
     def _looked_up(self, given: Any, sizes: Sequence[int], part: Declared) -> NDArray[np.bool_]:
         """As :meth:`_evaluated`, of columns that all have dictionaries; a null is the value after the last one."""
         places = np.indices(sizes).reshape(len(sizes), -1)
-        codes = np.zeros(given.num_rows, np.int64)
+        found = np.zeros(given.num_rows, np.int64)
         columns = []
         for column, size, place in zip(given.columns, sizes, places, strict=True):
             nulls = pa.array([None], column.dictionary.type)
             columns.append(pa.concat_arrays([column.dictionary, nulls]).take(array_over(place)))
-            codes *= size
-            codes += _codes(column.indices, size - 1)
+            found *= size
+            found += codes(column)
         rows = pa.RecordBatch.from_arrays(columns, names=given.schema.names)
-        return self._evaluated(part.cast(rows))[codes]
+        return self._evaluated(part.cast(rows))[found]
 
     def _evaluated(self, rows: Any) -> NDArray[np.bool_]:
         """Of each row, whether it is kept."""
@@ -123,9 +129,12 @@ def _has_dictionary(column: Any) -> bool:
     return isinstance(column, pa.DictionaryArray)
 
 
-def _codes(indices: Any, null: int) -> NDArray[Any]:
-    """The indices, with ``null`` for nulls."""
-    return values(indices.fill_null(null) if indices.null_count else indices, indices.type.to_pandas_dtype())
+def _are_small(columns: Sequence[Any], sizes: Sequence[int]) -> bool:
+    """Whether all combinations of the dictionaries' values, which are so many with null, take little memory."""
+    own_bytes = [column.dictionary.nbytes for column in columns]
+    count = prod(sizes)
+    found_bytes = sum(own * count // size for own, size in zip(own_bytes, sizes, strict=True))
+    return bool(found_bytes <= max(LOOKED_UP_BYTES, sum(own_bytes)))
 
 
 def _flags(found: Any) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructField, StructType
 from flight_server.protocol import InvalidRequest
 from spark_client.jobs import arrow_schema, declared_struct
 
-from .holdable import held, leaves, orc_schema, parquet_schema, plain_views, struct_of
+from .holdable import comparable, held, leaves, orc_schema, parquet_schema, struct_of
 from .pieces import FOOTER_THREADS
 from .spark_footers import said_by_orc, said_by_parquet
 from .wanted import GIVEN
@@ -84,7 +84,7 @@ def known_columns(
         first = next(iter(dataset.get_fragments()), None)
     except ValueError:
         # A filtered dataset: the error of the planner of pieces names the remedy.
-        return KnownColumns("the dataset", plain_views(dataset.schema), None, lenient=True, kind="")
+        return KnownColumns("the dataset", comparable(dataset.schema), None, lenient=True, kind="")
     kind = str(getattr(getattr(first, "format", None), "default_extname", ""))
     if schema is not None:
         return _as_given(spark, dataset, schema, kind)
@@ -112,7 +112,7 @@ def _of_first(dataset: Any, first: Any, kind: str, *, given: bool, own_types: bo
     if said is not None:
         said = StructType([column for column in said if column.name not in folders])
     origin = "the dataset's schema" if given else getattr(first, "path", "the first file")
-    return KnownColumns(origin, plain_views(schema), said, lenient=given, kind=kind)
+    return KnownColumns(origin, comparable(schema), said, lenient=given, kind=kind)
 
 
 def _as_given(spark: SparkSession, dataset: Any, schema: Any, kind: str) -> KnownColumns:
@@ -164,7 +164,7 @@ def _merge(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
             if column.name not in folders:
                 said.setdefault(column.name, column)
     fields = [field for field, _ in known.values() if field.name not in folders]
-    schema = plain_views(pa.schema([*fields, *folders.values()]))
+    schema = comparable(pa.schema([*fields, *folders.values()]))
     return KnownColumns("merge_schema=", schema, StructType(list(said.values())), lenient=True, kind=kind)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -238,7 +239,9 @@ class _Planner:
             and not is_legacy(metadata)
             and not self._of_others(fragment.physical_schema, schema)
         ):
-            parts = fragment.split_by_row_group(self._filter, self._schema)
+            with suppress(pa.ArrowNotImplementedError):
+                # Of a file with another type than the scan's, as with times of another zone: rows are cast first.
+                parts = fragment.split_by_row_group(self._filter, self._schema)
         share: float | None = None
         has_lists = any(_has_lists(field.type) for field in schema if field.name in self._names)
         for part in parts:

@@ -128,7 +128,8 @@ class Scan:
         )
         homes, pieces = pieces_of(dataset, known.schema, wanted, expression)
         limits = batch_limits(spark)
-        rows = int(batch_rows or max(0, limits.rows) or BATCH_ROWS)
+        # Stages cut what functions get (``steps.limits``); ours take as long for a small batch as for a large one.
+        rows = int(batch_rows or max(limits.rows, BATCH_ROWS))
         reading = FileReading(
             homes,
             wanted,

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -83,6 +84,20 @@ def test_a_client_gets_small_frames_joined(server: ServerProcess, client: flight
         assert max(batch.nbytes for batch in batches) <= JOINED_BYTES * 9 // 8
         assert max(batch.num_rows for batch in batches) <= MAX_FRAMES * ROWS
     assert joins(server) - before > 0
+
+
+@pytest.mark.parametrize(("size_bytes", "most"), [(8 << 10, 128), (64 << 10, 16), (100 << 10, 8)])
+def test_messages_are_full_once_a_reader_has_taken_as_much(
+    client: flight.FlightClient, size_bytes: int, most: int
+) -> None:
+    one = pa.record_batch({"n": range(size_bytes // 8)})
+    put(client, "d", [one] * 1000)
+    found = [batch.num_rows // one.num_rows for batch in read(client, b"d")]
+    growing = found.index(most)
+    assert growing <= 10
+    assert sum(found) == 1000
+    assert len(found[growing:-1]) >= 5
+    assert set(found[growing:-1]) == {most}
 
 
 @pytest.mark.parametrize(
@@ -228,6 +243,25 @@ def test_readers_that_are_slow_late_or_leave_get_all_or_nothing(
             assert read_.result() == list(range(FRAMES))
         for each in left:
             assert each.result() is None
+
+
+def test_a_reader_far_behind_another_gets_the_messages_that_were_made_for_it() -> None:
+    with ServerProcess.start(memory_limit="2GiB") as server, ExitStack() as clients:
+        first, second, third = (clients.enter_context(flight.connect(server.location)) for _ in range(3))
+        put(first, "d", [frame(number) for number in range(FRAMES * 2)])
+        paused = [client.do_get(flight.Ticket(b"d")) for client in (second, third)]
+        begun = [[reader.read_chunk().data] for reader in paused]
+        assert numbered(read(first, b"d")) == [*range(FRAMES * 2)]
+        before, messages = joins(server), 0
+        for reader, batches in zip(paused, begun, strict=True):
+            batches += [chunk.data for chunk in reader]
+            messages += len(batches)
+            assert numbered(batches) == [*range(FRAMES * 2)]
+        assert messages > 40
+        assert joins(server) - before < messages / 3
+        drop(first, "d")
+        with RawFlight(server.location) as raw:
+            eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
 
 
 def test_joined_messages_have_room_or_frames_go_out_one_by_one() -> None:

@@ -13,7 +13,7 @@ Checksums
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameBurst, FrameRange, Outgoing, PartitionEnds, Reads, head_of_read
 
-from .joined_frames import JOINED_BYTES, SMALL_BYTES, JoinedFrames, Joiner, hand_over, small_run
+from .joined_frames import GATHERING, MOST_BYTES, JoinedFrames, Joiner, hand_over, small_run
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
@@ -65,7 +65,7 @@ class GrpcGet:
     """Serves DoGet."""
 
     def __init__(self, catalogue: Catalogue, reads: Reads, kinds: Kinds, *, joins: bool) -> None:
-        self._joined = JoinedFrames(reads.counters) if joins else None
+        self._joined = JoinedFrames(reads.counters, reads.budget.sends) if joins else None
         self._check_open = catalogue.check_open
         self._kinds = kinds
         self._reads = reads
@@ -93,15 +93,16 @@ class GrpcGet:
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
         out = _Out(context, envelopes, self._joiner(ticket, dataset, schema, context, envelopes))
-        if ticket.partitions is not None:
-            await self._serve_several(dataset, ticket, reader, out)
-            return
-        wanted = FrameRange(ticket.from_, ticket.until)
-        async with aclosing(self._bursts(dataset, reader, wanted, out)) as bursts:
-            async for burst in bursts:
-                await self._send(burst, reader, out)
-        context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
-        wanted.ended(dataset, reader)
+        with self._joined.reading(dataset) if self._joined and out.joiner else nullcontext():
+            if ticket.partitions is not None:
+                await self._serve_several(dataset, ticket, reader, out)
+                return
+            wanted = FrameRange(ticket.from_, ticket.until)
+            async with aclosing(self._bursts(dataset, reader, wanted, out)) as bursts:
+                async for burst in bursts:
+                    await self._send(burst, reader, out)
+            context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
+            wanted.ended(dataset, reader)
 
     def _joiner(
         self,
@@ -118,15 +119,15 @@ class GrpcGet:
         if self._joined is None or envelopes is not None or counts or asked:
             return None
         checked = dataset.files is None or not dataset.files.found_at_start
-        return self._joined.joiner(schema, checked=checked)
+        return self._joined.joiner(dataset, schema, checked=checked)
 
     def _bursts(
         self, dataset: Dataset, reader: Reader, wanted: FrameRange, out: _Out
     ) -> AsyncGenerator[FrameBurst, None]:
         if not out.gathers:
             return self._reads.read(dataset, reader, wanted)
-        burst_bytes = min(JOINED_BYTES, self._reads.budget.max_message_bytes // 4)
-        return self._reads.read(dataset, reader, wanted, burst_bytes=burst_bytes, small_bytes=SMALL_BYTES)
+        burst_bytes = min(MOST_BYTES, self._reads.budget.max_message_bytes // 4)
+        return self._reads.read(dataset, reader, wanted, burst_bytes=burst_bytes, gathering=GATHERING)
 
     async def _serve_several(self, dataset: Dataset, ticket: Ticket, reader: Reader, out: _Out) -> None:
         assert ticket.partitions is not None

@@ -144,5 +144,7 @@ def test_frames_of_another_schema_are_not_joined() -> None:
     for other in ({"n": [1, 2]}, {"n": [1], "m": [2]}, {"n": ["text"]}):
         batch = pa.record_batch(other)
         (frame,) = parts([batch])
+        for end in range(0, len(frame.header), 8):
+            assert columns.join([frame, frame._replace(header=frame.header[:end])]) is None
         assert (columns.join([frame, frame]) is None) == (other != {"n": [1, 2]})
         assert columns.join([frame, frame._replace(body=frame.body[:0])]) is None

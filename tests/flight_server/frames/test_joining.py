@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from flight_server.frames import FrameJoiner, SchemaMessage, parts_of
+from flight_server.frames import FrameJoiner, SchemaMessage
 from flight_server.frames.joining import MAX_HEADER_BYTES
 from flight_server.protocol import wire
 from tests.integration.round_trip.test_any_table import tables
@@ -26,11 +26,13 @@ def frames(batches: list[pa.RecordBatch], **options: Any) -> list[bytes]:
 
 def joined(schema: pa.Schema, stored: list[bytes], *, checked: bool = True) -> pa.RecordBatch | None:
     """What a reader decodes of the joined message; None if a frame, or all of them, cannot be joined."""
-    parts = [parts_of(each) for each in stored]
+    joiner = FrameJoiner.of(SchemaMessage.of(schema), checked=checked)
+    if joiner is None:
+        return None
+    parts = [joiner.parts_of(each) for each in stored]
     if None in parts:
         return None
-    joiner = FrameJoiner.of(SchemaMessage.of(schema), checked=checked)
-    message = None if joiner is None else joiner.join([each for each in parts if each is not None])
+    message = joiner.join([each for each in parts if each is not None])
     if message is None:
         return None
     found = wire.locate(message)
@@ -44,6 +46,12 @@ def joined(schema: pa.Schema, stored: list[bytes], *, checked: bool = True) -> p
     (batch,) = pa.ipc.open_stream(pa.py_buffer(b"".join(stream)))
     batch.validate(full=True)
     return batch
+
+
+def joiner_of(batch: pa.RecordBatch) -> FrameJoiner:
+    joiner = FrameJoiner.of(SchemaMessage.of(batch.schema), checked=True)
+    assert joiner is not None
+    return joiner
 
 
 @examples(300, suppress_health_check=list(HealthCheck))
@@ -60,6 +68,27 @@ def test_a_joined_message_has_exactly_the_rows_of_its_frames(
     if found is not None:
         assert found.schema == schema
         assert pa.Table.from_batches([found]).to_pylist() == pa.Table.from_batches(batches).to_pylist()
+
+
+def test_frames_of_the_same_header_or_only_the_same_size_are_told_apart() -> None:
+    schema = pa.schema({"n": pa.int64(), "text": pa.string()})
+    columns = [
+        {"n": [1, None, *range(6)], "text": [*"abcdefg", "hi"]},
+        {"n": [None, 2, *range(6)], "text": [*"ABCDEFG", "HI"]},  # another body
+        {"n": [None, None, *range(6)], "text": [*"abcdefg", "hi"]},  # another header
+        {"n": [None, None, *range(6)], "text": ["abcdefghi", *[""] * 7]},  # other offsets
+        {"n": range(9), "text": [*"abcdefgh", ""]},  # other rows
+    ]
+    batches = [pa.record_batch(each, schema=schema) for each in columns]
+    stored = frames(batches)
+    assert len({len(wire.locate(each).header) for each in stored}) == 1
+    order = [0, 0, 1, 1, 0, 2, 0, 2, 2, 3, 3, 1, 0, 4]
+    found = joined(schema, [stored[number] for number in order])
+    assert found is not None
+    assert found.to_pylist() == pa.Table.from_batches([batches[number] for number in order]).to_pylist()
+    joiner = joiner_of(batches[0])
+    for number in order:
+        assert joiner.parts_of(stored[number]) == wire.locate(stored[number])
 
 
 NUMBERS = pa.record_batch({"n": pa.array([1, None, 3], pa.int64()), "text": ["a", "bc", None]})
@@ -140,14 +169,16 @@ def test_frames_of_a_very_wide_schema_are_not_joined() -> None:
 
 def test_a_frame_with_app_metadata_is_not_joined() -> None:
     (stored,) = frames([NUMBERS])
-    assert parts_of(stored) is not None
-    assert parts_of(stored + wire.field(3, b"its own")) is None
+    joiner = joiner_of(NUMBERS)
+    for _ in range(2):
+        assert joiner.parts_of(stored) is not None
+        assert joiner.parts_of(stored + wire.field(3, b"its own")) is None
 
 
 def test_a_compressed_frame_is_not_joined() -> None:
     batch = pa.record_batch({"n": [7] * 10_000})
     (stored,) = frames([batch], compression="zstd")
-    assert parts_of(stored) is None
+    assert joiner_of(batch).parts_of(stored) is None
 
 
 def test_a_frame_with_metadata_in_its_header_is_not_joined() -> None:
@@ -155,11 +186,12 @@ def test_a_frame_with_metadata_in_its_header_is_not_joined() -> None:
     with pa.ipc.new_stream(sink, NUMBERS.schema) as writer:
         writer.write_batch(NUMBERS, custom_metadata={"its": "own"})
     *_, message = pa.ipc.MessageReader.open_stream(sink.getvalue())
-    assert parts_of(flight_data(message.metadata.to_pybytes(), message.body.to_pybytes())) is None
+    stored = flight_data(message.metadata.to_pybytes(), message.body.to_pybytes())
+    assert joiner_of(NUMBERS).parts_of(stored) is None
 
 
 def test_a_frame_of_many_columns_is_not_joined() -> None:
     batch = pa.record_batch({f"c{n}": [n] for n in range(100)})
     (stored,) = frames([batch])
     assert len(wire.locate(stored).header) > MAX_HEADER_BYTES
-    assert parts_of(stored) is None
+    assert joiner_of(batch).parts_of(stored) is None

@@ -16,7 +16,7 @@ from flight_server.memory import Pace
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameRange
+from flight_server.transfer import FrameRange, Gathering
 from flight_server.transfer.reading import BURST_MESSAGES
 from tests.support.frames import frame, on_disk
 from tests.support.nodes import running_node
@@ -41,12 +41,17 @@ def dataset_of(node: Node, *sizes_bytes: int, name: str = "d") -> Dataset:
 
 
 async def sizes_of_bursts(
-    node: Node, dataset: Dataset, wanted: FrameRange, burst_bytes: int
+    node: Node,
+    dataset: Dataset,
+    wanted: FrameRange,
+    burst_bytes: int,
+    gathering: Gathering | None = None,
 ) -> list[list[int]]:
     """The sizes of the messages in each burst; with the rest of ``sends`` free meanwhile, and all of it at the end."""
     found: list[list[int]] = []
     reader = Reader(dataset.name, 0, "test", Pace(proven=True))
-    async with aclosing(node.reads.read(dataset, reader, wanted, burst_bytes=burst_bytes)) as bursts:
+    read = node.reads.read(dataset, reader, wanted, burst_bytes=burst_bytes, gathering=gathering)
+    async with aclosing(read) as bursts:
         async for burst in bursts:
             found.append([outgoing.message.size_bytes for outgoing in burst])
             assert burst.size_bytes == sum(found[-1]) == node.budget.sends.used_bytes
@@ -62,6 +67,21 @@ async def test_a_burst_has_the_frames_that_fit_it_and_one_room(node: Node) -> No
     assert await sizes_of_bursts(node, dataset, FrameRange(), 0) == [[40], [40], [40], [200], [40], [100]]
     assert await sizes_of_bursts(node, dataset, FrameRange(1, 3), 1000) == [[40, 40]]
     assert (node.counters.frames_out, node.counters.bytes_out) == (14, 2 * 460 + 80)
+
+
+async def test_a_gathered_burst_has_small_frames_up_to_the_number_where_the_next_one_begins(
+    node: Node,
+) -> None:
+    gathering = Gathering(50, lambda first: 4 - first.index % 4)
+    sizes_bytes = [40, 40, 40, 40, 40, 60, 40, 40, 60, 60, 40]
+    wanted = [[40] * 4, [40], [60], [40, 40], [60], [60], [40]]
+    dataset = dataset_of(node, *sizes_bytes)
+    dataset.end_stream(dataset.partition(0))
+    assert await sizes_of_bursts(node, dataset, FrameRange(), 1000, gathering) == wanted
+    assert await sizes_of_bursts(node, dataset, FrameRange(), 100, gathering) == [
+        *([40, 40], [40, 40], [40], [60], [40, 40], [60], [60], [40])
+    ]
+    assert await sizes_of_bursts(node, dataset, FrameRange(2), 1000, gathering) == [[40, 40], *wanted[1:]]
 
 
 async def test_a_range_gives_the_totals_of_the_frames_of_its_runs(node: Node) -> None:
@@ -141,6 +161,7 @@ async def test_every_frame_comes_once_and_in_order_whether_in_ram_or_on_disk(nod
         dataset = dataset_of(node, name=f"d{seed}")
         partition = dataset.partition(0)
         count, late, burst_bytes = draw.randrange(30), draw.randrange(4), draw.choice([0, 1, 100, 250, 1000])
+        gathering = Gathering(200, lambda first: 4 - first.index % 4) if draw.random() < 0.5 else None
 
         def publish(numbers: range, draw: random.Random = draw, partition: Partition = partition) -> None:
             for number in numbers:
@@ -157,9 +178,10 @@ async def test_every_frame_comes_once_and_in_order_whether_in_ram_or_on_disk(nod
         reader = Reader(dataset.name, 0, "test", Pace(proven=True))
         found: list[int] = []
         async with aclosing(
-            node.reads.read(dataset, reader, FrameRange(), burst_bytes=burst_bytes)
+            node.reads.read(dataset, reader, FrameRange(), burst_bytes=burst_bytes, gathering=gathering)
         ) as bursts:
             async for burst in bursts:
+                assert gathering is None or len(burst) <= 4
                 found += [int.from_bytes(outgoing.data[:2], "big") for outgoing in burst]
                 assert len(burst) == 1 or burst.size_bytes <= burst_bytes
                 if partition.state is PartitionState.OPEN and len(found) == max(0, count - late):

@@ -212,14 +212,19 @@ def test_a_result_that_is_large_though_its_input_is_small_comes_by_the_server(
     assert client.datasets("exchange/") == []
 
 
-def test_what_turns_out_large_in_memory_is_left_to_tasks(client: ShuffleClient, tmp_path: Path) -> None:
-    """A text that all rows have is stored once, and 400 MB in memory; an exchange of it is compressed."""
+def test_what_turns_out_large_in_memory_is_left_to_tasks(
+    client: ShuffleClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A text that all rows have is stored once, and 400 MB in memory; an exchange of it is compressed. The driver does
+    not try again.
+    """
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 40_000, pa.int32()), ["x" * 10_000])
     pq.write_table(pa.table({"k": np.arange(40_000), "t": texts}), tmp_path / "x.parquet", store_schema=False)
     exchanged = client.scan(tmp_path / "x.parquet").exchange(3, "k")
     pipeline = exchanged.filter(pc.field("t") != "").aggregate(n=("*", "count"))
-    with arrow_peak() as pool:
+    with arrow_peak() as pool, caplog.at_level("INFO", "spark_client"):
         assert pipeline.collect().read_all()["n"].to_pylist() == [40_000]
+    assert len([line for line in caplog.messages if "left to Spark's tasks" in line]) == 1
     assert pool.max_memory() < 200 << 20
     assert pipeline.statistics is not None
     written = pipeline.statistics.exchanges
@@ -262,6 +267,8 @@ def test_rows_that_came_by_grpc_are_computed_with_without_a_word_of_arrow(
                 of(client, folder, PLANS[name]).filter(pc.field("v") >= 0).select("k", x=pc.field("v") + 1)
             )
             assert pipeline.collect().read_all().num_rows == 42
+            groups = pipeline.aggregate(by="x", n=("*", "count"), k=("k", "count_distinct"))
+            assert sum(groups.collect().read_all()["n"].to_pylist()) == 42
         assert jobs(spark) == before
     assert "aligned" not in capfd.readouterr().err
 

@@ -57,6 +57,20 @@ def test_a_scan_gives_the_rows_that_spark_reads(
     assert rows(df) == rows(expected)
 
 
+def test_a_function_gets_no_more_rows_at_once_than_the_session_s_limit(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    limit = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    pq.write_table(pa.table({"id": range(3 * limit)}), tmp_path / "ids.parquet")
+
+    def sizes(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"rows": pa.array([batch.num_rows], pa.int64())})
+
+    found = client.scan(tmp_path).mapInArrow(sizes, "rows long").exchange(1).collect().read_all()
+    assert found.column("rows").to_pylist() == [limit] * 3
+
+
 def test_an_exchange_straight_after_a_scan_places_rows_as_spark_does(
     client: ShuffleClient, spark: SparkSession, lake: Path
 ) -> None:

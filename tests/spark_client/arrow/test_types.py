@@ -71,6 +71,15 @@ def test_other_layouts_of_the_same_values_are_cast(column: Any, type_: Any) -> N
     assert batch.column(0).to_pylist() == column.to_pylist()
 
 
+def test_a_decimal_gets_more_digits_without_a_copy() -> None:
+    column = pa.array([decimal.Decimal("-1.50"), None, decimal.Decimal("7.00")], pa.decimal128(5, 2))[1:]
+    batch = declared(c=pa.decimal128(38, 2)).cast(pa.RecordBatch.from_arrays([column], ["c"]))
+    found = batch.column(0)
+    found.validate(full=True)
+    assert found.to_pylist() == column.to_pylist()
+    assert found.buffers()[1].address == column.buffers()[1].address
+
+
 @pytest.mark.parametrize(
     ("column", "type_", "what"),
     [

@@ -39,6 +39,17 @@ def test_a_decimal_becomes_the_nearest_double(column: pa.Array, start: int) -> N
     assert found.to_pylist() == [None if each is None else float(each) for each in part.to_pylist()]
 
 
+@given(decimals(), st.integers(0, 3), st.integers(0, 38))
+def test_a_decimal_with_more_digits_has_the_same_values(column: pa.Array, start: int, more: int) -> None:
+    part = column[start:]
+    make = pa.decimal128 if pa.types.is_decimal128(column.type) else pa.decimal256
+    kind = make(min(38, column.type.precision + more), column.type.scale)
+    found = widened(part, kind)
+    found.validate(full=True)
+    assert found.type == kind
+    assert found.to_pylist() == part.to_pylist()
+
+
 def test_a_price_equals_its_double() -> None:
     prices = [Decimal(cents).scaleb(-2) for cents in range(100_000)]
     assert widened(pa.array(prices, pa.decimal128(10, 2)), pa.float64()).to_pylist() == [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -150,3 +153,17 @@ def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
     assert files(tmp_path / "a") == []
     with contextlib.suppress(Unavailable):
         its_client.close()
+
+
+def test_a_table_is_waited_for_as_long_as_any_call(
+    mortal: ServerProcess, its_client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(withdrawing, "_CALL_SECONDS", 0.2)
+    shared = its_client.broadcast(TABLE)
+    for _ in range(8):
+        withdrawing.left(shared._content)  # by each of the connections
+    os.kill(mortal.pid, signal.SIGSTOP)
+    going_on = threading.Timer(1.0, os.kill, (mortal.pid, signal.SIGCONT))
+    going_on.start()
+    assert shared.table() == TABLE
+    going_on.join()

@@ -192,6 +192,19 @@ def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does
     assert gone_within(pid, 30)
 
 
+def test_a_read_that_is_open_when_several_embedded_servers_end_does_not_wait_for_their_supervisor() -> None:
+    for_ever = Timeouts(tries=1_000_000, backoff_limit_seconds=0.01)
+    with ShuffleClient.embedded(timeouts=for_ever, workers=2) as client:
+        names = [f"d{number}" for number in range(8)]
+        for name in names:
+            client.put(name, pa.table({"n": [1]}))
+        assert len({client._servers.of(name).location for name in names}) == 2
+        streams = [PartitionStream(client._servers.of(name), Ticket(name, 0), lane="grpc") for name in names]
+    for stream in streams:
+        with pytest.raises(EmbeddedEnded):
+            stream.read_burst()
+
+
 def test_an_embedded_server_that_has_ended_is_not_waited_for() -> None:
     for_ever = Timeouts(tries=1_000_000, backoff_limit_seconds=0.01)
     with ShuffleClient.embedded(timeouts=for_ever) as client:

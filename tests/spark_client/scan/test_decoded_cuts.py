@@ -27,6 +27,16 @@ def test_slices_are_all_rows_in_order_and_not_much_larger_than_asked(kind: pa.Da
     assert len(found) < 280
 
 
+@pytest.mark.parametrize(("kind", "size"), [(pa.int8(), 128), (pa.uint8(), 256), (pa.uint64(), 300)])
+def test_a_dictionary_may_have_as_many_values_as_its_index_has_numbers(kind: pa.DataType, size: int) -> None:
+    codes = pa.array([None, *(number % size for number in range(1000))], kind)
+    coded = pa.DictionaryArray.from_arrays(codes, [f"text {number}" for number in range(size)])
+    batch = pa.record_batch({"t": coded})
+    found = [*cut(batch, MOST)]
+    assert len(found) > 1
+    assert pa.Table.from_batches(found).to_pylist() == batch.to_pylist()
+
+
 def test_batches_that_are_small_as_texts_are_whole() -> None:
     coded = pa.array(["a", "bc", None] * 100).dictionary_encode()
     batch = pa.record_batch({"t": coded, "n": np.arange(300)})

@@ -17,6 +17,7 @@ from pyarrow import parquet as pq
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.scan.kept_rows import KeptRows, gathered
+from tests.support.arrow_peak import arrow_peak
 from tests.support.scanning import read, splits_of
 
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
@@ -83,6 +84,18 @@ def test_a_combination_of_values_that_no_row_has_does_not_fail() -> None:
     assert KeptRows.by(number > 0, SCHEMA, ["n"]).of(batch, Declared("the scan", SCHEMA)).num_rows == 50
     with pytest.raises(pa.ArrowInvalid, match="zero"):
         KeptRows.by(A.cast("int64") > 0, SCHEMA, ["n"]).of(batch, Declared("the scan", SCHEMA))
+
+
+def test_a_long_text_is_not_made_for_each_combination_that_has_it() -> None:
+    rows = [("s", f"text {number % 4000}", number) for number in range(64_000)]
+    rows[5] = ("x" * 100_000, "text 5", 5)
+    batch = batch_of(rows, ["a", "b"])
+    kept = KeptRows.by((A == "s") & (B == "text 5"), SCHEMA, ["n"])
+    with arrow_peak() as pool:
+        assert kept.of(batch, Declared("the scan", SCHEMA)).column("n").to_pylist() == list(
+            range(4005, 64_000, 4000)
+        )
+        assert pool.max_memory() < 100 << 20
 
 
 def test_a_random_condition_is_drawn_for_each_row() -> None:

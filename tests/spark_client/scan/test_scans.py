@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyarrow import dataset as ds
 from pyarrow import parquet as pq
 
 from flight_server.protocol.errors import InvalidRequest, NotFound
@@ -86,6 +87,19 @@ def test_a_filter_may_be_of_views_of_text_and_bytes(client: ShuffleClient, tmp_p
     assert pa.Table.from_batches(rows)["id"].to_pylist() == [55, 90, 91, 92, 93, 94]
     # Only Arrow's own statistics of views cannot be compared: other columns still prune.
     assert [piece.unit for piece in splits(client.scan(tmp_path, filter=[("id", ">", 94)])).pieces(0)] == [9]
+
+
+def test_a_filter_may_be_any_function_of_dictionaries(client: ShuffleClient, tmp_path: Path) -> None:
+    """As pandas writes categories."""
+    texts = pa.array([f"{number:02}" for number in range(100)])
+    table = pa.table({"id": range(100), "text": texts.dictionary_encode()})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=10)
+    wanted = pc.starts_with(pc.field("text"), "9") & (pc.field("text") < "95")
+    found = splits(client.scan(tmp_path, columns=["id"], filter=wanted))
+    rows = [batch for number in range(len(found)) for batch in found.read(number)]
+    assert pa.Table.from_batches(rows)["id"].to_pylist() == [90, 91, 92, 93, 94]
+    given = ds.dataset(tmp_path, format="parquet")
+    assert len(splits(client.scan(given, filter=wanted))) == 1
 
 
 def test_columns_come_in_the_order_in_which_they_are_named(client: ShuffleClient, lake: Path) -> None:
@@ -193,6 +207,15 @@ def test_sizes_and_cores_are_the_sessions(spark: SparkSession) -> None:
         assert split_sizes(spark).target_bytes == 1 << 20
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
+
+
+def test_a_scan_reads_no_fewer_rows_at_once_than_usual_unless_it_is_told_to(
+    spark: SparkSession, client: ShuffleClient, lake: Path
+) -> None:
+    limit = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    assert 0 < limit < BATCH_ROWS
+    assert splits(client.scan(lake)).reading.batch_rows == BATCH_ROWS
+    assert splits(client.scan(lake, batch_rows=7)).reading.batch_rows == 7
 
 
 def test_a_session_without_a_limit_of_rows_has_the_usual_batches(

@@ -155,3 +155,15 @@ def test_a_split_takes_about_a_hundred_bytes_for_a_row_group(tmp_path: Path) -> 
     splits = splits_of(tmp_path, sizes=SplitSizes(target_bytes=1, open_bytes=1))
     assert len(splits) == 1000
     assert len(pickle.dumps(splits)) < 150 * 1000
+
+
+def test_statistics_that_arrow_does_not_compare_with_the_filter_prune_nothing(tmp_path: Path) -> None:
+    here = pa.timestamp("us", "UTC")
+    for name, kind in (("a", here), ("b", pa.timestamp("ms", "America/New_York"))):
+        times = pa.array(range(0, 1_000_000, 1000), here).cast(kind)
+        pq.write_table(pa.table({"t": times}), tmp_path / f"{name}.parquet", row_group_size=200)
+    later = pc.field("t") >= pa.scalar(900_000, here)
+    splits = splits_of(tmp_path, schema=pa.schema([("t", here)]), filter=later, lenient=True)
+    groups = [piece for pieces in shape(splits) for piece in pieces]
+    assert groups == [("a.parquet", 4), *(("b.parquet", group) for group in range(5))]
+    assert read(splits) == pa.table({"t": pa.array([*range(900_000, 1_000_000, 1000)] * 2, here)})

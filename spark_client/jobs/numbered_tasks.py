@@ -1,0 +1,98 @@
+"""A job whose tasks get their numbers alone, without a query of Spark's: the plan of one costs as much as its tasks.
+
+Guarantee: the tasks are those of the query. They have the same numbers, workers, environment and errors, and the job is
+cancelled by the same calls, such as ``spark.interruptAll()``. The page of queries in Spark's UI does not show it; the
+page of jobs does, under the same description.
+
+Where the query remains
+    =====================================  =============================================================
+    a DataFrame is among the input         it is one
+    Spark Connect                          it has no RDDs
+    the thread has tags of operations      only queries have them
+    (``spark.addTag``)
+    properties are not of the thread       the job's tag would be another one's
+    (``PYSPARK_PIN_THREAD=false``)
+    executors hold the dataset, and Spark  ``shuffles`` keeps them by a shuffle of the query
+    takes idle ones away
+    the platform allows queries only       there are some where several users share a driver
+    =====================================  =============================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark_client.executors import Portable, ShownFromUsers
+from spark_client.pyspark_parts import collected, numbers_rdd, session_tag
+
+from .driver_tasks import share_numbers
+from .local_properties import is_pinned, local_property
+from .session_facts import is_on
+from .targets import Target, TaskNumbers, TaskRows
+from .tasks import WriteTask
+
+_log = logging.getLogger(__name__)
+_TAGS = "spark.job.tags"
+_SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+_FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
+"""What a query adds to a worker's environment where this setting is on."""
+
+
+class NumberedTasks:
+    """What each task of a job does, sent to all of them. ``writes``: how many tasks each write has, and its own."""
+
+    def __init__(self, writes: Sequence[tuple[int, Callable[..., Iterator[Any]]]]) -> None:
+        self.writes = [*writes]
+
+    def __call__(self, number: int, nothing: Iterator[Any]) -> Iterator[Any]:
+        """The report of the job's task of this number; those of a write follow those of the one before."""
+        for _ in nothing:
+            pass
+        # A query runs a union of writes of one task each in one task: round robin begins by its number.
+        given = 0 if all(tasks == 1 for tasks, _ in self.writes) else None
+        for tasks, run in self.writes:
+            if number < tasks:
+                for batch in run(share_numbers([number]), given):
+                    yield from batch.to_pylist()
+                return
+            number -= tasks
+
+
+def numbered(spark: SparkSession, targets: Sequence[Target]) -> Callable[[], list[Any]] | None:
+    """Runs the job; gives its reports, in the order of the tasks. None: it has to be a query."""
+    writes = [each for target in targets for each in target.writes]
+    tasks = [(rows.tasks, task.run) for rows, task in writes if isinstance(rows, TaskNumbers)]
+    if len(tasks) < len(writes) or not _may_be(spark, writes):
+        return None
+    context: Any = spark.sparkContext
+    function = Portable(ShownFromUsers(NumberedTasks(tasks)))
+    added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
+    try:
+        rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
+        tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))
+    except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
+        _log.info("a query runs the tasks: %s", error)
+        return None
+
+    def run() -> list[Any]:
+        with local_property(context, _TAGS, tags):
+            return collected(rdd)
+
+    return run
+
+
+def _may_be(spark: Any, writes: Sequence[tuple[TaskRows, WriteTask]]) -> bool:
+    if not is_pinned(spark):
+        return False
+    if any(task.executors for _, task in writes) and is_on(spark, "spark.dynamicAllocation.enabled"):
+        return False
+    return not spark.getTags()
+
+
+def _with_tag(tags: str | None, tag: str) -> str:
+    given = tags.split(",") if tags else []
+    return ",".join(dict.fromkeys([*given, tag]))

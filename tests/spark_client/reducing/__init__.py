@@ -1,0 +1,1 @@
+"""Tests of groups' states and of how they are merged."""
