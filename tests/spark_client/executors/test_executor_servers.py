@@ -16,6 +16,7 @@ import pytest
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.executors import ExecutorServers, executor_servers
 from spark_client.executors.executor_jvm import cores_of
+from tests.support.polling import eventually
 
 SERVERS = ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"})
 
@@ -149,7 +150,8 @@ def test_an_executor_has_a_server_for_each_four_of_its_cores_and_they_end_togeth
 def test_the_cores_are_those_that_spark_gives_an_executor_on_its_command_line() -> None:
     words = ["-c", "input()", "--executor-id", "0", "--cores", "6", "--app-id", "x"]
     with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as process:
-        assert cores_of(process.pid) == 6
+        # For a moment after it was started the kernel shows no command line of it.
+        eventually(lambda: cores_of(process.pid), 6)
         process.communicate(b"\n")
     assert cores_of(os.getpid()) is None
 
