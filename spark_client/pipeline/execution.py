@@ -250,8 +250,9 @@ class Execution:
         written = self._shuffles.write(targets, here=here)
         if any(sealed.work.tasks for sealed in written):
             self._note(reads)
-            if here:
-                # It was more than it looked, and the later jobs read it.
+            if here and self._shuffles.executors is None:
+                # It was more than it looked, and the later jobs read it. Of servers in executors the driver may just
+                # not have known any.
                 self._driver_bytes = 0
         for write, sealed in zip(job.writes, written, strict=True):
             node = write.exchange
