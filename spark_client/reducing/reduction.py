@@ -85,9 +85,13 @@ class Reduction:
                 yield self.lift(batch)
                 continue
             rows = self._lift(batch)
-            rows_bytes = rows.nbytes
             table = self.merge([rows])
-            merges = table.num_rows >= FEW_GROUPS and 2 * table.nbytes <= rows_bytes
+            if table.num_rows == rows.num_rows:
+                # Nothing was merged, and the table may be the rows as they came, in memory that is not its own.
+                merges = False
+                yield own(rows, Lent())
+                continue
+            merges = table.num_rows >= FEW_GROUPS and 2 * table.nbytes <= rows.nbytes
             yield from table.to_batches()
 
     def _lift(self, batch: Any) -> pa.RecordBatch:
@@ -99,7 +103,7 @@ class Reduction:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        """One row for each group. Empties the list."""
+        """One row for each group; the rows themselves where each is a group. Empties the list."""
         found = self._of_neighbours(batches)
         if found is not None:
             batches.clear()

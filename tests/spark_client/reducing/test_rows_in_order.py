@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from flight_server.protocol import InvalidRequest
 from spark_client.reducing import Reduction
 from spark_client.reducing.group_states import Extreme, Present, Product, RowCount, StateColumn, Sum
+from spark_client.reducing.reduction import MERGED_ROWS
 from spark_client.reducing.rows_in_order import RowsInOrder
 
 SCHEMA = pa.schema(
@@ -94,6 +96,23 @@ def test_rows_in_order_need_no_hash_table() -> None:
     assert found.column("k").to_pylist() == [*range(10)]
     assert found.column("s0").to_pylist() == [3] * 10
     assert found.column("s2").to_pylist() == [9 * number + 3 for number in range(10)]
+
+
+def test_groups_of_one_row_are_kept_in_memory_of_their_own() -> None:
+    """A function may fill one array again and again, and is asked for its next batch while the last one is held."""
+    count = MERGED_ROWS + 1
+    numbers = np.empty(count, np.int64)
+
+    def refilled() -> Iterator[pa.RecordBatch]:
+        for first in (0, count, 2 * count):
+            numbers[:] = np.arange(first, first + count)
+            yield pa.record_batch([pa.array(numbers)], names=["k"])
+
+    schema = pa.schema([("k", pa.int64()), ("s0", pa.int64())])
+    by = Reduction(("k",), (Sum("k", pa.int64()),), schema, "aggregate")
+    found = pa.concat_tables(by.reduced(by.lifted(refilled()), None))
+    expected = [*range(3 * count)]
+    assert found.to_pydict() == {"k": expected, "s0": expected}
 
 
 @pytest.mark.parametrize(
