@@ -52,7 +52,8 @@ The true peak
 
 Spare bytes
     Joined messages that are kept for readers behind (``lanes.grpc.joined_frames``) are bytes of ``sends``, at most 1/16
-    of it. They save work only: :func:`reserve` drops them before it waits, so no stream waits for them.
+    of it. They save work only: :func:`reserve` drops them before it waits, and none is kept while a request waits, so
+    no stream waits for them.
 
 Beside the limit lies ``decoding``, for the decoded batches of sources' files. Not counted are the items that
 deploy/README.md names, and messages that are not whole yet: at most one for each producing stream, or

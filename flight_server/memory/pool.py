@@ -222,6 +222,11 @@ class MemoryPool:
         """Of a part the pool around all parts; else the pool itself."""
         return self._whole
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request waits in the queue of the pool around all parts, or of any part."""
+        return self._whole._requests > 0
+
     def lacks(self, held: MemoryPool) -> bool:
         """Whether the oldest request waits for bytes of this kind: ``held`` is the pool that is full, or in it."""
         with self._lock:
@@ -271,9 +276,7 @@ class MemoryPool:
         return request
 
     def exchange(self, release: Callable[[], object], size_bytes: int) -> Reservation | None:
-        """Call ``release``, and reserve before the queue gets the bytes that it frees; None if they do not fit even
-        so.
-        """
+        """Call ``release``, and reserve before the queue gets what it frees; None if the bytes do not fit even so."""
         with self._lock:
             release()
             returned = self._lock.count()

@@ -19,7 +19,8 @@ Who holds what
     once; otherwise the frames go out one by one. So another reader may hold room of a part that is not its own, and
     ``eviction`` ends it for that, too. A reader holds the message, and in the room of its first frame that of all of
     them, for gRPC's copy, until the message is sent. It no longer holds the frames. Kept messages are dropped before
-    any stream waits for room (``memory.accounts``, "Spare bytes"), and when no reader of their dataset is left.
+    any stream waits for room (``memory.accounts``, "Spare bytes"), none is kept while one waits, and none when no
+    reader of its dataset is left.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ SMALL_BYTES = 128 << 10
 """Joining costs about as much as sending two frames of this size."""
 MAX_FRAMES = 128
 KEPT_PARTS = 16
+KEPT_LEAST_BYTES = 8 << 10
+"""Of what is kept each message takes at least so much: it is some objects beside its bytes."""
 _HEADERS_BYTES = 64 << 10
 """Arrow takes a few milliseconds to decode so much of them."""
 _MOST_MORE_BYTES = 4096
@@ -65,6 +68,7 @@ class JoinedFrames:
 
     def __init__(self, counters: Counters, sends: MemoryPool) -> None:
         self._counters = counters
+        self._sends = sends
         self._most_kept_bytes = (sends.limit_bytes or 0) // KEPT_PARTS
         self._kept_bytes = 0
         self._kept: deque[tuple[Dataset, JoinedMessage]] = deque()  # the oldest first
@@ -99,18 +103,18 @@ class JoinedFrames:
     def add(self, dataset: Dataset, first: Frame, message: JoinedMessage) -> None:
         self._counters.joins += 1
         self._sent[first] = weakref.ref(message)
-        if self._readers[dataset] < 2:
+        if self._readers[dataset] < 2 or self._sends.has_requests:
             return
         self._kept.append((dataset, message))
-        self._kept_bytes += len(message.data)
+        self._kept_bytes += _kept_bytes(message)
         while self._kept_bytes > self._most_kept_bytes:
-            self._kept_bytes -= len(self._kept.popleft()[1].data)
+            self._kept_bytes -= _kept_bytes(self._kept.popleft()[1])
 
     def drop(self, dataset: Dataset | None = None) -> None:
         """Keep no message of the dataset; None: of all."""
         kept = [] if dataset is None else [each for each in self._kept if each[0] is not dataset]
         self._kept = deque(kept)
-        self._kept_bytes = sum(len(message.data) for _, message in kept)
+        self._kept_bytes = sum(_kept_bytes(message) for _, message in kept)
 
 
 class Joiner:
@@ -153,6 +157,10 @@ class Joiner:
         message = JoinedMessage(data, len(parts), own)
         self._shared.add(self._dataset, first, message)
         return message
+
+
+def _kept_bytes(message: JoinedMessage) -> int:
+    return max(KEPT_LEAST_BYTES, len(message.data))
 
 
 def until_boundary(first: Frame) -> int:

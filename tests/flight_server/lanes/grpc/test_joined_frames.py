@@ -11,7 +11,12 @@ import pytest_asyncio
 
 from flight_server.datasets import Dataset
 from flight_server.frames import Frame, SchemaMessage
-from flight_server.lanes.grpc.joined_frames import KEPT_PARTS, JoinedFrames, JoinedMessage
+from flight_server.lanes.grpc.joined_frames import (
+    KEPT_LEAST_BYTES,
+    KEPT_PARTS,
+    JoinedFrames,
+    JoinedMessage,
+)
 from flight_server.memory import reserve
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest
@@ -82,3 +87,31 @@ async def test_no_stream_waits_for_the_room_of_kept_messages(node: Node) -> None
             assert sends.used_bytes == sends.limit_bytes - 500
             room.free()
             others.free()
+
+
+async def test_no_message_is_kept_while_a_stream_waits(node: Node) -> None:
+    joined, sends = JoinedFrames(node.counters, node.budget.sends), node.budget.sends
+    dataset = dataset_of(node, "d")
+    assert sends.limit_bytes is not None
+    others = sends.reserve(sends.limit_bytes)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(reserve(node.budget.further, 1000, node.waits))
+        await asyncio.sleep(0)
+        assert sends.has_requests
+        with joined.reading(dataset), joined.reading(dataset):
+            assert joined.find(made(node, joined, dataset, 1000), 2) is None
+        others.free()
+        (await waiting).free()
+    assert not sends.has_requests
+
+
+async def test_of_tiny_messages_few_are_kept(node: Node) -> None:
+    joined, sends = JoinedFrames(node.counters, node.budget.sends), node.budget.sends
+    dataset = dataset_of(node, "d")
+    assert sends.limit_bytes is not None
+    most = sends.limit_bytes // KEPT_PARTS // KEPT_LEAST_BYTES
+    with joined.reading(dataset), joined.reading(dataset):
+        firsts = [made(node, joined, dataset, 100) for _ in range(most + 10)]
+        assert sum(joined.find(first, 2) is not None for first in firsts) == most
+        assert sends.used_bytes == 100 * most
+    assert sends.used_bytes == 0
