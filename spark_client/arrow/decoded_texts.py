@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from .sizes import is_bytes
+
 ASKED_BYTES = 32 << 20
 
 
@@ -22,20 +24,9 @@ def decoded(column: Any) -> Any:
         return pa.chunked_array(list(map(decoded, column.chunks)), kind)
     dictionary = column.dictionary
     most_rows = len(column)
-    if len(dictionary) and _is_text(kind):
+    if len(dictionary) and is_bytes(kind):
         most_rows = max(1, ASKED_BYTES * len(dictionary) // max(1, dictionary.nbytes))
     if len(column) <= most_rows:
         return column.dictionary_decode()
     parts = range(0, len(column), most_rows)
     return pa.concat_arrays([column.slice(first, most_rows).dictionary_decode() for first in parts])
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """Whether it is text or bytes that Arrow keeps one behind the other."""
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )

@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .sizes import is_bytes
+
 _ALIGNED_BYTES = 64
 _BITS = 1 << 20
 Write = Callable[[int, Any], object]
@@ -123,7 +125,7 @@ class _Column:
         self._validity = _Bits(0 if pa.types.is_null(kind) else rows, place)
         self._bits = _Bits(rows, place) if pa.types.is_boolean(kind) else None
         self._offsets_at = place.take(self._width * (rows + 1) if self._width else 0)
-        self._values_bytes = self._count if _is_binary(kind) else rows * _value_bytes(kind)
+        self._values_bytes = self._count if is_bytes(kind) else rows * _value_bytes(kind)
         self._values_at = self._values_to = place.take(self._values_bytes)
         inner = self._count if self._width else rows * getattr(kind, "list_size", 1)
         self._children = [_Column(each, inner, left, place) for each in _child_types(kind)]
@@ -144,7 +146,7 @@ class _Column:
             offsets = _offsets(array)
             moved = offsets[1:] + (self._counted - int(offsets[0]))
             write(self._offsets_at + self._width * (self._done + 1), moved.astype(offsets.dtype))
-            if _is_binary(self._type) and offsets[-1] > offsets[0]:
+            if is_bytes(self._type) and offsets[-1] > offsets[0]:
                 self._put(buffers[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0])), write)
             self._counted += int(offsets[-1] - offsets[0])
         elif self._values_bytes:
@@ -193,13 +195,6 @@ class _Column:
         return pa.Array.from_buffers(self._type, rows, buffers, count, children=children)
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    of = pa.types
-    return bool(
-        of.is_binary(kind) or of.is_string(kind) or of.is_large_binary(kind) or of.is_large_string(kind)
-    )
-
-
 def _value_bytes(kind: pa.DataType) -> int:
     """Bytes of a value; 0 for types of variable size, of bits, and without values of their own."""
     of = pa.types
@@ -213,7 +208,7 @@ def _offset_width(kind: pa.DataType) -> int:
     of = pa.types
     if of.is_large_binary(kind) or of.is_large_string(kind) or of.is_large_list(kind):
         return 8
-    return 4 if _is_binary(kind) or of.is_list(kind) or of.is_map(kind) else 0
+    return 4 if is_bytes(kind) or of.is_list(kind) or of.is_map(kind) else 0
 
 
 def _offset_widths(kind: pa.DataType) -> Iterator[int]:
@@ -234,7 +229,7 @@ def _is_known(kind: pa.DataType) -> bool:
     nested = (of.is_struct, of.is_list, of.is_large_list, of.is_fixed_size_list, of.is_map)
     if any(is_kind(kind) for is_kind in nested):
         return all(map(_is_known, _child_types(kind)))
-    flat = (of.is_null, of.is_primitive, of.is_fixed_size_binary, of.is_decimal, _is_binary)
+    flat = (of.is_null, of.is_primitive, of.is_fixed_size_binary, of.is_decimal, is_bytes)
     return any(is_kind(kind) for is_kind in flat)
 
 

@@ -34,7 +34,7 @@ def check_type(kind: pa.DataType, name: str) -> None:
     elif _is_list(kind) or types.is_struct(kind):
         for index in range(kind.num_fields):
             check_type(kind.field(index).type, f"{name}.{kind.field(index).name}")
-    elif not (types.is_null(kind) or types.is_primitive(kind) or _is_bytes(kind) or _is_fixed(kind)):
+    elif not (types.is_null(kind) or types.is_primitive(kind) or is_bytes(kind) or _is_fixed(kind)):
         raise TypeError(
             f"the column {name!r} has the type {kind}, whose rows cannot be moved one by one: "
             "cast views and run-end encodings to the plain type, and take unions apart"
@@ -133,10 +133,10 @@ def _bits_before(array: pa.Array, places: NDArray[np.int64]) -> NDArray[np.int64
         size: int = kind.list_size
         elements = array.values.slice(array.offset * size, len(array) * size)
         bits += _bits_before(elements, places * size)
-    elif _is_list(kind) or _is_bytes(kind):
+    elif _is_list(kind) or is_bytes(kind):
         bounds = offsets(array)
         inside = bounds[np.append(places, 0)].astype(np.int64)
-        before = inside * 8 if _is_bytes(kind) else _bits_before(array.values, inside)
+        before = inside * 8 if is_bytes(kind) else _bits_before(array.values, inside)
         bits += before[:-1] - before[-1]
         bits += places * (bounds.itemsize * 8)
     else:
@@ -165,9 +165,9 @@ def row_bits(array: pa.Array) -> RowBits:
             per_row: NDArray[np.int64] = inner.reshape(len(array), size).sum(axis=1)
             return per_row + validity
         return inner * size + validity
-    if _is_list(kind) or _is_bytes(kind):
+    if _is_list(kind) or is_bytes(kind):
         bounds: NDArray[np.int64] = offsets(array).astype(np.int64)
-        inner = 8 if _is_bytes(kind) else row_bits(array.values)
+        inner = 8 if is_bytes(kind) else row_bits(array.values)
         if not isinstance(inner, int):
             bounds, inner = np.concatenate([[0], np.cumsum(inner)])[bounds], 1
         return np.diff(bounds) * inner + (offsets(array).itemsize * 8 + validity)
@@ -208,7 +208,8 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values are text or bytes that lie one behind the other, at offsets."""
     return bool(
         types.is_string(kind)
         or types.is_large_string(kind)

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import types
 
-from spark_client.arrow import values
+from spark_client.arrow import is_bytes, values
 
 
 def cut(batch: Any, most_bytes: int) -> Iterator[Any]:
@@ -40,17 +39,14 @@ def cut(batch: Any, most_bytes: int) -> Iterator[Any]:
 def codes(column: Any) -> NDArray[Any]:
     """The place of each row's value in the dictionary; of a null, the one after the last."""
     indices = column.indices
-    if indices.null_count:
-        # An index of 8 bits may have no number for it.
+    if indices.null_count or pa.types.is_uint64(indices.type):
+        # An index of 8 bits may have no number for a null, and numpy does not add unsigned ones of 64 bits to others.
         indices = indices.cast(pa.int64()).fill_null(len(column.dictionary))
     return values(indices, indices.type.to_pandas_dtype())
 
 
 def _is_coded(column: Any) -> bool:
-    if not isinstance(column, pa.DictionaryArray):
-        return False
-    kind = column.dictionary.type
-    return bool(types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind))
+    return isinstance(column, pa.DictionaryArray) and is_bytes(column.dictionary.type)
 
 
 def _lengths(dictionary: Any) -> NDArray[np.int64]:

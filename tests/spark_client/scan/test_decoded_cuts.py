@@ -11,7 +11,7 @@ from spark_client.scan.decoded_cuts import cut
 MOST = 1000
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 @pytest.mark.parametrize("nulls", [0.0, 0.3])
 def test_slices_are_all_rows_in_order_and_not_much_larger_than_asked(kind: pa.DataType, nulls: float) -> None:
     random = np.random.default_rng(5)

@@ -78,6 +78,17 @@ def test_a_filter_of_dictionaries_is_evaluated_once_for_each_combination_of_valu
     assert rows.num_rows == 6
 
 
+@pytest.mark.parametrize("index", [pa.int8(), pa.uint32(), pa.uint64()])
+@pytest.mark.parametrize("null", [None, 0])
+def test_a_dictionary_may_have_any_index(index: pa.DataType, null: int | None) -> None:
+    codes = pa.array([null, 0, 1] * 100, index)
+    coded = pa.DictionaryArray.from_arrays(codes, pa.array(["x", "y"]))
+    batch = pa.record_batch({"a": coded, "b": coded})
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    found = KeptRows.by((A == "x") & (B != "y"), schema, ["b"]).of(batch, Declared("a scan", schema))
+    assert found["b"].to_pylist() == ["x"] * (100 if null is None else 200)
+
+
 def test_a_combination_of_values_that_no_row_has_does_not_fail() -> None:
     batch = batch_of([("1", "x", 1), ("zero", None, 2)] * 50, ["a", "b"])
     number = pc.if_else(B.is_valid(), A, "0").cast("int64")
