@@ -50,8 +50,8 @@ def asked_by_http() -> int | None:
 def asked_by_grpc() -> int:
     """0 if the server serves, else 1."""
     # Not above: it takes longer than all the rest, and is seldom needed.
-    import grpc  # noqa: PLC0415
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415
+    import grpc  # noqa: PLC0415 - as said above
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415 - as said above
 
     address = f"127.0.0.1:{os.environ.get('FLIGHT_SERVER_PORT', '8815')}"
     # A proxy of the environment is for the outside.

@@ -141,7 +141,7 @@ class _Column:
         self._say_valid(array, write)
         buffers = array.buffers()
         if self._bits is not None:
-            self._bits.append(array.fill_null(False).to_numpy(zero_copy_only=False), write)  # noqa: FBT003
+            self._bits.append(array.fill_null(False).to_numpy(zero_copy_only=False), write)  # noqa: FBT003 - Arrow's signature
         elif self._width:
             offsets = _offsets(array)
             moved = offsets[1:] + (self._counted - int(offsets[0]))

@@ -77,7 +77,7 @@ class FlightDataSource(DataSource):
         plan = ChangelogStreamReader.plan if found.is_changelog else FlightStreamReader.plan
         return plan(options, found, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's signature
         return FlightStreamWriter.plan(self._options_for(STREAM_WRITE), schema, overwrite=overwrite)
 
     def _options_for(self, use: str) -> SourceOptions:

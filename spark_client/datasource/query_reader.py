@@ -48,10 +48,10 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._first = self._last = self._beginning()
         return self._first
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         return ReadAllAvailable()
 
-    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802 - Spark's name
         """The offset up to which the next batch reads.
 
         Raises:

@@ -101,7 +101,7 @@ class FlightStreamReader(QueryReader):
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's names, as below
         return self._limit or super().getDefaultReadLimit()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._until = self._sealed(0, _Limit())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -66,6 +66,6 @@ class FlightStreamWriter(DataSourceStreamArrowWriter):
         transaction = None if query is None else Transaction(query, batchId, after)
         self._staging.seal(messages, transaction)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature
         """Drop the rows that these tasks staged; those of other tasks end with their lease."""
         self._staging.drop({each.generation for each in messages if isinstance(each, StagedWrite)})

@@ -141,19 +141,19 @@ def _loader() -> Callable[[bytes, str], Any]:
     # cloudpickle sends a function inside a function as code, not as the name of a module to import.
     def load(data: bytes, version: str) -> Any:
         import pickle  # noqa: PLC0415 - this code stands alone; what Spark would unpickle itself
-        import socket  # noqa: PLC0415
-        import sys  # noqa: PLC0415
+        import socket  # noqa: PLC0415 - as above
+        import sys  # noqa: PLC0415 - as above
 
         here = f"the Python of this executor ({sys.executable} on {socket.gethostname()})"
         try:
-            import spark_client  # noqa: PLC0415
+            import spark_client  # noqa: PLC0415 - as above
 
             found = getattr(spark_client, "__version__", "of an unknown version")
             if found == version:
-                from spark_client.executors import settle  # noqa: PLC0415
+                from spark_client.executors import settle  # noqa: PLC0415 - as above
 
                 settle()
-                return pickle.loads(data)  # noqa: S301
+                return pickle.loads(data)  # noqa: S301 - as Spark would
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             if missing in ("spark_client", "flight_server"):

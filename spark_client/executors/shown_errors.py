@@ -44,7 +44,7 @@ def shown_from_users(function: Task) -> Task:
         try:
             yield from function(*given)
         except Exception as error:  # noqa: BLE001 - raised again
-            raise error.with_traceback(_of_users(error.__traceback__) or error.__traceback__)  # noqa: B904
+            raise error.with_traceback(_of_users(error.__traceback__) or error.__traceback__)  # noqa: B904 - it is the same error
 
     # Raising adds the frame of this function. Spark leaves out the first frames that are of files beside PySpark's.
     beside = str(Path(pyspark.__file__).parent / "flight_shuffle.py")

@@ -93,7 +93,7 @@ class Lookups:
         content = self._content(spark, ref, right, [left.field(key).type for key in keys])
         first = () if isinstance(on, Mapping) else tuple(keys)
         fields = [struct[key] for key in first] + [each for each in struct if each.name not in first]
-        fields += [StructField(each.name, each.dataType, True) for each in list(right)[len(keys) :]]  # noqa: FBT003
+        fields += [StructField(each.name, each.dataType, True) for each in list(right)[len(keys) :]]  # noqa: FBT003 - Spark's signature
         result = StructType(fields)
         join = Join(tuple(keys), content.forms, how, first, arrow_schema(spark, result, where))
         version = None if df.isStreaming and as_of is None else self._hold(spark, ref, as_of)
@@ -131,7 +131,7 @@ class Lookups:
         def looked_up(*keys: pa.Array) -> pa.Array:
             return task(*keys)
 
-        fields = [StructField(each.name, each.dataType, True) for each in list(right)[len(others) :]]  # noqa: FBT003
+        fields = [StructField(each.name, each.dataType, True) for each in list(right)[len(others) :]]  # noqa: FBT003 - Spark's signature
         function: Any = arrow_udf
         return function(looked_up, fields[0].dataType if alone else StructType(fields))
 

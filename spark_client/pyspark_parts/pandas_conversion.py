@@ -91,7 +91,7 @@ class PandasConversion:
         from pyspark.sql.pandas import serializers  # noqa: PLC0415 - as above
 
         # Only Spark 4.1 comes here, and its serializer has other arguments than the later ones.
-        kind: Any = serializers.ArrowStreamPandasUDFSerializer  # type: ignore[attr-defined]
+        kind: Any = serializers.ArrowStreamPandasUDFSerializer  # type: ignore[attr-defined]  # as said above
         return kind(
             self.timezone,
             self.safe,

@@ -13,7 +13,7 @@ try:
 except ImportError:  # Spark 4.1 has no admission control for Python sources: a trigger takes all there is
     ReadAllAvailable = ReadMaxRows = ReadMaxBytes = ReadMaxFiles = None  # type: ignore[assignment,misc]
 
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # of versions without it
         """As Spark's."""
 
 

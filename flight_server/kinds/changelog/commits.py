@@ -166,7 +166,7 @@ class Commits:
     def _start(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
         # The task begins at the next pass of the loop, when its first commit is queued. It is not awaited: background
         # holds it, and each commit has a future of its own.
-        self._background.start(self._run(changelog, queue), f"commits of {changelog.name}")  # type: ignore[unused-awaitable]
+        self._background.start(self._run(changelog, queue), f"commits of {changelog.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
 
     async def _room(self, changelog: Changelog, rows: int) -> None:
         if len(changelog.runs) > MAX_RUNS:

@@ -131,7 +131,7 @@ class Compactor:
         self._soon.pop(found, None)
         if found.querying is not None:
             self._apart.add(found)
-            self._background.start(self._look_apart(found), f"merge of {found.name}")  # type: ignore[unused-awaitable]
+            self._background.start(self._look_apart(found), f"merge of {found.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
             return
         changelogs = [found]
         del found  # no variable holds it while this waits

@@ -67,7 +67,7 @@ class VersionAppends:
         """
         done: asyncio.Future[Sealed] = asyncio.get_running_loop().create_future()
         run = self._run(partial(self._append, staged, target, request, mode), staged, target, done)
-        self._background.start(run, f"append to {target.name}")  # type: ignore[unused-awaitable]
+        self._background.start(run, f"append to {target.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
         return await asyncio.shield(done)
 
     async def _run(
