@@ -17,6 +17,8 @@ from pyarrow import types
 
 from flight_server.keys import array_over, values, view
 
+from .decoded_texts import decoded
+
 _EXACT_INTEGER = 1 << 53
 _EXACT_POWER = 22
 """The greatest power of ten that is a double."""
@@ -31,7 +33,7 @@ def widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if types.is_dictionary(column.type):
-        return widened(column.dictionary_decode(), kind)
+        return widened(decoded(column), kind)
     if has_more_digits(kind, column.type):
         return with_more_digits(column, kind)
     if types.is_float64(kind) and types.is_decimal(column.type):
