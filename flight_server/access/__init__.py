@@ -7,7 +7,7 @@ from .browser_sessions import SESSION_SECONDS, BrowserSessions
 from .browsers import Doorkeeper
 from .flight_locations import ANY_HOST, FlightLocation
 from .operations import OPERATIONS, Operation, Resource, table_text
-from .principals import ANYONE, NOBODY, Permission, Principal, Quotas, unlimited
+from .principals import ANONYMOUS, ANYONE, Permission, Principal, Quotas, unlimited
 from .quotas import Usage, Usages, acting, acting_for, open_stream
 from .size_texts import parse_size
 from .token_file import TokenFileRefused, hash_of_token

@@ -25,7 +25,7 @@ import structlog
 
 from flight_server.protocol import Unauthenticated
 
-from .principals import ANYONE, NOBODY, OWN, Principal, unlimited
+from .principals import ANONYMOUS, ANYONE, OWN, Principal, unlimited
 from .token_file import TokenFileRefused, Tokens, digest_of, read_token_file
 
 AUTHORIZATION = "authorization"
@@ -111,7 +111,7 @@ class Authenticator:
         now = {each.name: each for each in tokens.values()}
 
         def has_lost(each: Principal) -> bool:
-            return not now.get(each.name, NOBODY).covers(each)
+            return not now.get(each.name, ANONYMOUS).covers(each)
 
         lost = {each.name for each in before.values() if has_lost(each)}
         _log.info("token_file_read", principals=len(now), ended=sorted(lost))

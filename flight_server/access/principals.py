@@ -82,5 +82,5 @@ def unlimited(name: str) -> Principal:
     return Principal(name, read=("",), write=("",), admin=("",))
 
 
-NOBODY = Principal("")
+ANONYMOUS = Principal("")
 """The principal of calls that need no token: it may do nothing else."""

@@ -26,9 +26,9 @@ from typing import Any
 import grpc
 
 from flight_server.access import (
+    ANONYMOUS,
     AUTHORIZATION,
     LEGACY_TOKEN,
-    NOBODY,
     OPERATIONS,
     SECOND_AUTHORIZATION,
     Authenticator,
@@ -166,7 +166,7 @@ class FlightService:
             call = ServedCall("grpc", rpc, context.peer())
             self._calls.begin(call, lambda name: _metadata(context).get(name))
             try:
-                principal = NOBODY if operation.is_open else self._principal(context)
+                principal = ANONYMOUS if operation.is_open else self._principal(context)
                 call.principal = principal.name
                 async with self._calls.running.call(principal):
                     with self._catalogue.usages.calls_of(principal):

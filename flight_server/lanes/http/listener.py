@@ -53,8 +53,8 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from flight_server.access import (
+    ANONYMOUS,
     AUTHORIZATION,
-    NOBODY,
     OPERATIONS,
     SECOND_AUTHORIZATION,
     Authenticator,
@@ -248,7 +248,7 @@ class HttpServer:
                 if self._options.client_certificates and not request.get_extra_info("peercert"):
                     raise Unauthenticated("this server wants a client certificate: present one over TLS")
                 await self._doorkeeper.check(request)
-            principal = NOBODY if operation.is_open else self._principal(request)
+            principal = ANONYMOUS if operation.is_open else self._principal(request)
             call.principal = principal.name
             async with self._calls.running.call(principal):
                 with self._catalogue.usages.calls_of(principal):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.access import (
-    NOBODY,
+    ANONYMOUS,
     Authenticator,
     Permission,
     Principal,
@@ -119,7 +119,7 @@ async def test_a_principal_is_gone_also_for_calls_that_began_before_its_quotas_c
 ) -> None:
     (file := tmp_path / "t.toml").write_text(ETL + LOG)
     known = Authenticator(file=file)
-    running: list[Principal] = [known.principal("Bearer t1"), NOBODY]
+    running: list[Principal] = [known.principal("Bearer t1"), ANONYMOUS]
     lost: list[list[str]] = []
     known.on_reload = lambda has_lost: lost.append([each.name for each in running if has_lost(each)])
     file.write_text(ETL.replace("streams = 200", "streams = 2000") + LOG)
