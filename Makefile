@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test compiled versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules examples image lint bench rooms dist audit lock clean
+.PHONY: help demo test compiled versions torture fuzz fuzz-bytes fuzz-schedules image lint bench rooms dist audit lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
@@ -95,10 +95,6 @@ fuzz-schedules: SEED = $(shell date +%s)
 fuzz-schedules: $(PROJECT) ## Run the driver's logic in simulated clusters, each schedule twice: SECONDS=60 SEED=1
 	@$(BIN)/pytest --schedules-seconds $(SECONDS) --schedules-seed $(SEED) --capture=no -k random_schedules \
 		tests/spark_client/servers/test_simulated.py
-
-# The suite makes the same examples in every run, and half as many.
-examples: $(PROJECT) ## Try the properties of the tests with new examples, twice as many
-	@$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=exploring -m "not spark and not load"
 
 # Debian, which the steps begin with, stays in build/images.
 image: $(PROJECT) ## Carry out the Dockerfile's steps in a Debian made from nothing, and start the images (needs root)

@@ -28,7 +28,6 @@ from pyarrow import flight
 
 from spark_client.connection import embedded
 from tests.support import collecting, durable, java, leftovers, loop_steps, rooms, server_fork, server_process
-from tests.support.examples import EXPLORING
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
 from tests.support.spark_home import spark_home
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made. Every run makes the same
-# examples, here as in CI; `make examples` makes new ones.
+# examples, here as in CI; `--hypothesis-profile=exploring` makes new ones.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile(EXPLORING, patient, derandomize=False)
+settings.register_profile("exploring", patient, derandomize=False)
 settings.register_profile("patient", patient, derandomize=True, database=None)
 settings.load_profile("patient")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.targets.target import CORPUS, WORDS, Target
-from tests.support.examples import examples
 
 CHANGES = 60
 """Of each target; the patient profile makes the same ones each time."""
@@ -32,7 +31,7 @@ def changed(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 def test_changed_samples_are_taken_or_refused_as_documented(target: Target) -> None:
     with target.running() as call:
 
-        @examples(CHANGES, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=CHANGES, suppress_health_check=list(HealthCheck))
         @given(data=changed(target.seeds()))
         def check(data: bytes) -> None:
             call(data)

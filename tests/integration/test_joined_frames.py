@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
@@ -22,7 +22,6 @@ from spark_client import ShuffleClient
 from spark_client.connection import Reading
 from tests.integration.round_trip.flights import act, drop, put, same
 from tests.integration.round_trip.test_any_table import tables
-from tests.support.examples import examples
 from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, flight_data, ipc_messages, path, put_messages
 from tests.support.server_process import ServerProcess
@@ -133,7 +132,7 @@ def test_our_client_counts_frames_on_the_grpc_lane(
         same(list(ours.get("d")), stored)
 
 
-@examples(60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(table=tables(), repeats=st.integers(1, 60), codec=st.sampled_from([None, None, "lz4"]))
 def test_any_table_in_small_frames_comes_back_in_order(
     server: ServerProcess, table: tuple[pa.Schema, list[pa.RecordBatch]], repeats: int, codec: str | None

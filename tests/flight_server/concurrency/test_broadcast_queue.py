@@ -12,6 +12,7 @@ import weakref
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -33,7 +34,6 @@ from flight_server.concurrency.broadcast_queue import (
 )
 from flight_server.concurrency.items import KeptItems
 from flight_server.protocol.errors import Conflict, ProducerFailed
-from tests.support.examples import examples
 
 
 class Broken(Exception):
@@ -216,7 +216,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert reader.subscription.lag_bytes == sum(size for _, size in left)
 
 
-QueueMachine.TestCase.settings = examples(250, stateful_step_count=40)
+QueueMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
 TestQueueAgainstLists = QueueMachine.TestCase
 
 

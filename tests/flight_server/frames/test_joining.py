@@ -7,14 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flight_server.frames import FrameJoiner, SchemaMessage
 from flight_server.frames.joining import MAX_HEADER_BYTES
 from flight_server.protocol import wire
 from tests.integration.round_trip.test_any_table import tables
-from tests.support.examples import examples
 from tests.support.raw_flight import flight_data, ipc_messages
 
 
@@ -54,7 +53,7 @@ def joiner_of(batch: pa.RecordBatch) -> FrameJoiner:
     return joiner
 
 
-@examples(300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(table=tables(), cut=st.booleans())
 def test_a_joined_message_has_exactly_the_rows_of_its_frames(
     table: tuple[pa.Schema, list[pa.RecordBatch]], cut: bool

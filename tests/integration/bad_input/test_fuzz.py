@@ -11,12 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
 from flight_server.protocol import AS_STORED, BATCHES_HEADER
-from tests.support.examples import examples
 from tests.support.raw_flight import RawFlight, Refused, path, put_messages
 from tests.support.server_process import ServerProcess
 
@@ -101,7 +100,9 @@ def connection(server: ServerProcess) -> Iterator[tuple[RawFlight, flight.Flight
         yield raw, client
 
 
-@examples(400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(messages=changed_puts())
 def test_what_is_accepted_is_read_whole_and_the_rest_is_an_error(
     server: ServerProcess, connection: tuple[RawFlight, flight.FlightClient], messages: list[bytes]

@@ -6,12 +6,11 @@ import json
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
 from tests.integration.round_trip.flights import act, drop, put, read, same
-from tests.support.examples import examples
 
 _LEAVES = st.sampled_from(
     [
@@ -102,7 +101,7 @@ def _valid(batch: pa.RecordBatch) -> bool:
     return True
 
 
-@examples(120, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     table=tables(), codec=st.sampled_from([None, "lz4", "zstd"]), producers=st.integers(1, 3), data=st.data()
 )

@@ -16,13 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flight_server.memory.pool import MemoryPool, Reservation
 from spark_client.lanes.lane import Closed
 from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue, Order
-from tests.support.examples import examples
 
 
 @dataclass(frozen=True)
@@ -293,12 +292,13 @@ def check(world: World) -> None:
     assert world.pool.used_bytes == 0, "something is still reserved"
 
 
-@examples(1000)
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plans)
 def test_every_schedule_ends_with_every_item_once_or_the_first_error(plan: Plan) -> None:
     check(run(plan))
 
 
+@settings(deadline=None)
 @given(plans)
 def test_streams_are_drained_to_their_end_though_the_consumer_takes_nothing(plan: Plan) -> None:
     plan.consumer, plan.breaks = "absent", {}
@@ -309,6 +309,7 @@ def test_streams_are_drained_to_their_end_though_the_consumer_takes_nothing(plan
     check(world)
 
 
+@settings(deadline=None)
 @given(plans)
 def test_an_ample_budget_never_touches_the_disk(plan: Plan) -> None:
     plan.budget_bytes, plan.outsider = 100_000, False

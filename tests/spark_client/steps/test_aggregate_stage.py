@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.protocol.errors import InvalidRequest
@@ -26,7 +26,6 @@ from spark_client.reducing import FUNCTIONS, Computed, Reduction, ResultColumn, 
 from spark_client.reducing.group_states import Sum
 from spark_client.spill import TaskMemory
 from spark_client.steps import FinalStage, PartialStage, Pass, run
-from tests.support.examples import examples
 from tests.support.step_process import measured
 
 SCHEMA = pa.schema(
@@ -165,7 +164,7 @@ def close(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
-@examples(40)
+@settings(max_examples=40, deadline=None)
 @given(
     given_rows=st.lists(rows, max_size=40),
     cuts=st.lists(st.integers(0, 40), max_size=3),

@@ -17,7 +17,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, Phase
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -33,7 +33,6 @@ from flight_server.kinds.changelog.saving import next_log
 from flight_server.protocol import KeepRule, Transaction
 from tests.support import keep_model
 from tests.support.changelog_store import Engine
-from tests.support.examples import examples
 from tests.support.keep_model import SCHEMA, Row
 from tests.support.ram_directory import ram_directory
 
@@ -389,10 +388,11 @@ def test_a_changelog_is_what_its_whole_history_says(
         rows = strategy
 
     slow = 10 if name in {"sql", "sums"} else 1  # a query takes some 10 ms
-    many = examples(
+    many = settings(
         # The pieces of a key take some 10 ms, too.
-        3 if large_keys else max(2, 12 // slow // (2 if machine is AnyPattern else 1)),
+        max_examples=3 if large_keys else max(2, 12 // slow // (2 if machine is AnyPattern else 1)),
         stateful_step_count=14 if name == "sums" else 25,  # it reads all versions again and again
+        deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
         suppress_health_check=list(HealthCheck),
     )
