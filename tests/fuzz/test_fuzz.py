@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-CASES = 12
+CASES = 20
 
 
 SETTINGS = {"sql__timeType__enabled": "true", "sql__shuffle__partitions": "3"}
