@@ -62,12 +62,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what lengthens a run by hand."""
     parser.addoption(
-        "--soak-seconds", type=float, default=30.0, help="how long the soak keeps up its traffic"
+        "--soak-seconds", type=float, default=60.0, help="how long the soak keeps up its traffic"
     )
     parser.addoption(
         "--torture-seconds",
         type=float,
-        default=25.0,
+        default=40.0,
         help="how long the torture kills one server after the other",
     )
     parser.addoption(

@@ -1,6 +1,6 @@
 """A soak: random traffic under a small limit, and after it everything is back where it began.
 
-Half a minute by default; ``--soak-seconds 600`` for the long form.
+One minute by default; ``--soak-seconds 600`` for the long form.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def drop_everything(server: ServerProcess) -> None:
                 list(client.do_action(("drop", json.dumps({"dataset": name}).encode())))
 
 
-@pytest.mark.load(seconds=35)
+@pytest.mark.load(seconds=65)
 @pytest.mark.timeout(900)
 async def test_random_traffic_leaves_nothing_behind(
     request: pytest.FixtureRequest, flight_server_process: Callable[..., ServerProcess], tmp_path: Path

@@ -1,7 +1,7 @@
 """The torture: a server that is killed again and again under random calls loses, doubles and mixes no row, brings
 nothing back that is gone, and never stands still.
 
-25 seconds by default; ``make torture SECONDS=3600`` for the long form, with a seed of its own that it prints.
+40 seconds by default; ``make torture SECONDS=3600`` for the long form, with a seed of its own that it prints.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from tests.load.torture import Torture
 
 
-@pytest.mark.load(seconds=30)
+@pytest.mark.load(seconds=41)
 @pytest.mark.timeout(0)  # each of its waits has a deadline
 def test_what_was_acknowledged_is_there_and_what_was_given_up_changes_nothing(
     request: pytest.FixtureRequest, tmp_path: Path
