@@ -154,7 +154,7 @@ def _within(column: Any, limit: int) -> bool:
 
 
 def _most_by_words(column: Any) -> int:
-    """What no value's digits exceed, by their upper 64 bits: a tenth of the time of a comparison of all 128."""
+    """What no value's digits exceed, by their upper 64 bits: a sixth of the time of a comparison of all 128."""
     most = 0
     for chunk in column.chunks:
         words = view(chunk.buffers()[1], np.int64)[2 * chunk.offset : 2 * (chunk.offset + len(chunk))]

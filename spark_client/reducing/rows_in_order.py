@@ -1,5 +1,6 @@
 """Merges rows that lie in the order of their keys, as those of a file that was written in this order: the rows of a
-group are neighbours, and no hash table is needed. It takes a tenth of the time.
+group are neighbours, and no hash table is needed. It takes a third of the time where groups have four rows; to see
+that rows are in another order takes a hundredth.
 
 Guarantee: :meth:`RowsInOrder.of` finds an order only where each group's rows are neighbours: all keys are whole
 numbers, days or instants without nulls, the first one never falls from a row to the next, and the others change only

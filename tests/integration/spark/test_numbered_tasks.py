@@ -102,6 +102,20 @@ def test_an_error_is_that_of_a_query(spark: SparkSession, client: ShuffleClient,
     assert lines[-2] == "ValueError: of the user"
 
 
+def test_a_function_may_be_larger_than_spark_sends_with_each_task(
+    spark: SparkSession, client: ShuffleClient, folder: Path
+) -> None:
+    large = os.urandom(2 << 20)
+
+    def holds(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert len(large) == 2 << 20
+        yield from batches
+
+    before = queries(spark)
+    assert keys(client, client.scan(folder, spark=spark), holds) == [*range(ROWS)]
+    assert queries(spark) == before
+
+
 def test_tasks_have_what_the_session_added(
     spark: SparkSession, client: ShuffleClient, folder: Path, tmp_path: Path
 ) -> None:
