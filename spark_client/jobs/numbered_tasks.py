@@ -40,12 +40,13 @@ _TAGS = "spark.job.tags"
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
 """What a query adds to a worker's environment where this setting is on."""
+Run = Callable[..., Iterator[Any]]
 
 
 class NumberedTasks:
     """What each task of a job does, sent to all of them. ``writes``: how many tasks each write has, and its own."""
 
-    def __init__(self, writes: Sequence[tuple[int, Callable[..., Iterator[Any]]]]) -> None:
+    def __init__(self, writes: Sequence[tuple[int, Run]]) -> None:
         self.writes = [*writes]
 
     def __call__(self, number: int, nothing: Iterator[Any]) -> Iterator[Any]:
@@ -66,17 +67,20 @@ def numbered(spark: SparkSession, targets: Sequence[Target]) -> Callable[[], lis
     """Runs the job; gives its reports, in the order of the tasks. None: it has to be a query."""
     writes = [each for target in targets for each in target.writes]
     tasks = [(rows.tasks, task.run) for rows, task in writes if isinstance(rows, TaskNumbers)]
-    if len(tasks) < len(writes) or not _may_be(spark, writes):
-        return None
-    context: Any = spark.sparkContext
-    function = Portable(ShownFromUsers(NumberedTasks(tasks)))
-    added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
     try:
-        rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
-        tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))
+        may_be = len(tasks) == len(writes) and _may_be(spark, writes)
+        return _prepared(spark, tasks) if may_be else None
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)
         return None
+
+
+def _prepared(spark: SparkSession, tasks: Sequence[tuple[int, Run]]) -> Callable[[], list[Any]]:
+    context: Any = spark.sparkContext
+    function = Portable(ShownFromUsers(NumberedTasks(tasks)))
+    added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
+    rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
+    tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))
 
     def run() -> list[Any]:
         with local_property(context, _TAGS, tags):

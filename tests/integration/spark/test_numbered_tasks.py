@@ -143,13 +143,14 @@ def test_a_thread_with_tags_which_only_queries_have_makes_one(
     assert queries(spark) > before
 
 
-def test_a_platform_without_rdds_makes_a_query(
-    spark: SparkSession, client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["numbers_rdd", "is_pinned"])
+def test_a_platform_that_allows_no_more_makes_a_query(
+    spark: SparkSession, client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def refused(*_: Any) -> Any:
         raise RuntimeError("the constructor is not allowed")
 
-    monkeypatch.setattr(numbered_tasks, "numbers_rdd", refused)
+    monkeypatch.setattr(numbered_tasks, name, refused)
     before = queries(spark)
     assert keys(client, client.scan(folder, spark=spark)) == [*range(ROWS)]
     assert queries(spark) > before
