@@ -166,7 +166,7 @@ def test_each_call_is_answered_by_the_token_file_before_or_after_its_change(
             return "UNAUTHENTICATED"
         return "OK" if "one/" in prefixes[name] else "NOT_FOUND"
 
-    now = ["one", "two", "three"]
+    now, missing = ["one", "two", "three"], False
     written(None, now)
     sets[1].symlink_to("..data/tokens.toml")
     with ServerProcess.start(token_file=sets[1], memory_limit="64MiB", http_port=-1) as server:
@@ -181,7 +181,11 @@ def test_each_call_is_answered_by_the_token_file_before_or_after_its_change(
                 now = chance.sample([*prefixes], chance.randrange(1, 4))
                 written(None, now)
             else:
-                written(chance.choice(["", "nonsense", "[principals.one]\ntokens = []", None]), [])
+                # A file that is missing again has not changed.
+                texts = ["", "nonsense", "[principals.one]\ntokens = []", *([] if missing else [None])]
+                text = chance.choice(texts)
+                written(text, [])
+            missing = not good and text is None
             for name in chance.choices([*prefixes], k=4):
                 said = told(server.location, name)
                 assert said in (expected(before, name), expected(now, name)), (name, before, now)
