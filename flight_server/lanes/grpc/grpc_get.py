@@ -39,6 +39,7 @@ from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameBurst, FrameRange, Outgoing, PartitionEnds, Reads, head_of_read
 
+from .answer_headers import send_headers
 from .joined_frames import GATHERING, MOST_BYTES, JoinedFrames, Joiner, hand_over, small_run
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
@@ -231,7 +232,7 @@ async def _begin(dataset: Dataset, asked: bytes, context: Context) -> Envelopes 
     """Send the headers; the envelopes if the client has asked for checksums. ``asked`` is its ticket."""
     checked = (CHECKSUMS_HEADER, CHECKSUMS) in context.invocation_metadata()
     said = [(CHECKSUMS_HEADER, CHECKSUMS)] if checked else []
-    await context.send_initial_metadata((*head_of_read(dataset), *said))
+    await send_headers(context, (*head_of_read(dataset), *said))
     return Envelopes(asked) if checked else None
 
 

@@ -21,6 +21,7 @@ from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
 from flight_server.transfer import AnswerRoom, Producer, PutReceiver
 
+from .answer_headers import send_headers
 from .first_messages import FirstMessages
 
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
@@ -133,7 +134,7 @@ class GrpcAnswers:
         """
         if not self._used:
             self._headed = True
-            await self._context.send_initial_metadata(())
+            await send_headers(self._context)
             return
         assert self._task is not None
         self.put(b"")
@@ -178,8 +179,7 @@ class GrpcAnswers:
     async def _write(self) -> None:
         await self._more.wait()
         if self._queue and not self._headed:
-            # Not with the first message: if that is cut off, gRPC would send the headers once more.
-            await self._context.send_initial_metadata(())
+            await send_headers(self._context)
         while True:
             while self._queue:
                 await self._write_one(*self._take())

@@ -11,7 +11,7 @@ Errors
 Cancelling
     grpc.aio cancels a handler at any await when the client cancels or its connection breaks. Handlers leave by
     ``finally`` and context managers. None raises a CancelledError of its own: its client would get no status until its
-    deadline.
+    deadline. Neither would one whose headers were cut off (``answer_headers``).
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ from flight_server.transfer import (
 )
 
 from .actions import Actions
+from .answer_headers import send_headers
 from .first_messages import FirstMessages
 from .grpc_get import GrpcGet
 from .grpc_put import take_put
@@ -230,9 +231,11 @@ class FlightService:
             else:
                 self._authenticator.principal(header)
                 token = token_in(header).encode()
-            await context.send_initial_metadata(((AUTHORIZATION, f"Bearer {token.decode('latin-1')}"),))
+            await send_headers(context, ((AUTHORIZATION, f"Bearer {token.decode('latin-1')}"),))
             if header is None:
                 await context.write(wire.field(2, token))
+        else:
+            await send_headers(context)
         while (request := await self._handshake_message(context)) is not None:
             payload = wire.bytes_field(request, 2, "HandshakeRequest")
             await context.write(wire.field(2, payload) if payload else b"")
@@ -264,6 +267,7 @@ class FlightService:
             raise InvalidRequest(
                 "the criteria is a prefix of dataset names, so it must be UTF-8 text"
             ) from None
+        await send_headers(context)
         for dataset in caller.listed(prefix):
             try:
                 # One FlightInfo is for all that this server has of a dataset.
@@ -277,7 +281,9 @@ class FlightService:
     async def get_flight_info(
         self, request: bytes, context: Context, caller: Caller, call: ServedCall
     ) -> None:
-        await self._send_info(flight_info, *_find(parse_descriptor(request), caller, call), context)
+        found = _find(parse_descriptor(request), caller, call)
+        await send_headers(context)
+        await self._send_info(flight_info, *found, context)
 
     async def poll_flight_info(
         self, request: bytes, context: Context, caller: Caller, call: ServedCall
@@ -299,6 +305,7 @@ class FlightService:
             ):
                 async with asyncio.timeout(patience):
                     await next_look(dataset, named.seen)
+        await send_headers(context)
         await self._send_info(poll_info, dataset, partition, context)
 
     async def _send_info(self, make: Any, dataset: Dataset, only: int | None, context: Context) -> None:
@@ -348,9 +355,11 @@ class FlightService:
         del request
         async with counted(self._puts.admission, action, body, context.peer()):
             answer = await self._actions.run(action, body, caller)
+        await send_headers(context)
         await context.write(wire.field(1, answer))
 
     async def list_actions(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
+        await send_headers(context)
         for name, description in ACTIONS.items():
             await context.write(wire.field(1, name.encode()) + wire.field(2, description.encode()))
 

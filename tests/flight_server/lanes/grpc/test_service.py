@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -27,6 +28,9 @@ class Caller:
     def __init__(self, deadline_seconds: float | None = None) -> None:
         self._deadline_seconds = deadline_seconds
         self.written: list[bytes] = []
+
+    async def send_initial_metadata(self, headers: Any) -> None:
+        pass
 
     async def write(self, message: bytes) -> None:
         self.written.append(message)

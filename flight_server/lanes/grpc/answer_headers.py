@@ -1,0 +1,22 @@
+"""Headers of an answer, which go out before its first message, and whole.
+
+grpc.aio knows that the headers were sent once the operation that sends them has succeeded. If that is cut off, by a
+deadline of ours, it sends them again with the status, which gRPC refuses: the client gets no status, and waits until
+its own deadline, if it has one. So the headers are an operation of their own, which no cancellation ends: it waits for
+nothing that the peer has to take, and it ends with the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from flight_server.storage import to_its_end
+
+Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
+
+
+async def send_headers(context: Context, headers: Sequence[tuple[str, str]] = ()) -> None:
+    """Send the headers. A cancellation comes after it."""
+    await to_its_end(asyncio.ensure_future(context.send_initial_metadata(tuple(headers))))
