@@ -14,6 +14,8 @@ Where the query remains
     (``PYSPARK_PIN_THREAD=false``)
     executors hold the dataset, and Spark  ``shuffles`` keeps them by a shuffle of the query
     takes idle ones away
+    the session has a setting of           only the workers of queries have it: logs, hidden or longer tracebacks, an
+    ``_OF_QUERIES``                        end when they are idle or have crashed
     the platform allows queries only       there are some where several users share a driver
     =====================================  =============================================================
 """
@@ -40,6 +42,13 @@ _TAGS = "spark.job.tags"
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
 """What a query adds to a worker's environment where this setting is on."""
+_OF_QUERIES = (
+    "spark.sql.pyspark.worker.logging.enabled",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled",
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled",
+    "spark.sql.execution.pyspark.udf.killOnIdleTimeout",
+    "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled",
+)
 Run = Callable[..., Iterator[Any]]
 
 
@@ -94,7 +103,7 @@ def _may_be(spark: Any, writes: Sequence[tuple[TaskRows, WriteTask]]) -> bool:
         return False
     if any(task.executors for _, task in writes) and is_on(spark, "spark.dynamicAllocation.enabled"):
         return False
-    return not spark.getTags()
+    return not spark.getTags() and not any(is_on(spark, name) for name in _OF_QUERIES)
 
 
 def _with_tag(tags: str | None, tag: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 
 from spark_client import ShuffleClient
 from spark_client.jobs import numbered_tasks
@@ -141,6 +142,37 @@ def test_a_thread_with_tags_which_only_queries_have_makes_one(
     finally:
         spark.removeTag("of-the-user")
     assert queries(spark) > before
+
+
+@pytest.mark.parametrize("name", numbered_tasks._OF_QUERIES)
+def test_a_session_that_asks_more_of_the_workers_of_queries_makes_one(
+    spark: SparkSession, client: ShuffleClient, folder: Path, name: str
+) -> None:
+    session = spark.newSession()
+    session.conf.set(name, "true")
+    before = queries(spark)
+    assert keys(client, client.scan(folder, spark=session)) == [*range(ROWS)]
+    assert queries(spark) > before
+
+
+def test_the_logs_of_a_function_are_kept_where_spark_keeps_them(
+    spark: SparkSession, client: ShuffleClient, folder: Path
+) -> None:
+    session = spark.newSession()
+    name = "spark.sql.pyspark.worker.logging.enabled"
+    try:
+        session.conf.get(name)
+    except PySparkException:
+        pytest.skip("this version of Spark keeps none")
+    session.conf.set(name, "true")
+
+    def logs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        logging.getLogger("of the user").warning("rows come")
+        yield from batches
+
+    assert keys(client, client.scan(folder, spark=session), logs) == [*range(ROWS)]
+    found = session.sql("SELECT DISTINCT msg FROM python_worker_logs() WHERE logger = 'of the user'")
+    assert [row.msg for row in found.collect()] == ["rows come"]
 
 
 @pytest.mark.parametrize("name", ["numbers_rdd", "is_pinned"])
