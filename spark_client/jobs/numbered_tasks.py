@@ -29,7 +29,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_client.executors import Portable, ShownFromUsers
-from spark_client.pyspark_parts import collected, numbers_rdd, session_tag
+from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
 
 from .driver_tasks import share_numbers
 from .local_properties import is_pinned, local_property
@@ -77,8 +77,9 @@ def numbered(spark: SparkSession, targets: Sequence[Target]) -> Callable[[], lis
     writes = [each for target in targets for each in target.writes]
     tasks = [(rows.tasks, task.run) for rows, task in writes if isinstance(rows, TaskNumbers)]
     try:
-        may_be = len(tasks) == len(writes) and _may_be(spark, writes)
-        return _prepared(spark, tasks) if may_be else None
+        with interrupts_kept():
+            may_be = len(tasks) == len(writes) and _may_be(spark, writes)
+            return _prepared(spark, tasks) if may_be else None
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)
         return None

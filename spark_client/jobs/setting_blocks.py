@@ -20,6 +20,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_client.pyspark_parts import interrupts_kept
+
 _Values = dict[str, str]
 _known: weakref.WeakKeyDictionary[SparkSession, tuple[bytes, _Values]] = weakref.WeakKeyDictionary()
 _settings: weakref.WeakKeyDictionary[SparkSession, Any] = weakref.WeakKeyDictionary()
@@ -74,10 +76,11 @@ def _digest(spark: Any) -> bytes | None:
     if "connect" in type(spark).__module__:
         return None
     try:
-        settings = _settings.get(spark)
-        if settings is None:
-            settings = _settings[spark] = spark._jsparkSession.sessionState().conf().settings()
-        text = settings.toString()
+        with interrupts_kept():
+            settings = _settings.get(spark)
+            if settings is None:
+                settings = _settings[spark] = spark._jsparkSession.sessionState().conf().settings()
+            text = settings.toString()
     except Exception:  # noqa: BLE001 - of a version of Spark that has no such object, or of a session that has ended
         return None
     return hashlib.sha256(str(text).encode()).digest()

@@ -40,6 +40,7 @@ from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers, Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 from spark_client.merge import DatasetRef
+from spark_client.pyspark_parts import interrupts_kept
 from spark_client.servers import ServerList, ServerStart
 
 from .after_collection import AfterCollection
@@ -313,7 +314,8 @@ def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
     for some seconds more.
     """
     try:
-        yield
+        with interrupts_kept():
+            yield
     except KeyboardInterrupt:
         # Not by a tag of the job: a new connection, which Spark Classic needs now, does not know the old one's tags.
         if "connect" not in type(spark).__module__:

@@ -12,6 +12,7 @@ from .inner_names import (
     infer_group_arrow_eval_type_from_func,
     infer_group_pandas_eval_type_from_func,
 )
+from .interrupts import interrupts_kept
 from .pandas_conversion import PandasConversion, check_result
 from .rdd_of_numbers import collected, numbers_rdd, session_tag
 from .read_limits import (

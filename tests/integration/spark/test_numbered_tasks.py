@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
 from spark_client import ShuffleClient
@@ -142,6 +143,22 @@ def test_a_thread_with_tags_which_only_queries_have_makes_one(
     finally:
         spark.removeTag("of-the-user")
     assert queries(spark) > before
+
+
+def test_ctrl_c_that_py4j_hides_in_an_error_runs_no_query(
+    spark: SparkSession, client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise Py4JError("Gateway must be connected to send cancel cmd.")  # noqa: B904  # as Py4J
+
+    monkeypatch.setattr(numbered_tasks, "numbers_rdd", interrupted)
+    before = queries(spark)
+    with pytest.raises(KeyboardInterrupt):
+        keys(client, client.scan(folder, spark=spark))
+    assert queries(spark) == before
 
 
 @pytest.mark.parametrize("name", numbered_tasks._OF_QUERIES)
