@@ -73,7 +73,7 @@ from flight_server.transfer import (
 )
 
 from .actions import Actions
-from .answer_headers import send_headers
+from .answer_headers import send_answer, send_headers
 from .first_messages import FirstMessages
 from .grpc_get import GrpcGet
 from .grpc_put import take_put
@@ -355,8 +355,7 @@ class FlightService:
         del request
         async with counted(self._puts.admission, action, body, context.peer()):
             answer = await self._actions.run(action, body, caller)
-        await send_headers(context)
-        await context.write(wire.field(1, answer))
+        await send_answer(context, wire.field(1, answer))
 
     async def list_actions(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         await send_headers(context)
