@@ -13,6 +13,7 @@ from flight_server.datasets import Dataset
 from flight_server.frames import Frame, SchemaMessage
 from flight_server.lanes.grpc.joined_frames import (
     KEPT_LEAST_BYTES,
+    KEPT_MESSAGES,
     KEPT_PARTS,
     JoinedFrames,
     JoinedMessage,
@@ -105,13 +106,28 @@ async def test_no_message_is_kept_while_a_stream_waits(node: Node) -> None:
     assert not sends.has_requests
 
 
-async def test_of_tiny_messages_few_are_kept(node: Node) -> None:
-    joined, sends = JoinedFrames(node.counters, node.budget.sends), node.budget.sends
-    dataset = dataset_of(node, "d")
-    assert sends.limit_bytes is not None
-    most = sends.limit_bytes // KEPT_PARTS // KEPT_LEAST_BYTES
-    with joined.reading(dataset), joined.reading(dataset):
-        firsts = [made(node, joined, dataset, 100) for _ in range(most + 10)]
-        assert sum(joined.find(first, 2) is not None for first in firsts) == most
-        assert sends.used_bytes == 100 * most
-    assert sends.used_bytes == 0
+async def test_of_tiny_messages_few_are_kept(tmp_path: Path) -> None:
+    async with running_node(tmp_path, memory_limit=64 << 20) as node:
+        joined, sends = JoinedFrames(node.counters, node.budget.sends), node.budget.sends
+        dataset = dataset_of(node, "d")
+        assert sends.limit_bytes is not None
+        most = sends.limit_bytes // KEPT_PARTS // KEPT_LEAST_BYTES
+        assert most < KEPT_MESSAGES
+        with joined.reading(dataset), joined.reading(dataset):
+            firsts = [made(node, joined, dataset, 100) for _ in range(most + 10)]
+            assert sum(joined.find(first, 2) is not None for first in firsts) == most
+            assert sends.used_bytes == 100 * most
+        assert sends.used_bytes == 0
+
+
+async def test_a_large_server_keeps_no_more_messages_than_it_drops_in_one_step(tmp_path: Path) -> None:
+    async with running_node(tmp_path, memory_limit=8 << 30) as node:
+        joined, sends = JoinedFrames(node.counters, node.budget.sends), node.budget.sends
+        dataset = dataset_of(node, "d")
+        with joined.reading(dataset), joined.reading(dataset):
+            firsts = [made(node, joined, dataset, 1000) for _ in range(KEPT_MESSAGES + 10)]
+            assert [joined.find(first, 2) is not None for first in firsts] == [False] * 10 + [
+                True
+            ] * KEPT_MESSAGES
+            assert sends.used_bytes == 1000 * KEPT_MESSAGES
+        assert sends.used_bytes == 0
