@@ -1,7 +1,7 @@
 """The directories in which a host's processes share files, and the sweep that cleans them.
 
-Guarantee: a sweep removes only files of this format and this user that no living process needs. Each client sweeps
-when it begins and before it makes a file; a server sweeps every minute.
+Guarantee: a sweep removes only files of this format and this user that no living process needs. A client sweeps when
+it begins; a process that makes files, at most every ten seconds and before it waits for room; a server, every minute.
 
 Directory: ``flight-shuffle-<uid>-2`` under a base
     Mode 0700, owned by that user, with a file ``flight-shuffle-format``; any other is refused and stays as it is. The
@@ -119,14 +119,17 @@ class HostDirectory:
             return self._is_private() and stat.S_ISREG((self.path / FORMAT).lstat().st_mode)
         return False
 
-    def entries(self) -> list[Entry]:
-        """The files of this format and user; none if it is not ours."""
+    def entries(self, prefix: str = "") -> list[Entry]:
+        """The files of this format and user whose names begin with ``prefix``; none if it is not ours."""
         found: list[Entry] = []
-        for path in list(self.path.iterdir()) if self.is_ours else []:
-            name = path.name
+        # A path for each file of hundreds would take longer than their names.
+        for name in os.listdir(self.path) if self.is_ours else []:  # noqa: PTH208
+            if not name.startswith(prefix):
+                continue
             parts = _NAMES.fullmatch(name)
             if parts is None or name == _NAMES_LOCK or (parts["bytes"] is None) is (parts["kind"] == "part"):
                 continue
+            path = self.path / name
             with contextlib.suppress(OSError):
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():

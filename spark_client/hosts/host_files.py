@@ -40,12 +40,17 @@ MARGIN_BYTES = 64 * 1024 * 1024
 ROOM_SECONDS = 15.0
 """Longer than an idle process keeps a table."""
 
+SWEEP_SECONDS = 10.0
+"""A sweep looks at all files, of which an application may have hundreds."""
+
 _GROWTH_BYTES = 64 * 1024 * 1024
 _POLL_SECONDS = 0.01
 _ROOM_POLL_SECONDS = 0.2
 _NO_DIRECTORY = "this host has no directory for copies of broadcasts: name one by dirs of Copies"
 _T = TypeVar("_T")
 _SHARED_SECONDS = 10.0
+_swept: dict[tuple[Path, ...], float] = {}
+"""When this process swept bases for the last time."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +158,8 @@ class HostFiles:
 
     def opened(self, prefix: str) -> dict[str, float]:
         """The keys of files that begin with ``prefix``, and when each was last opened."""
-        found = [entry for directory in self._directories for entry in directory.entries()]
-        return {
-            each.key: each.opened for each in found if each.kind == "arrows" and each.key.startswith(prefix)
-        }
+        found = [entry for directory in self._directories for entry in directory.entries(prefix)]
+        return {each.key: each.opened for each in found if each.kind == "arrows"}
 
     def locked(self, key: str, deadline_seconds: float) -> AbstractContextManager[int]:
         """Hold the lock of a key, which need not be a file's. Raises as :meth:`open_or_make`."""
@@ -196,8 +199,11 @@ class HostFiles:
             if (found := self.open(key)) is not None:
                 return found
             self._remove_parts(key)
-            self.sweep()
-            return _with_room(lambda: self._make(key, size_bytes, write), min(ROOM_SECONDS, deadline_seconds))
+            if time.monotonic() - _swept.get(self.bases, -SWEEP_SECONDS) >= SWEEP_SECONDS:
+                self.sweep()
+            return self._with_room(
+                lambda: self._make(key, size_bytes, write), min(ROOM_SECONDS, deadline_seconds)
+            )
 
     def remove(self, key: str) -> bool:
         """Remove the file of ``key``; whether there was one. Mappings stay."""
@@ -217,6 +223,7 @@ class HostFiles:
 
     def sweep(self) -> list[Path]:
         """Remove files that no living process needs; their paths. Never waits or raises."""
+        _swept[self.bases] = time.monotonic()
         return directories.sweep(self.bases, self._copies.idle_seconds)
 
     def own(self, application: str) -> Callable[[], None]:
@@ -239,8 +246,8 @@ class HostFiles:
     def _remove_parts(self, key: str) -> None:
         # This process holds the key's lock: the parts are dead processes'.
         for directory in self._directories:
-            for entry in directory.entries():
-                if entry.kind == "part" and entry.key == key:
+            for entry in directory.entries(f"{key}."):
+                if entry.kind == "part":
                     entry.path.unlink(missing_ok=True)
 
     def _make(self, key: str, size_bytes: int, write: Callable[[PartFile], object]) -> HostFile:
@@ -280,7 +287,7 @@ class HostFiles:
                 part.file.path = part.path.rename(directory.path / _part_name(key, part.expected_bytes))
 
         def grow(part: PartFile, wanted_bytes: int) -> None:
-            _with_room(lambda: reserve(part, wanted_bytes), ROOM_SECONDS)
+            self._with_room(lambda: reserve(part, wanted_bytes), ROOM_SECONDS)
 
         return _publish(directory, PartFile(HostFile(path, descriptor), size_bytes, grow), key, write)
 
@@ -305,6 +312,18 @@ class HostFiles:
                 larger_than_all=size_bytes > limit_bytes,
             )
         return -over_bytes
+
+    def _with_room(self, call: Callable[[], _T], seconds: float) -> _T:
+        """The result of ``call``, tried again for so long while other processes hold the room."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return call()
+            except OutOfBudget as error:
+                if error.detail["larger_than_all"] or time.monotonic() >= until:
+                    raise
+            if not self.sweep():
+                time.sleep(_ROOM_POLL_SECONDS)
 
     def _limit_bytes(self, directory: HostDirectory) -> int:
         if self._copies.limit_bytes is not None:
@@ -351,18 +370,6 @@ def _share(path: Path, descriptor: int) -> None:
             time.sleep(_POLL_SECONDS)
         else:
             return
-
-
-def _with_room(call: Callable[[], _T], seconds: float) -> _T:
-    """The result of ``call``, tried again for so long while other processes hold the room."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return call()
-        except OutOfBudget as error:
-            if error.detail["larger_than_all"] or time.monotonic() >= until:
-                raise
-        time.sleep(_ROOM_POLL_SECONDS)
 
 
 def _part_name(key: str, size_bytes: int) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,19 @@ def wait_until(path: Path) -> None:
         time.sleep(0.02)
 
 
+@contextmanager
+def each_task_tried_once(spark: SparkSession) -> Iterator[None]:
+    """Without speculation: of a stage's tasks all must have ended before one is tried again, which is never."""
+    settings = spark.sparkContext._jsc.sc().conf()
+    quantile = "spark.speculation.quantile"
+    before = settings.get(quantile)
+    settings.set(quantile, "1.0")
+    try:
+        yield
+    finally:
+        settings.set(quantile, before)
+
+
 def test_exchange_groups_and_broadcast_between_two_executors(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -101,14 +115,16 @@ def test_exchange_groups_and_broadcast_between_two_executors(
         return pa.table({"name": [name], "rows": [table.num_rows], "from": [seen], "at": [executor()]})
 
     df = spark.range(0, 1000, 1, 8).selectExpr("id % 10 as id")
-    out = (
-        client.pipeline(df)
-        .mapInArrow(where, "id long, executor long")
-        .exchange(8, "id")
-        .applyInArrow(total, "name string, rows long, from array<long>, at long")
-        .toDF()
-        .collect()
-    )
+    # Else one executor may be done with seven tasks, and with a copy of the eighth, while the other is in its first.
+    with each_task_tried_once(spark):
+        out = (
+            client.pipeline(df)
+            .mapInArrow(where, "id long, executor long")
+            .exchange(8, "id")
+            .applyInArrow(total, "name string, rows long, from array<long>, at long")
+            .toDF()
+            .collect()
+        )
     assert {(row.name, row.rows) for row in out} == {(f"n{number}", 100) for number in range(10)}
     assert any(len(row["from"]) == 2 for row in out), "rows of both executors met in one group"
 

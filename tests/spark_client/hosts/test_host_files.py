@@ -16,7 +16,7 @@ import pytest
 
 from flight_server.protocol.errors import Unavailable
 from spark_client.hosts import host_files
-from spark_client.hosts.host_files import HostFile, HostFiles, PartFile
+from spark_client.hosts.host_files import Copies, HostFile, HostFiles, PartFile
 from tests.support.host_copies import directory, make, names, never, within, writer
 from tests.support.rooms import ROOT
 
@@ -104,12 +104,23 @@ def test_waiting_for_a_writer_ends_at_the_deadline_and_names_it(
 
 
 def test_a_part_whose_writer_is_gone_is_collected_under_any_key(
-    files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile]
+    files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened.append(make(files, "other"))
     (directory(bases[0]) / "dead.1.4.part").write_text("half")
+    opened.append(make(files, "soon"))
+    assert names(bases, ".part") == ["dead.1.4.part"]
+    monkeypatch.setattr(host_files, "SWEEP_SECONDS", 0.0)
     opened.append(make(files, "k"))
     assert names(bases, ".part") == []
+
+
+def test_a_part_whose_writer_is_gone_takes_no_room(tmp_path: Path, opened: list[HostFile]) -> None:
+    few = HostFiles(Copies(dirs=(str(tmp_path),), limit_bytes=100))
+    opened.append(make(few, "k"))
+    (directory(tmp_path) / "dead.1.95.part").write_text("half")
+    opened.append(make(few, "soon"))
+    assert names((tmp_path,), ".part") == []
 
 
 def test_a_writer_that_raises_leaves_nothing_and_the_next_one_makes_the_file(
