@@ -10,10 +10,9 @@ Memory
     scanner, which looks ``READAHEAD`` batches ahead. What a filter keeps is gathered up to the same sizes.
 
 Texts of Parquet
-    A column of texts that takes at most ``CODED_BYTES`` for a value is read as dictionaries, as it is stored: the
-    filter looks at these (``kept_rows``), and only the kept rows become texts. So is one of few long texts, whose codes
-    take less than a byte, if a batch of it as texts could be above ``LARGE_BYTES``. A batch's texts are decoded in
-    parts of about ``DECODED_BYTES_OF_TEXTS``, however long they are and however few of them there are.
+    Columns of short texts are read as dictionaries, as they are stored (``stored_texts``): the filter looks at these
+    (``kept_rows``), and only the kept rows become texts. A batch's texts are decoded in parts of about
+    ``DECODED_BYTES_OF_TEXTS``, however long they are and however few of them there are.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from .holdable import csv_schema, is_text, json_schema, orc_schema, parquet_sche
 from .kept_rows import KeptRows, gathered
 from .legacy_calendar import check_dates, is_legacy
 from .pieces import DECODED_BYTES, File, FileHome, FilePiece, Fragment
+from .stored_texts import batches_of, bounded_rows, coded_columns, inner_texts
 from .wanted import WantedColumns
 
 BATCH_ROWS = 64 * 1024
@@ -45,9 +45,6 @@ BUFFER_BYTES = 1 << 20
 READAHEAD = 2
 DECODED_BYTES_OF_TEXTS = 4 * BATCH_BYTES
 """A batch's texts that are stored as dictionaries are decoded in parts of about this size."""
-LARGE_BYTES = 256 << 20
-CODED_BYTES = 2
-"""A text that is stored as itself takes four bytes for its length."""
 MISFITS = (
     "onversion error",
     "Failed to parse",
@@ -150,12 +147,14 @@ class FileReading:
                     what = f"bytes in row group {piece.unit}"
                     raise _changed_error(file.path, what, piece.group_bytes, group.total_byte_size)
             # With the footer that is there.
-            coded = home.dictionaries | _coded(texts, metadata, pieces)
+            groups = [metadata.row_group(piece.unit) for piece in pieces]
+            coded = home.dictionaries | coded_columns(texts, metadata, groups, BATCH_ROWS)
             if coded != home.dictionaries:
                 reader = opened(read_dictionary=coded, metadata=metadata)
+            inner = inner_texts(metadata, names)
             for piece in pieces:
-                rows = self._batch_rows(piece)
-                for batch in reader.iter_batches(rows, [piece.unit], names, use_threads=False):
+                rows = bounded_rows(self._batch_rows(piece), metadata.row_group(piece.unit), inner)
+                for batch in batches_of(reader, piece.unit, names, rows):
                     given = _retype(batch, retyped, file.path)
                     if legacy:
                         check_dates(given, file.path)
@@ -281,32 +280,6 @@ class FileReading:
             ) from error
         if found is not None and found.num_rows:
             yield found if list(self.wanted.names) == found.schema.names else found.select(self.wanted.names)
-
-
-def _coded(texts: Sequence[str], metadata: Any, pieces: Sequence[FilePiece]) -> frozenset[str]:
-    """Those of the columns of texts that all pieces have as short codes for the values of a dictionary."""
-    if not texts:
-        return frozenset()
-    places = {metadata.schema.column(index).path: index for index in range(len(metadata.schema))}
-    groups = [metadata.row_group(piece.unit) for piece in pieces]
-    # In a path a dot may stand for a field of a struct.
-    return frozenset(
-        name
-        for name in texts
-        if "." not in name and all(_is_coded(group.column(places[name])) for group in groups)
-    )
-
-
-def _is_coded(column: Any) -> bool:
-    if not column.has_dictionary_page:
-        return False
-    if column.total_uncompressed_size <= CODED_BYTES * column.num_values:
-        return True
-    # As texts, all could be as long as the dictionary: its size stands in no footer, that of the compressed codes does.
-    if column.total_uncompressed_size * min(column.num_values, BATCH_ROWS) <= LARGE_BYTES:
-        return False
-    dictionary_bytes = column.data_page_offset - (column.dictionary_page_offset or column.data_page_offset)
-    return bool(column.total_compressed_size - dictionary_bytes < column.num_values)
 
 
 def _but_dictionaries(declared: Declared, given: pa.Schema) -> Declared:
