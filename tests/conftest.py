@@ -27,7 +27,18 @@ from hypothesis.strategies import none
 from pyarrow import flight
 
 from spark_client.connection import embedded
-from tests.support import collecting, durable, java, leftovers, loop_steps, rooms, server_fork, server_process
+from tests.support import (
+    collecting,
+    durable,
+    forked_workers,
+    java,
+    leftovers,
+    loop_steps,
+    rooms,
+    server_fork,
+    server_process,
+    spark_session,
+)
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
 from tests.support.spark_home import spark_home
@@ -284,6 +295,7 @@ def java_home() -> Iterator[str]:
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
         submit += " --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
+        patch.setitem(spark_session.SETTINGS_OF_ALL, "python__daemon__module", forked_workers.MODULE)
         yield str(home)
 
 
