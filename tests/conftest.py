@@ -27,7 +27,18 @@ from hypothesis.strategies import none
 from pyarrow import flight
 
 from spark_client.connection import embedded
-from tests.support import collecting, durable, java, leftovers, loop_steps, rooms, server_fork, server_process
+from tests.support import (
+    collecting,
+    durable,
+    forked_workers,
+    java,
+    leftovers,
+    loop_steps,
+    rooms,
+    server_fork,
+    server_process,
+    spark_session,
+)
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
 from tests.support.spark_home import spark_home
@@ -278,10 +289,13 @@ def java_home() -> Iterator[str]:
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         # Spark otherwise picks the machine's first address, which may not be reachable from itself.
         patch.setenv("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
-        # Test jobs are short: without the second compiler they take a sixth less time.
+        # Test jobs are short: without the second compiler they take a sixth less time, and a program as it stands on a
+        # page takes a tenth less without Spark's UI and its many partitions.
         flags = '"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"'
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
+        submit += " --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
+        patch.setitem(spark_session.SETTINGS_OF_ALL, "python__daemon__module", forked_workers.MODULE)
         yield str(home)
 
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SETTINGS_OF_ALL: dict[str, str] = {}
+"""Settings of all sessions of this process; see ``local_session``."""
+
 
 @contextmanager
 def local_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
@@ -33,7 +36,7 @@ def local_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
         "sql__shuffle__partitions": "4",
         "sql__session__timeZone": "UTC",
     }
-    for name, value in (defaults | settings).items():
+    for name, value in (defaults | SETTINGS_OF_ALL | settings).items():
         builder = builder.config(_dotted(name), value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")

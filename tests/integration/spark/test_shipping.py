@@ -29,6 +29,7 @@ def spark(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     ):
         patch.setenv("PYSPARK_PYTHON", str(python))
         settings = {name: value for name, value in cluster.settings.items() if "PYTHONPATH" not in name}
+        settings["python__daemon__module"] = "pyspark.daemon"
         with local_session(cluster.master, **settings) as session:
             yield session
 
