@@ -20,13 +20,14 @@ STOP_SECONDS = 20.0
 class LoggedProcess:
     """Standard output and error together are its log."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], *, has_input: bool = False) -> None:
+        """``has_input``: its standard input is open until ``stop``; otherwise it is empty."""
         self.log: list[str] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
             command,
             env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -62,6 +63,8 @@ class LoggedProcess:
         self._reader.join(STOP_SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
