@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test compiled versions torture fuzz fuzz-bytes fuzz-schedules image lint bench rooms dist audit lock clean
+.PHONY: help demo test compiled versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules image lint bench rooms dist audit lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
