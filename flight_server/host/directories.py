@@ -1,7 +1,7 @@
 """The directories in which a host's processes share files, and the sweep that cleans them.
 
 Guarantee: a sweep removes only files of this format and this user that no living process needs. A client sweeps when
-it begins; a process that makes files, at most every ten seconds and before it waits for room; a server, every minute.
+it begins; a process that makes files, at most every ten seconds and while it waits for room; a server, every minute.
 
 Directory: ``flight-shuffle-<uid>-2`` under a base
     Mode 0700, owned by that user, with a file ``flight-shuffle-format``; any other is refused and stays as it is. The
@@ -122,8 +122,7 @@ class HostDirectory:
     def entries(self, prefix: str = "") -> list[Entry]:
         """The files of this format and user whose names begin with ``prefix``; none if it is not ours."""
         found: list[Entry] = []
-        # A path for each file of hundreds would take longer than their names.
-        for name in os.listdir(self.path) if self.is_ours else []:  # noqa: PTH208
+        for name in os.listdir(self.path) if self.is_ours else []:  # noqa: PTH208 - of hundreds, few become paths
             if not name.startswith(prefix):
                 continue
             parts = _NAMES.fullmatch(name)

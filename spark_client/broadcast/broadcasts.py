@@ -122,7 +122,7 @@ class Broadcast:
         try:
             return cls._made(owner, _write_table(owner, dataset, table), name, None, _counts_of(table))
         except BaseException:
-            # Ctrl-C, too, in any line of it: nobody else knows the dataset.
+            # Ctrl-C, too, in any line of it: only this function knows the dataset.
             owner.discard(dataset)
             raise
 

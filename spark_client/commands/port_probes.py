@@ -120,7 +120,7 @@ def _read(said: bytes) -> Answer:
 
 
 def _has_tls(peer: tuple[str, int], seconds: float | None) -> bool:
-    """Whether the port of a connection that was closed takes a TLS connection, whatever its certificate."""
+    """Whether the port of a connection that was closed takes a TLS connection. Its certificate is not checked."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

@@ -283,7 +283,7 @@ class PortionStream(PartitionStream):
 
     @property
     def _is_only(self) -> bool:
-        """Whether the dataset is on one server, by whatever start: it may come back with its durable data."""
+        """Whether the dataset is on one server. A later start of that server may have its durable data again."""
         return self.start is None and not self._copied
 
     @property

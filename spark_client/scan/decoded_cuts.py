@@ -19,7 +19,7 @@ def cut(batch: Any, most_bytes: int) -> Iterator[Any]:
     """The batch, in slices that take about so many bytes when dictionaries of texts are decoded; a row at least."""
     coded = [column for column in batch.columns if _is_coded(column)]
     row_bytes = [_lengths(column.dictionary) for column in coded]
-    # Most batches are far below, whatever their rows are.
+    # Most batches are far below, even if each row had the longest text.
     if batch.num_rows * sum(int(lengths.max(initial=0)) for lengths in row_bytes) <= most_bytes:
         yield batch
         return
