@@ -3,7 +3,8 @@
 grpc.aio knows that the headers were sent once the operation that sends them has succeeded. If that is cut off, by a
 deadline of ours, it sends them again with the status, which gRPC refuses: the client gets no status, and waits until
 its own deadline, if it has one. So the headers are an operation of their own, which no cancellation ends: it waits for
-nothing that the peer has to take, and it ends with the call. A short answer goes with them, in half of the time.
+nothing that the peer has to take, and it ends with the call. A short answer goes with them, in half of the time; it
+waits for a peer that lets nothing more into its connection, and then only the end of the call ends it.
 """
 
 from __future__ import annotations
