@@ -289,8 +289,8 @@ def java_home() -> Iterator[str]:
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         # Spark otherwise picks the machine's first address, which may not be reachable from itself.
         patch.setenv("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
-        # Test jobs are short: without the second compiler they take a sixth less time, and a program as it stands on a
-        # page takes a tenth less without Spark's UI and its many partitions.
+        # Test jobs are short: without the second compiler they take a sixth less time. A program as it stands on a page
+        # needs neither Spark's UI nor its many partitions.
         flags = '"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"'
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
         submit += " --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
