@@ -211,6 +211,8 @@ class BulkReader:
         connection, self._connection = self._connection, None
         if connection is not None:
             whole = self._done and not self._cancelled
+            if not whole:
+                connection.interrupt()
             self._pool.release(
                 connection, reusable=whole and self.headers.get("connection", "").lower() != "close"
             )

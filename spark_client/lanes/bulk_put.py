@@ -11,16 +11,12 @@ Sending
     waits.
 
 Ending
-    ``abandon`` shuts the connection down and resets it: the shutdown reaches the server even if a forked child still
-    has the socket, the reset even if sent data is unread.
+    ``abandon`` shuts the connection down and resets it (``Connection.interrupt``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -54,7 +50,6 @@ from .partition_stream import StreamStalled
 HOLD_BYTES = 64 << 10
 _NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
 """The statuses of an older server, or of a proxy that does not pass the upgrade; their bodies are not read."""
-_RESET = struct.pack("ii", 1, 0)
 
 
 class BulkWriter:
@@ -122,19 +117,13 @@ class BulkWriter:
 
     def cancel(self) -> None:
         self._cancelled = True
-        if self._pid == os.getpid():
-            self._connection.interrupt()
+        self._connection.interrupt()
 
     def abandon(self) -> None:
         if self._ended:
             return
         self._ended = True
-        sock = self._connection.sock
-        # In a forked child only ``close``: a shutdown or a reset would end the parent's connection.
-        if sock is not None and self._pid == os.getpid():
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self._connection.interrupt()
+        self._connection.interrupt()
         self._connection.close()
 
     def __del__(self) -> None:

@@ -6,8 +6,10 @@ Guarantee: a body that was cut, at any byte, is a ``ConnectionResetError``, neve
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -26,6 +28,7 @@ MAX_BUSY = 32
 MAX_IDLE = 8
 ERROR_BODY_BYTES = 64 << 10
 _MAX_LINE_BYTES = 8 << 10
+_RESET = struct.pack("ii", 1, 0)
 _STATUS, _LENGTH = re.compile("[0-9]{3}"), re.compile("[0-9]{1,18}")
 
 
@@ -122,6 +125,7 @@ class Connection:
         self.has_slot = False
         self.reused = False
         self._interrupted = False
+        self._pid = os.getpid()
         self._where = where
         self._tls = tls
         self._timeouts = timeouts
@@ -183,11 +187,17 @@ class Connection:
         self.file.wait_at_most(seconds)
 
     def interrupt(self) -> None:
-        """End a waiting read, and every later one, at once; from any thread."""
+        """End a waiting read, and every later one, at once, and let ``close`` reset the connection; from any thread.
+
+        The shutdown reaches the server even if a forked child still has the socket. The reset tells a server that
+        writes or waits that this client has left, which the shutdown does not. In a forked child both would end the
+        parent's connection, so there they are left out.
+        """
         self._interrupted = True
         sock = self.sock
-        if sock is not None:
+        if sock is not None and self._pid == os.getpid():
             with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

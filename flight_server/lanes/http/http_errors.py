@@ -1,7 +1,8 @@
 """Errors as HTTP answers, also for bytes that are no HTTP request at all.
 
 aiohttp's answer and log quote a head that it cannot parse, and a malformed ``Authorization`` header holds the token.
-The connections of :class:`Runner` write their own, which quote nothing.
+The connections of :class:`Runner` write their own, which quote nothing. ``ended_inputs`` keeps those that aiohttp would
+close at the end of their input.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from aiohttp import web
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest
 from flight_server.reporting import Calls, ServedCall
+
+from .ended_inputs import EndedInputs
 
 RETRY_AFTER_SECONDS = 1
 _STATUS = {
@@ -46,20 +49,23 @@ def refusal(error: FlightShuffleError, http: web.HTTPException | None = None) ->
 class Runner(web.AppRunner):
     """A runner with connections of :class:`_Connection`; aiohttp has no option for that."""
 
-    def __init__(self, app: web.Application, calls: Calls, **options: Any) -> None:
+    def __init__(self, app: web.Application, calls: Calls, ended_inputs: EndedInputs, **options: Any) -> None:
         super().__init__(app, **options)
         self._calls = calls
+        self._ended_inputs = ended_inputs
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
         server.__class__ = _Server
         assert isinstance(server, _Server)
         server.calls = self._calls
+        server.ended_inputs = self._ended_inputs
         return server
 
 
 class _Server(web.Server):
     calls: Calls
+    ended_inputs: EndedInputs
 
     def __call__(self) -> web.RequestHandler:
         connection = super().__call__()
@@ -69,6 +75,24 @@ class _Server(web.Server):
 
 class _Connection(web.RequestHandler):
     __slots__ = ()
+
+    @property
+    def answering(self) -> bool:
+        """Whether requests have come whole that are not answered yet, or the first may have."""
+        request = self._current_request
+        if request is not None:
+            return request.content.is_eof()
+        # aiohttp's loop takes a request some steps before it is the current one, and has a waiter while it has none.
+        return self._waiter is None or self._waiter.done()
+
+    def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's closes the connection
+        """Keep the connection for the answers to come (``ended_inputs``), and close it after the last one."""
+        server = self._manager
+        if not isinstance(server, _Server) or not server.ended_inputs.add(self):
+            return False
+        if not self._messages:
+            self.close()
+        return True
 
     def handle_error(
         self,

@@ -86,6 +86,7 @@ from .bulk_get import ArrowStream, BulkRead
 from .bulk_put import READ_BYTES, Intake
 from .bulk_versions import BulkVersionRead
 from .dashboard import PAGE_PATH, Dashboard
+from .ended_inputs import EndedInputs
 from .http_errors import Runner, refusal
 from .listening import bind
 from .logins import LOGIN_PATH, LOGOUT_PATH, Logins
@@ -146,9 +147,11 @@ class HttpServer:
         self._logins = Logins(options.authenticator, options.stall_seconds)
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._runner: Runner | None = None
+        self._secure = False
         # Connections that have sent a request, and when each other one was first seen.
         self._asked: set[object] = set()
         self._silent_since: dict[object, float] = {}
+        self._ended_inputs = EndedInputs(reads.delivery.stall_seconds)
         self._newcomers = Turns(both_ends=True)
         self._routes: dict[Any, tuple[Operation, Handler]] = {}
         self._doorkeeper = Doorkeeper(
@@ -180,9 +183,11 @@ class HttpServer:
             add(path, handler)
             self._routes[handler] = OPERATIONS[call], handler
         listener = self._listener(host, port, tls)
+        self._secure = tls is not None
         self._runner = Runner(
             app,
             self._calls,
+            self._ended_inputs,
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=IDLE_CONNECTION_SECONDS,
@@ -201,12 +206,13 @@ class HttpServer:
             await runner.cleanup()
 
     async def end_silent(self) -> None:
-        """Close the connections that have sent no whole request head within ``stall_seconds``; aiohttp has no deadline
-        for the first.
+        """Close the connections that have sent no whole request head within ``stall_seconds``, for which aiohttp has no
+        deadline, and see ``ended_inputs``.
         """
         now = asyncio.get_running_loop().time()
         server = None if self._runner is None else self._runner.server
-        connections = [] if server is None else server.connections
+        connections: list[Any] = [] if server is None else server.connections
+        self._ended_inputs.look(connections if self._secure else ())
         self._asked.intersection_update(connections)
         self._silent_since = {
             each: self._silent_since.get(each, now) for each in connections if each not in self._asked
