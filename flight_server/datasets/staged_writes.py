@@ -1,8 +1,9 @@
-"""Staged writes: shuffles that no name leads to until they are sealed, so that a write is seen whole or not at all.
+"""Staged writes: datasets that no name leads to until they are sealed, so that a write is seen whole or not at all.
 
-Guarantee: readers of the name see nothing of a staged write before its seal. It is found by its generation only. Each
-``create`` of a name with the same ``write`` gives the same one, so the tasks of a job need no word of each other; a
-``write`` of another name is another one.
+Guarantee: readers of the name see nothing of a staged write before its seal. It is found by its generation only. A
+staged write is a shuffle, or the stream of a put that overwrites. Each ``create`` of a name with the same ``write``
+gives the same shuffle, so the tasks of a job need no word of each other; a ``write`` of another name is another one. A
+put has no ``write``, and its staged stream ends with it.
 
 Who holds what
     The registry holds a staged dataset until its seal, its drop, or the end of its lease, because a driver that has
@@ -100,7 +101,7 @@ class Sealed:
 
 @dataclass(frozen=True)
 class _Staged:
-    write: str
+    write: str | None
     dataset: Dataset
     mode: WriteMode
     lease_seconds: float | None
@@ -111,7 +112,8 @@ class StagedWrites:
     """The registry of one catalogue."""
 
     def __init__(self) -> None:
-        # By the dataset's name and the write: other principals' writes, of other names, may be called alike.
+        # By the dataset's name and the write, of a put its generation: other principals' writes, of other names, may be
+        # called alike.
         self._writes: dict[tuple[str, str], _Staged] = {}
         self._by_generation: dict[str, _Staged] = {}
         self._ended: dict[tuple[str, str], None] = {}
@@ -120,9 +122,9 @@ class StagedWrites:
     def __len__(self) -> int:
         return len(self._writes)
 
-    def add(self, write: str, dataset: Dataset, mode: WriteMode) -> None:
+    def add(self, write: str | None, dataset: Dataset, mode: WriteMode) -> None:
         staged = _Staged(write, dataset, mode, dataset.lease_seconds)
-        self._writes[dataset.name, write] = self._by_generation[dataset.generation] = staged
+        self._writes[_key(staged)] = self._by_generation[dataset.generation] = staged
         dataset.lease_seconds = min(dataset.lease_seconds or WRITE_LEASE_SECONDS, WRITE_LEASE_SECONDS)
         dataset.touch()
 
@@ -170,8 +172,8 @@ class StagedWrites:
         if staged is None:
             return
         del self._by_generation[dataset.generation]
-        del self._writes[dataset.name, staged.write]
-        if not dataset.expired:  # else a task may begin it again
+        del self._writes[_key(staged)]
+        if staged.write is not None and not dataset.expired:  # else a task may begin it again
             self._ended[dataset.name, staged.write] = None
         dataset.lease_seconds = staged.lease_seconds
         if appended is not None:
@@ -194,6 +196,11 @@ class StagedWrites:
         if files.turn.locked():
             return False  # it is being sealed
         return dataset.expired or (files.leaving is not None and not files.committed)
+
+
+def _key(staged: _Staged) -> tuple[str, str]:
+    name, generation = staged.dataset.name, staged.dataset.generation
+    return name, f"put {generation}" if staged.write is None else staged.write
 
 
 def is_repeated(request: CreateRequest, old: Dataset) -> bool:

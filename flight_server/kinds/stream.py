@@ -5,9 +5,9 @@ library may cleanly end a stream that its user never finished. A put into a part
 refused, unless it is the dataset's only one and has failed: then it makes a new generation.
 
 Overwrite
-    An overwrite takes the name at its seal; the last seal wins. If the name is free, or its dataset has failed and is
-    not on disk, the overwrite takes it at once. An overwrite that names the ``generation`` that it replaces is refused
-    if the name leads to another one by then.
+    An overwrite is a staged write (``datasets.staged_writes``), and takes the name at its seal; the last seal wins. If
+    the name is free, or its dataset has failed and is not on disk, the overwrite takes it at once. An overwrite that
+    names the ``generation`` that it replaces is refused if the name leads to another one by then.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flight_server.protocol import (
     InvalidRequest,
     Kind,
     PutCommand,
+    WriteMode,
 )
 from flight_server.tiering import Durability
 
@@ -85,6 +86,8 @@ class StreamSink(FrameSink):
             dataset = catalogue.prepare(request, schema)
             if old is None or (old.failure is not None and not (old.files and old.files.committed)):
                 catalogue.install(dataset)
+            else:
+                catalogue.staged.add(None, dataset, WriteMode.OVERWRITE)
             return dataset
         existing = catalogue.get(command.dataset)
         if command.generation is not None:
@@ -153,7 +156,7 @@ class StreamSink(FrameSink):
         self._check_name()
         self.dataset.end_stream(self._partition)
         if self._overwrites:
-            self._durability.catalogue.install(self.dataset)
+            self._durability.catalogue.take_name(self.dataset)
 
     def _check_name(self) -> None:
         """Check that an overwrite can take the name now. Raises Conflict: the name leads to another generation than the
@@ -183,7 +186,9 @@ class StreamSink(FrameSink):
     def abort(self, cause: FlightShuffleError) -> None:
         if self._partition.failure is None and not self._committed:
             self._partition.fail(cause)
-            if self.dataset.partition_count == 1:
+            if self._durability.catalogue.staged.mode_of(self.dataset) is not None:
+                self._durability.catalogue.unstage(self.dataset)
+            elif self.dataset.partition_count == 1:
                 # The name stays for this long, so that readers get the cause, and is free for the next put.
                 self.dataset.lease_seconds = FAILED_LEASE_SECONDS
                 self.dataset.touch()

@@ -124,7 +124,8 @@ async def _staged(server: Observed, name: str | None, caller: Caller) -> dict[st
     found = [each for each in caller.seen(staged.all()) if name in (None, each.name)]
     writes = []
     for dataset in found[:MAX_NAMED_FILES]:
-        totals, left = await _attempted(dataset), dataset.lease_left_seconds
+        put, attempted = await _totals(dataset), await _attempted(dataset)
+        left = dataset.lease_left_seconds
         mode = staged.mode_of(dataset)
         if mode is None or left is None:
             continue  # it was sealed or dropped meanwhile
@@ -133,9 +134,9 @@ async def _staged(server: Observed, name: str | None, caller: Caller) -> dict[st
                 "dataset": dataset.name,
                 "generation": dataset.generation,
                 "mode": mode.value,
-                "rows": totals.rows,
-                "bytes": totals.size_bytes,
-                "attempt_states": dict(totals.states),
+                "rows": put.rows + attempted.rows,
+                "bytes": put.size_bytes + attempted.size_bytes,
+                "attempt_states": dict(attempted.states),
                 "lease_left_seconds": round(left, 3),
             }
         )

@@ -48,7 +48,7 @@ def test_metrics_show_what_happened(server: ServerProcess) -> None:
             action(client, "create", dataset="w")
             waiting.ask(f"{server.http}/v1/datasets/w/partitions/0")
             eventually(lambda: metrics(server).get("flight_shuffle_waits{waiting_for=producer}", 0.0), 1.0)
-    after = metrics(server)
+            after = metrics(server)
     assert after["flight_shuffle_gets_total"] - before["flight_shuffle_gets_total"] == 3
     assert after["flight_shuffle_frames_in_total"] == after["flight_shuffle_encodes_total"] == 10
     assert after["flight_shuffle_frames_out_total"] == 30
@@ -58,7 +58,7 @@ def test_metrics_show_what_happened(server: ServerProcess) -> None:
     assert used[0] == used[1] > 0
     assert after["flight_shuffle_datasets{kind=stream}"] == 2
     assert after["flight_shuffle_draining"] == 0
-    assert after["flight_shuffle_calls_running"] == 1, "the scrape"
+    assert after["flight_shuffle_calls_running"] == 2, "the scrape and the reader that waits"
     assert (after["flight_shuffle_datasets_sealed"], after["flight_shuffle_datasets_failed"]) == (1, 0)
     assert after["process_resident_memory_bytes"] > 10 << 20
     assert {name for name in after if name.startswith("flight_shuffle_build_info")}
