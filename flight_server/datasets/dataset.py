@@ -134,10 +134,21 @@ class Dataset(Lifetime):
             self.changes.tell()
 
     async def described(self) -> SchemaMessage:
-        """Wait for the schema. Cancelling is safe. Raises why the dataset was dropped, if it was."""
+        """Wait for the schema. Cancelling is safe.
+
+        Raises:
+            DatasetDropped: the dataset was dropped, or replaced.
+            Conflict: it was sealed, and no producer has given a schema.
+        """
         while self._schema is None:
-            if self.dropped:
+            if self.gone:
                 self.partition(0).check()  # raises why
+            if self.sealed:
+                raise Conflict(
+                    f"dataset {self.name!r} was sealed without a schema: no producer has written to it; create it with "
+                    "its schema, or write to it before the seal",
+                    dataset=self.name,
+                )
             await self.changes.next()
         return self._schema
 
@@ -155,7 +166,7 @@ class Dataset(Lifetime):
             known = self.add_partition(index, sealed=self.sealed)
         elif known.state is PartitionState.OPEN and self.sealed and not self.attached.pulled:
             known.seal()  # see close
-        elif self.dropped:
+        elif self.dropped or self._is_left(known):
             known.drop(self._dropped_why)
         return known
 
@@ -178,7 +189,7 @@ class Dataset(Lifetime):
         self._partitions[index] = made
         if sealed:
             made.seal()
-        if self.dropped:
+        if self.dropped or self._is_left(made):
             made.drop(self._dropped_why)
         return made
 
@@ -338,10 +349,24 @@ class Dataset(Lifetime):
     def replaced(self) -> None:
         """Another generation has the name: readers finish what can still be completed."""
         self.ended = True
+        self._dropped_why = "replaced"
+        self.changes.tell()  # no reader may have asked for a partition yet
+        _do(self._dropping_left(), soon=len(self._partitions) > FEW)
         if self.attached.by_name and self.state is DatasetState.OPEN:
             self.drop("replaced")
         elif self.state is DatasetState.SEALING and not self.moving:
             self.close()  # its place on disk is not needed any more
+
+    def _dropping_left(self) -> Generator[None, None, None]:
+        for partition in self.partitions():
+            if self._is_left(partition):
+                partition.drop(self._dropped_why)
+            yield
+
+    def _is_left(self, partition: Partition) -> bool:
+        """Whether no producer can come to a partition that has had none, because no name leads to the dataset."""
+        finds_none = self.ended and not (self.attached.by_name or self.attached.pulled)
+        return finds_none and partition.state is PartitionState.OPEN and not partition.writing
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
         """Frames that may leave RAM: those of attempts, then each partition's (:meth:`Partition.victims`)."""

@@ -47,7 +47,7 @@ def filled(catalogue: Catalogue, name: str, *sizes: int) -> Dataset:
     """A dataset of one partition with frames of these sizes."""
     dataset = create(catalogue, name)
     for size in sizes:
-        dataset.partition(0).publish(frame(size, pool=catalogue.budget.frames))
+        dataset.begin_stream(0).publish(frame(size, pool=catalogue.budget.frames))
     return dataset
 
 

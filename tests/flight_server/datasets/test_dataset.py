@@ -108,6 +108,34 @@ async def test_a_reader_that_waits_for_the_schema_of_a_dataset_that_is_dropped_i
         await waiting
 
 
+async def test_a_reader_that_waits_for_the_schema_of_a_shuffle_that_is_sealed_without_one_is_told() -> None:
+    dataset = shuffle()
+    waiting = asyncio.ensure_future(dataset.described())
+    await asyncio.sleep(0)
+    accept(dataset, {})
+    dataset.close()
+    for told in (waiting, asyncio.ensure_future(dataset.described())):
+        with pytest.raises(Conflict, match="dataset 's' was sealed without a schema"):
+            await asyncio.wait_for(told, 20)
+
+
+async def test_readers_of_a_replaced_stream_wait_for_no_producer_that_cannot_come() -> None:
+    dataset, without_schema = Dataset("d", partitions=3, schema=SCHEMA), Dataset("d")
+    begun, empty = dataset.begin_stream(0), dataset.partition(1).subscribe()
+    waiting = asyncio.ensure_future(without_schema.described())
+    await asyncio.sleep(0)
+    dataset.replaced()
+    without_schema.replaced()
+    for reader in (empty, dataset.partition(2).subscribe()):
+        with pytest.raises(DatasetDropped, match="'d' was replaced"):
+            reader.next_nowait()
+    with pytest.raises(DatasetDropped, match="'d' was replaced"):
+        await asyncio.wait_for(waiting, 20)
+    begun.publish(frame(b"x"))
+    dataset.end_stream(begun)
+    assert contents(dataset, 0) == [b"x"]
+
+
 def test_a_stream_s_partition_has_one_producer_ever() -> None:
     dataset = Dataset("d", partitions=2)
     partition = dataset.begin_stream(1)
