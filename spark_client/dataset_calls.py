@@ -136,10 +136,10 @@ class DatasetCalls:
             drop(server, check_dataset_name(name), generation)
 
     def staged(self, name: str | None = None) -> list[dict[str, Any]]:
-        """The writes of ``df.write`` and ``df.writeStream``, and the puts that overwrite, for all datasets or for one, that
-        are not published yet: dataset, generation, mode, rows and bytes so far, and the seconds after which the server
-        drops each if it is not written to. The first 100; ``drop(dataset, generation)`` ends one, and a task that still
-        writes it fails.
+        """The writes of ``df.write`` and ``df.writeStream`` and the puts that overwrite, for all datasets or for one,
+        that are not published yet: dataset, generation, mode, rows and bytes so far, and the seconds after which the
+        server drops each if nothing is written to it. The first 100; ``drop(dataset, generation)`` ends one, and a task
+        that still writes it fails.
         """
         return [each for answer in self._why(name) for each in answer["staged"]["writes"]]
 
