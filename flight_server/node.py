@@ -133,7 +133,12 @@ class Node:
             max_message_bytes=self.max_message_bytes,
         )
         self.pulling = Pulling(
-            self.admission, self.background, self.counters, budget.metadata, settings.source_failure_seconds
+            self.admission,
+            self.background,
+            self.counters,
+            budget.metadata,
+            failure_seconds=settings.source_failure_seconds,
+            idle_seconds=settings.put_idle_seconds or None,
         )
         self.sources = cache(
             partial(_new_sources, self.catalogue, self.pulling, settings, self.max_message_bytes)

@@ -1,6 +1,6 @@
-"""Waits: every wait of a stream has a name and an owner, and is listed while it lasts.
+"""Waits: every wait of a stream has a name, an owner and an end, and is listed while it lasts.
 
-The action ``why`` answers :meth:`Waits.listed`. ``what`` is one of
+The end is a deadline, or stands in :data:`ENDS`. The action ``why`` answers :meth:`Waits.listed`. ``what`` is one of
 
     producer    a reader waits for a frame or the schema from a producer
     budget      a stream waits for bytes in a memory account
@@ -19,11 +19,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# Kind, beginning, dataset, partition, producer, peer and deadline.
-_Wait = tuple[str, float, str | None, int | None, int | None, str | None, float | None]
+# Kind, beginning, dataset, partition, producer, peer, deadline and end.
+_Wait = tuple[str, float, str | None, int | None, int | None, str | None, float | None, str | None]
 Shown = Callable[[str], bool]
 _ALL = slice(None)
-WAITED_FOR = ("producer", "budget", "reader", "disk", "source", "writer")
+ENDS = {
+    "producer": "with that put, or the dataset's lease",
+    "budget": "when readers take, or are ended",
+    "reader": "when it takes or leaves, or others need its room",
+    "disk": "with the disk's answer",
+    "source": "with the pull",
+    "writer": "when it sends or leaves",
+}
+"""What ends a wait that has no deadline, by what it waits for. A follower's wait for a producer is one without end that
+its reader asks for. A put has no deadline where ``put_idle_seconds`` is 0."""
+WAITED_FOR = tuple(ENDS)
 
 
 class Waits:
@@ -44,10 +54,11 @@ class Waits:
         peer: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Iterator[None]:
-        """List a wait while the block runs."""
+        """List a wait while the block runs. ``what``: of :data:`ENDS`."""
         self._next += 1
         key = self._next
-        self._open[key] = (what, time.monotonic(), dataset, partition, producer, peer, deadline_seconds)
+        ends = ENDS[what] if deadline_seconds is None else None
+        self._open[key] = (what, time.monotonic(), dataset, partition, producer, peer, deadline_seconds, ends)
         try:
             yield
         finally:
@@ -65,7 +76,7 @@ class Waits:
         now = time.monotonic()
         return sum(
             deadline is not None and now - since > deadline + after_seconds
-            for _, since, _, _, _, _, deadline in self._open.values()
+            for _, since, _, _, _, _, deadline, _ in self._open.values()
         )
 
     def listed(
@@ -82,10 +93,11 @@ class Waits:
                 "producer": producer,
                 "peer": peer,
                 "deadline_seconds": deadline_seconds,
+                "ends": ends,
             }
-            for what, since, name, partition, producer, peer, deadline_seconds in self._of(dataset, shown)[
-                part
-            ]
+            for what, since, name, partition, producer, peer, deadline_seconds, ends in self._of(
+                dataset, shown
+            )[part]
         ]
 
     def _of(self, dataset: str | None, shown: Shown | None) -> list[_Wait]:

@@ -29,6 +29,8 @@ class Attachment:
     has failed can be repeated."""
     pulled = False
     """The partitions are filled when they are read, and can be filled again."""
+    remedy = "write it again"
+    """For the readers of a dataset that is dropped."""
     unextendable: str | None = None
     """Why no partitions can ever be appended."""
     append: Append | None = None

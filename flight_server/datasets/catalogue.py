@@ -49,6 +49,7 @@ from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repea
 from .transactions import Transactions
 
 DEFAULT_MAX_DATASETS = 100_000
+_DROPPED, _LEASE_ENDED = "dropped", "dropped, because its lease had ended,"
 
 
 class Catalogue:
@@ -187,10 +188,10 @@ class Catalogue:
         self.staged.end(staged)
         self.install(staged)
 
-    def unstage(self, staged: Dataset, appended: Sealed | None = None) -> None:
+    def unstage(self, staged: Dataset, appended: Sealed | None = None, why: str = _DROPPED) -> None:
         """Drop a staged dataset; see :meth:`StagedWrites.end`."""
         self.staged.end(staged, appended)
-        staged.drop()
+        staged.drop(why)
         self.forget(staged)
 
     def check_open(self) -> None:
@@ -277,7 +278,7 @@ class Catalogue:
         while staged:
             dataset = staged.pop()
             if gone := self.staged.has_left(dataset):
-                self.unstage(dataset)
+                self.unstage(dataset, why=_LEASE_ENDED if dataset.expired else _DROPPED)
             yield dataset if gone else None
             del dataset
         yield from map(self._expired, names)
@@ -297,17 +298,18 @@ class Catalogue:
         if files is not None and files.leaving is not None:
             ended = files.leaving
         if ended is not None:
-            self._take_away(dataset, dropped=ended != "retired")
+            why = _LEASE_ENDED if ended == "expired" else _DROPPED
+            self._take_away(dataset, dropped=ended != "retired", why=why)
         return None if ended is None else dataset
 
-    def _take_away(self, dataset: Dataset, *, dropped: bool) -> None:
+    def _take_away(self, dataset: Dataset, *, dropped: bool, why: str = _DROPPED) -> None:
         if self.staged.mode_of(dataset) is not None:
-            self.unstage(dataset)
+            self.unstage(dataset, why=why)
         elif self._datasets.get(dataset.name) is dataset:
             del self._datasets[dataset.name]
             self.portion_copies.remove(dataset.name)
             if dropped:
-                dataset.drop()
+                dataset.drop(why)
             dataset.ended = True  # at the end of the retention readers in progress finish
             self.forget(dataset)
 

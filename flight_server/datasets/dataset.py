@@ -167,7 +167,7 @@ class Dataset(Lifetime):
         elif known.state is PartitionState.OPEN and self.sealed and not self.attached.pulled:
             known.seal()  # see close
         elif self.dropped or self._is_left(known):
-            known.drop(self._dropped_why)
+            known.drop(self._dropped_why, self.attached.remedy)
         return known
 
     def _none(self, index: int) -> NotFound:
@@ -190,7 +190,7 @@ class Dataset(Lifetime):
         if sealed:
             made.seal()
         if self.dropped or self._is_left(made):
-            made.drop(self._dropped_why)
+            made.drop(self._dropped_why, self.attached.remedy)
         return made
 
     def partitions(self) -> list[Partition]:
@@ -343,7 +343,7 @@ class Dataset(Lifetime):
 
     def _dropping(self) -> Generator[None, None, None]:
         for partition in self.partitions():
-            partition.drop(self._dropped_why)
+            partition.drop(self._dropped_why, self.attached.remedy)
             yield
 
     def replaced(self) -> None:
@@ -360,7 +360,7 @@ class Dataset(Lifetime):
     def _dropping_left(self) -> Generator[None, None, None]:
         for partition in self.partitions():
             if self._is_left(partition):
-                partition.drop(self._dropped_why)
+                partition.drop(self._dropped_why, self.attached.remedy)
             yield
 
     def _is_left(self, partition: Partition) -> bool:

@@ -224,12 +224,14 @@ class Partition:
             self._step("corrupt")
             self._queue.fail(cause)
 
-    def drop(self, why: str = "dropped") -> None:
-        """Release all frames; readers get DatasetDropped with ``why``, or why it failed before. Twice is fine."""
+    def drop(self, why: str = "dropped", remedy: str = "write it again") -> None:
+        """Release all frames; readers get DatasetDropped with ``why`` and ``remedy``, or why it failed before. Twice is
+        fine.
+        """
         self._step("drop")
         self._queue.fail(
             DatasetDropped(
-                f"dataset {self.dataset!r} was {why} while partition {self.index} was in use; write it again",
+                f"dataset {self.dataset!r} was {why} while partition {self.index} was in use; {remedy}",
                 dataset=self.dataset,
                 partition=self.index,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -266,6 +267,19 @@ def test_a_relay_of_a_server_of_another_kind_reads_its_endpoints(
         assert plain.gets == 1
 
 
+def test_a_relay_whose_upstream_takes_a_read_and_is_silent_fails_at_the_deadline(
+    flight_server_process: Start, connect: Connect
+) -> None:
+    relay = connect(flight_server_process(**NEAR, put_idle_seconds=1))
+    with SilentServer() as silent:
+        relay.create("d", flight=f"grpc://127.0.0.1:{silent.port}", dataset="d")
+        try:
+            with pytest.raises(flight.FlightUnavailableError, match="gave nothing for 1 s"):
+                relay.tables("d")
+        finally:
+            silent.speak.set()
+
+
 class PlainServer(flight.FlightServerBase):
     """pyarrow's own server with one dataset: no generations, no totals in trailers, no JSON tickets."""
 
@@ -279,6 +293,18 @@ class PlainServer(flight.FlightServerBase):
         assert ticket.ticket == b"\x00opaque"
         self.gets += 1
         return flight.RecordBatchStream(table_of(0))
+
+
+class SilentServer(PlainServer):
+    """The same; its reads wait for ``speak``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speak = threading.Event()
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        self.speak.wait(DEADLINE_SECONDS)
+        return super().do_get(context, ticket)
 
 
 def put(client: Client, dataset: str, numbers: list[int], **command: Any) -> None:

@@ -18,6 +18,10 @@ Failure
     reader that resumes goes on in the same rows. When the source has changed or does not repeat itself, the generation
     is over: the pull fails, and the source is opened as a new generation, for which readers ask get_flight_info.
 
+Waiting
+    A pull whose source gives no message for ``idle_seconds`` fails, whether readers wait for it or have left: it is to
+    the server what a producer is (``--put-idle-seconds``).
+
 Memory
     A pulled message is admitted like a producer's before the next one is asked for. Under memory pressure a dataset
     without readers is released instead of spilled (``Dataset.release_unread``) and pulled again for the next reader.
@@ -32,7 +36,7 @@ import asyncio
 import secrets
 from array import array
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,7 +46,7 @@ import structlog
 
 from flight_server.concurrency import Background, transitions
 from flight_server.datasets import Attachment, Counters, Dataset, Partition, PartitionState, Sees
-from flight_server.frames import FrameBuilder
+from flight_server.frames import Checked, FrameBuilder
 from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import (
     FlightShuffleError,
@@ -185,6 +189,7 @@ class Pulling:
 
     Args:
         failure_seconds: how long a failed pull is remembered.
+        idle_seconds: how long a source may give nothing; None for no limit.
     """
 
     admission: Admission
@@ -192,6 +197,7 @@ class Pulling:
     counters: Counters
     metadata: Metadata
     failure_seconds: float
+    idle_seconds: float | None
 
 
 class Pulls(Attachment):
@@ -204,6 +210,7 @@ class Pulls(Attachment):
     """
 
     pulled = True
+    remedy = "create it again, with its source"
     unextendable = "is pulled from a source"
 
     def __init__(
@@ -309,8 +316,7 @@ class Pulls(Attachment):
         async with aclosing(self._source.pull(index, lambda: partition.so_far)) as arriving:
             while True:
                 await pulling.admission.room_for_arrivals(who["peer"])
-                with pulling.admission.waits.enter("source", **who):
-                    pulled = await anext(arriving, None)
+                pulled = await self._next(arriving, who)
                 if pulled is None:
                     break
                 repeated.check(pulled.accepted.crc32c)
@@ -323,6 +329,19 @@ class Pulls(Attachment):
                     dataset.touch()
                 del pulled, room, frame  # so that they can be spilled while the next one is awaited
         repeated.end()
+
+    async def _next(self, arriving: AsyncGenerator[Checked, None], who: dict[str, Any]) -> Checked | None:
+        """The source's next message; None at its end. Raises SourceUnavailable: there was none in time."""
+        seconds = self._pulling.idle_seconds
+        timeout = asyncio.timeout(seconds)
+        try:
+            with self._pulling.admission.waits.enter("source", **who, deadline_seconds=seconds):
+                async with timeout:
+                    return await anext(arriving, None)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise SourceUnavailable(f"it gave nothing for {seconds:g} s (--put-idle-seconds)") from None
 
     def _cause(self, partition: Partition, error: Exception) -> FlightShuffleError:
         where = f"{_where(partition)}: the pull from {self._source.describe(partition.index)} failed"

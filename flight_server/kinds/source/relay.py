@@ -17,9 +17,9 @@ Trust
     statistics or error.
 
 Waiting
-    A message has no deadline, because the upstream may be waiting for its producer; HTTP/2 pings find out when it is
-    gone. No account counts a message before it is admitted (twice if its buffers are compressed) and ``WINDOW_BYTES``
-    behind it.
+    The upstream may be waiting for its producer, so a message has only the generous deadline of ``pulls``; HTTP/2 pings
+    find out when it is gone. No account counts a message before it is admitted (twice if its buffers are compressed)
+    and ``WINDOW_BYTES`` behind it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _TCP_INFO = struct.Struct("=B119xQ")  # tcpi_state and tcpi_bytes_acked, of linu
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
 
 
-class Connection(Protocol):
+class AnsweredConnection(Protocol):
     """A connection of aiohttp's server."""
 
     transport: asyncio.Transport | None
@@ -41,9 +41,9 @@ class EndedInputs:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         # How many bytes the peer's kernel had taken, and when that number was first seen.
-        self._taken: dict[Connection, tuple[int, float]] = {}
+        self._taken: dict[AnsweredConnection, tuple[int, float]] = {}
 
-    def add(self, connection: Connection) -> bool:
+    def add(self, connection: AnsweredConnection) -> bool:
         """The client of a connection has ended its input; whether the connection stays open."""
         transport = connection.transport
         if transport is None or not connection.answering:
@@ -53,7 +53,7 @@ class EndedInputs:
         self._taken[connection] = -1, 0.0
         return True
 
-    def look(self, secure: Iterable[Connection]) -> None:
+    def look(self, secure: Iterable[AnsweredConnection]) -> None:
         """Disconnect those that are done, have left or take nothing. ``secure``: the connections with TLS."""
         for connection in secure:
             transport = connection.transport

@@ -25,7 +25,7 @@ export function waiting(why) {
       },
       {
         title: "at most",
-        of: (wait) => (wait.deadline_seconds === null ? "no end" : duration(wait.deadline_seconds)),
+        of: (wait) => (wait.deadline_seconds === null ? wait.ends : duration(wait.deadline_seconds)),
         number: true,
       },
       {title: "dataset", of: (wait) => wait.dataset ?? "", name: true},

@@ -156,13 +156,33 @@ async def test_cancelling_all_readers_neither_stops_the_pull_nor_starts_another(
     assert served.source.pulled == [0]
 
 
+@pytest.mark.parametrize("served", [{"put_idle_seconds": 0.2}], indirect=True)
+@pytest.mark.parametrize("stays", [True, False], ids=["the reader stays", "the reader leaves"])
+async def test_a_pull_whose_source_gives_nothing_fails_at_its_deadline(
+    served: Served, *, stays: bool
+) -> None:
+    served.source.allowed = asyncio.Semaphore(1)
+    reader = asyncio.ensure_future(served.numbers())
+    await served.until(lambda: served.source.pulled == [0])
+    if stays:
+        said = r"numbers 0 failed: it gave nothing for 0.2 s \(--put-idle-seconds\)"
+        with pytest.raises(SourceUnavailable, match=said):
+            await asyncio.wait_for(reader, PATIENCE_SECONDS)
+    else:
+        reader.cancel()
+        await asyncio.wait([reader])
+    await served.until(lambda: served.dataset.partition(0).state is PartitionState.FAILED)
+    assert len(served.node.waits) == 0
+
+
 async def test_a_reader_that_waits_for_a_pull_is_listed_as_waiting_for_the_source(served: Served) -> None:
     served.source.allowed = asyncio.Semaphore(0)
     reader = asyncio.ensure_future(served.numbers())
     await served.until(lambda: len(served.node.waits) == 2)
-    assert {(wait["waiting_for"], wait["peer"]) for wait in served.node.waits.listed()} == {
-        ("source", "test"),
-        ("source", "numbers 0"),
+    keys = ("waiting_for", "peer", "deadline_seconds")
+    assert {tuple(wait[key] for key in keys) for wait in served.node.waits.listed()} == {
+        ("source", "test", None),
+        ("source", "numbers 0", 900.0),
     }
     served.source.allowed = asyncio.Semaphore(0)
     reader.cancel()
@@ -287,6 +307,18 @@ async def test_dropping_the_dataset_ends_its_pulls_and_their_readers(served: Ser
     await asyncio.wait([reader])
     assert isinstance(reader.exception(), DatasetDropped)
     await served.until(lambda: not len(served.node.background))
+
+
+async def test_a_reader_that_waits_for_a_pull_when_the_lease_ends_is_told_so(served: Served) -> None:
+    served.source.allowed = asyncio.Semaphore(0)
+    reader = asyncio.ensure_future(served.numbers())
+    await served.until(lambda: len(served.node.waits) == 2)
+    served.dataset.lease_seconds = 0
+    assert list(served.node.catalogue.expire()) == [served.dataset]
+    with pytest.raises(
+        DatasetDropped, match=r"its lease had ended, while partition 0 .*; create it again, with its source"
+    ):
+        await asyncio.wait_for(reader, PATIENCE_SECONDS)
 
 
 async def test_what_a_failed_pull_had_given_is_free_when_its_last_reader_has_its_error(
