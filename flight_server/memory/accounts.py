@@ -166,6 +166,7 @@ async def reserve(
     peer: str | None = None,
     deadline_seconds: float | None = None,
     queued: Callable[[], None] | None = None,
+    fresh: bool = True,
 ) -> Reservation:
     """Wait for bytes of a pool (``pool``, "Waiting"), once ``drop_spare`` of the pool around all parts was called.
     Cancelling frees what was granted. ``queued`` is called if the request has to wait, after it was queued. Raises
@@ -189,7 +190,7 @@ async def reserve(
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, reservation)
 
-    request = pool.request(size_bytes, granted)
+    request = pool.request(size_bytes, granted, fresh=fresh)
     try:
         if queued is not None:
             queued()

@@ -74,11 +74,13 @@ class Request:
 
     __slots__ = ("_granted", "_pool", "since", "size_bytes", "state")
 
-    def __init__(self, pool: MemoryPool, size_bytes: int, granted: Callable[[Reservation], None]) -> None:
+    def __init__(
+        self, pool: MemoryPool, size_bytes: int, granted: Callable[[Reservation], None], *, fresh: bool
+    ) -> None:
         self._pool = pool
         self._granted: Callable[[Reservation], None] | None = granted
         self.size_bytes = size_bytes
-        self.since = time.monotonic()
+        self.since = time.monotonic() if fresh else -math.inf
         self.state = "waiting"
 
     def cancel(self) -> None:
@@ -264,11 +266,14 @@ class MemoryPool:
         reservation._size_bytes = size_bytes
         return reservation
 
-    def request(self, size_bytes: int, granted: Callable[[Reservation], None]) -> Request:
+    def request(
+        self, size_bytes: int, granted: Callable[[Reservation], None], *, fresh: bool = True
+    ) -> Request:
         """Queue for a reservation. ``granted`` may be called before this returns. Requests alone fill a pool up to
-        its limit or, if it is larger, the largest request.
+        its limit or, if it is larger, the largest request. Without ``fresh`` it is one that has waited for
+        ``FRESH_SECONDS`` already.
         """
-        request = Request(self, size_bytes, granted)
+        request = Request(self, size_bytes, granted, fresh=fresh)
         with self._lock:
             self._queue.append(request)
             self._whole._requests += 1

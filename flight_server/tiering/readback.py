@@ -17,7 +17,8 @@ Disk trouble
 
 Unproven readers (``memory.accounts``)
     Their room is in the account's part ``unproven`` or in its part ``further``. ``release_sent`` keeps the room of sent
-    messages for the next ones; the reader releases it before it waits. Unproven readers do not read ahead.
+    messages for the next ones; the reader releases it before it waits. One that has just stalled keeps none, so that
+    steady slow readers, of which each message takes seconds, have the room in turn. Unproven readers do not read ahead.
 
 Who holds what
     This object, which belongs to one stream, holds the bytes read back; other readers of the same frames share them
@@ -100,6 +101,11 @@ class ReadBack:
     def _sends(self) -> MemoryPool:
         return self._budget.sends_for(self._reader.pace)
 
+    @property
+    def _has_stalled(self) -> bool:
+        """Whether the reader has just taken a message slowly."""
+        return self._reader.pace.begun and not self._reader.pace.allowed_bytes(1)
+
     def room_nowait(self, size_bytes: int) -> Reservation | None:
         """Room for the copy of messages whose bytes are in RAM; None if it is not free."""
         room = self._room(size_bytes)
@@ -171,9 +177,9 @@ class ReadBack:
                 self._ahead = burst, self._submit(burst)
 
     def release_sent(self, run: Callable[[], object]) -> None:
-        """Call ``run``, which drops the messages sent; an unproven reader keeps their room."""
+        """Call ``run``, which drops the messages sent; an unproven reader keeps their room, unless it has stalled."""
         self._kept = None
-        if self._reader.pace.proven:
+        if self._reader.pace.proven or self._has_stalled:
             run()
         else:
             self._kept = self._sends.exchange(run, self._taken_bytes)
@@ -223,7 +229,13 @@ class ReadBack:
     async def _reserve(self, size_bytes: int) -> Reservation:
         who = self._reader
         return await reserve(
-            self._sends, size_bytes, self._waits, dataset=who.dataset, partition=who.partition, peer=who.peer
+            self._sends,
+            size_bytes,
+            self._waits,
+            dataset=who.dataset,
+            partition=who.partition,
+            peer=who.peer,
+            fresh=not self._has_stalled,
         )
 
     def _burst_from(self, frame: Message | None, reservation: Reservation | None) -> _Burst:

@@ -28,6 +28,11 @@ class Write:
     shared: Reservation | None
     partition: Partition | None
 
+    @property
+    def message_bytes(self) -> int:
+        room = self.room if self.shared is None else self.shared
+        return 0 if room is None else room.size_bytes
+
     def held_of(self, pool: MemoryPool) -> int:
         """The bytes of that kind for which the oldest request of the pool waits."""
         rooms = (self.room, self.shared)
@@ -39,6 +44,7 @@ class Delivery:
 
     def __init__(self, waits: Waits, counters: Counters, *, stall_seconds: float) -> None:
         self.stall_seconds = min(READER_STALL_SECONDS, stall_seconds)
+        self.longest_stall_seconds = stall_seconds  # of a large message
         self.readers: dict[Subscription[Frame], Reader] = {}
         self._read: dict[int, Dataset] = {}  # by the id of the reader
         self._first: set[str] = set()  # connections, each named as its peer, whose first reader is attached

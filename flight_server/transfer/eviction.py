@@ -2,8 +2,11 @@
 
 A reader whose write lasts for ``STALL_SECONDS`` loses its bytes read ahead and has to prove itself again (see
 ``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends readers that have
-stalled for ``Delivery.stall_seconds`` or more, the longest first, until their room is enough for all that wait. A write
-whose partition has failed or was dropped ends at the next look.
+stalled, the longest first, until their room is enough for all that wait. A write has stalled after
+``Delivery.stall_seconds`` and, of a reader that has taken a message before, after the time in which one of
+``STEADY_BYTES_PER_SECOND`` takes the message, at most ``--stall-seconds``: gRPC shows no part of a message, so only by
+this time a steady slow reader differs from one that takes nothing. A write whose partition has failed or was dropped
+ends at the next look.
 
 Newcomers
     A reader that has not taken even its first message is ended earlier, for readers that are the first of their
@@ -25,12 +28,13 @@ from flight_server.concurrency import seconds_to_tick
 from flight_server.memory import STALL_SECONDS, Budget, MemoryPool
 from flight_server.tiering import Spiller
 
-from .delivery import Delivery
+from .delivery import Delivery, Write
 
 PROGRESS_SECONDS = 0.5
 NEWCOMERS_SECONDS = 0.02
 """The time between two looks for newcomers, while any waits; without any it is ``FIRST_SECONDS`` while messages are
 being written, which alone may hold their room, and else a tick."""
+STEADY_BYTES_PER_SECOND = 100 << 10
 FIRST_SECONDS = 0.1
 FIRST_BYTES_PER_SECOND = 100 << 20
 FULL_SECONDS = 2.0
@@ -101,8 +105,13 @@ class Eviction:
             if missing_bytes <= 0 or now - write.since < seconds:
                 return
             held_bytes = write.held_of(pool)
-            if not held_bytes or (write.reader.pace.begun and not begun):
+            if not held_bytes or (write.reader.pace.begun and (not begun or self._may_be_steady(write, now))):
                 continue
             missing_bytes -= held_bytes
             if timeout.when() is None:
                 timeout.reschedule(now)
+
+    def _may_be_steady(self, write: Write, now: float) -> bool:
+        """Whether a steady reader may still be taking the message."""
+        steady_seconds = write.message_bytes / STEADY_BYTES_PER_SECOND
+        return now - write.since < min(steady_seconds, self._delivery.longest_stall_seconds)

@@ -244,6 +244,7 @@ def test_in_a_part_the_newest_and_the_oldest_are_served_by_turns_and_an_eighth_i
     assert [name for name, _ in granted] == ["e", "a", "d"]
     now = FRESH_SECONDS + 0.5
     held.pop()
+    part.request(1, lambda reservation: granted.append(("comes again", reservation)), fresh=False)
     assert len(granted) == 3
     ask("just came")
     assert [name for name, _ in granted][3:] == ["just came"]

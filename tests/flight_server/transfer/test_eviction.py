@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from flight_server.tiering.readback import Reader
 from tests.support.nodes import running_node
 
 STALL_SECONDS = 0.02
+MIB = 1 << 20
 
 
 async def takes_nothing(_: object) -> None:
@@ -43,6 +45,40 @@ async def test_a_proven_reader_is_ended_if_it_shares_a_message_that_has_the_room
         if shares:
             with pytest.raises(ReaderTooSlow):
                 await write
+        waits.cancel()
+        write.cancel()
+        await asyncio.wait([write])
+
+
+@pytest.mark.parametrize(
+    ("message_bytes", "begun", "seconds", "ended"),
+    [
+        (MIB, True, 7, False),  # at 150 KB/s, say
+        (MIB, True, 11, True),
+        (MIB, False, 7, True),
+        (MIB // 16, True, 7, True),
+        (8 * MIB, True, 29, False),
+        (8 * MIB, True, 31, True),  # --stall-seconds
+    ],
+)
+async def test_a_reader_has_stalled_when_a_steady_one_would_have_taken_the_message(
+    tmp_path: Path, message_bytes: int, begun: bool, seconds: int, ended: bool
+) -> None:
+    async with running_node(tmp_path, memory_limit=64 * MIB, stall_seconds=30) as node:
+        pool, pace = node.budget.unproven, Pace()
+        if begun:
+            pace.took(1)
+        room = pool.reserve(message_bytes)
+        write = asyncio.ensure_future(
+            node.delivery.deliver(takes_nothing, b"", Reader("d", 0, "slow", pace), room=room)
+        )
+        await asyncio.sleep(0)
+        ((timeout, listed),) = node.delivery.writes.items()
+        node.delivery.writes[timeout] = replace(listed, since=listed.since - seconds)
+        waits = pool.request(pool.limit_bytes or 0, lambda _: None)
+        node.eviction._progress[pool] = pool.granted, listed.since - seconds
+        node.eviction.look()
+        assert (timeout.when() is not None) == ended
         waits.cancel()
         write.cancel()
         await asyncio.wait([write])

@@ -94,6 +94,30 @@ async def test_a_good_reader_in_a_crowd_is_served_before_more_readers_are_ended_
         await asyncio.wait(crowd)
 
 
+async def test_steady_slow_readers_have_the_room_in_turn(tmp_path: Path) -> None:
+    async with running_node(tmp_path, memory_limit=LIMIT_BYTES) as node:
+        dataset = sealed(node)
+        taken = dict.fromkeys(range(2 * SLOTS), 0)
+        least_at_an_end: list[int] = []
+
+        async def read_slowly(number: int) -> None:
+            reader = Reader("d", 0, f"slow {number}")
+
+            async def takes_slowly(_: object) -> None:
+                await asyncio.sleep(0.002)
+                reader.pace.stall()  # as a look that has come meanwhile
+
+            async with aclosing(node.reads.read(dataset, reader, FrameRange())) as runs:
+                async for run in runs:
+                    await node.delivery.deliver(takes_slowly, b"", reader, room=run[0].room)
+                    taken[number] += len(run)
+            least_at_an_end.append(min(taken.values()))
+
+        await asyncio.gather(*map(read_slowly, taken))
+        assert set(taken.values()) == {FRAMES}
+        assert least_at_an_end[0] > 0, "each has begun when the first one has all"
+
+
 async def test_further_readers_of_a_connection_leave_room_for_the_first_of_another(tmp_path: Path) -> None:
     async with running_node(tmp_path, memory_limit=LIMIT_BYTES, stall_seconds=STALL_SECONDS) as node:
         dataset = sealed(node)
@@ -104,6 +128,23 @@ async def test_further_readers_of_a_connection_leave_room_for_the_first_of_anoth
         for each in crowd:
             each.cancel()
         await asyncio.wait(crowd)
+
+
+async def test_the_limit_of_the_sizing_page_has_room_for_a_message_of_each_stream_of_a_connection(
+    tmp_path: Path,
+) -> None:
+    streams, messages = 64, 20
+    page = (Path(__file__).parents[3] / "deploy" / "README.md").read_text()
+    assert f"a `--memory-limit` of {messages} × N × its largest message" in page
+    async with running_node(tmp_path, memory_limit=messages * streams * FRAME_BYTES) as node:
+        dataset = sealed(node)
+        paused = [asyncio.ensure_future(read(node, dataset, "one", good=False)) for _ in range(streams)]
+        while len(node.waits) < streams:
+            await asyncio.sleep(0.001)
+        assert {wait["waiting_for"] for wait in node.waits.listed()} == {"reader"}
+        for each in paused:
+            each.cancel()
+        await asyncio.wait(paused)
 
 
 async def test_a_reader_that_has_taken_a_message_is_not_ended_for_a_newcomer(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.access import Principal, Quotas, Usage, Usages
+from flight_server.datasets.attachment import Attachment
 from flight_server.node import Node
 from flight_server.protocol import (
     CreateRequest,
@@ -212,13 +213,11 @@ async def test_what_a_kind_keeps_beside_frames_counts(tmp_path: Path) -> None:
         create(node, etl, "d")
         dataset = node.catalogue.find("d")
 
-        class Stored:
+        class Stored(Attachment):  # what a changelog's attachment says
             def stored(self) -> tuple[int, int, int]:
                 return 5, 700, 300
 
-            def close(self) -> None: ...
-
-        dataset.attached = Stored()  # type: ignore[assignment]  # what a changelog's attachment says
+        dataset.attached = Stored()
         assert etl.usage.used_bytes == 1000
         node.catalogue.drop("d")
         assert etl.usage.used_bytes == 0
@@ -232,15 +231,13 @@ async def test_what_a_kind_has_taken_since_the_last_look_is_looked_for_before_th
         create(node, etl, "d")
         dataset = node.catalogue.find("d")
 
-        class Kept:
+        class Kept(Attachment):
             size_bytes = 0
 
             def stored(self) -> tuple[int, int, int]:
                 return 1, self.size_bytes, 0
 
-            def close(self) -> None: ...
-
-        dataset.attached = kept = Kept()  # type: ignore[assignment]
+        dataset.attached = kept = Kept()
         for _ in range(2):
             with etl.usage.claim(400, "d"):
                 pass
