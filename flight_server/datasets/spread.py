@@ -65,9 +65,13 @@ def check_names_start(dataset: Dataset, start: str | None) -> None:
         )
 
 
-def of_all_servers(dataset: Dataset) -> tuple[int, int]:
-    """The rows and stored bytes of all portions, by the list of the seal."""
-    return sum(each.rows for each in dataset.servers), sum(each.bytes for each in dataset.servers)
+def whole(dataset: Dataset) -> dict[str, int] | None:
+    """How many servers have a part, and the rows and stored bytes of all parts; None if this one has everything."""
+    held = dataset.servers
+    if len(held) < 2:
+        return None
+    rows, size_bytes = sum(each.rows for each in held), sum(each.bytes for each in held)
+    return {"servers": len(held), "rows": rows, "bytes": size_bytes}
 
 
 class _Held(tuple[ServerPortion, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute

@@ -24,7 +24,7 @@ from functools import cache
 import pyarrow as pa
 
 from flight_server.concurrency import in_slices
-from flight_server.datasets import Dataset, PartitionState, of_all_servers, own_start
+from flight_server.datasets import Dataset, PartitionState, own_start
 from flight_server.protocol import (
     ALL,
     PUT_PATH,
@@ -131,7 +131,10 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
     spread = _is_spread(dataset)
     if spread:
         sealed = only is None
-        rows, total_bytes = of_all_servers(dataset)
+        rows, total_bytes = (
+            sum(each.rows for each in dataset.servers),
+            sum(each.bytes for each in dataset.servers),
+        )
     said = {
         "generation": dataset.generation,
         "kind": dataset.kind.value,

@@ -8,8 +8,9 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     statistics                    the server's numbers, a summary of each dataset whose name ``contains`` a text, in a
                                   ``DatasetOrder``, and the ``servers``: this one with its ``host`` (``host_facts``),
                                   then the other workers of its supervisor (``fellows``)
-    statistics of one dataset     the same of one, with its partitions by index, its attempts as they came, and what
-                                  each server has of one that is spread (``portions``)
+    statistics of one dataset     the same of one and of this server, with its partitions by index, its attempts as they
+                                  came, what each server has of one that is spread (``portions``), and in ``starts`` the
+                                  start of the server whose portion this is
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
     history                       traffic, pools and waits over the last minutes (``history``), not in pages
@@ -37,10 +38,11 @@ from typing import Any, Protocol
 
 from flight_server.access import Authenticator, acting
 from flight_server.concurrency import Background, LoopLag, Running, Subscription, Waits, in_slices
-from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees, of_all_servers, server_count
+from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees, own_start, server_count, whole
 from flight_server.frames import Frame
 from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
+from flight_server.protocol import original
 from flight_server.storage import Segment
 from flight_server.tiering import Spiller
 from flight_server.transfer import Delivery
@@ -154,6 +156,7 @@ async def statistics(server: Observed, page: ListedPage, caller: Caller) -> dict
     if page.dataset is not None:
         dataset = caller.find(page.dataset)
         summary = await _summary(dataset, readers[dataset.name], caller.sees)
+        answer |= {"servers": answer["servers"][:1]} if caller.sees_all else {}
         return {
             **answer,
             **page.head(dataset.partition_count),
@@ -206,7 +209,7 @@ async def datasets(prefix: str, page: Page, caller: Caller) -> dict[str, Any]:
                 "failed": _failed(dataset, totals),
                 "rows": totals.rows,
                 "bytes": totals.size_bytes,
-                "whole": _whole(dataset),
+                "whole": whole(dataset),
             }
         )
     return {**page.head(len(listed)), "datasets": rows}
@@ -279,7 +282,7 @@ async def _summary(dataset: Dataset, readers: int, sees: Sees) -> dict[str, Any]
         "disk_bytes": totals.disk_bytes,
         "partition_count": dataset.partition_count,
         "server_count": server_count(dataset),
-        "whole": _whole(dataset),
+        "whole": whole(dataset),
         "partition_states": dict(totals.states),
         "readers": readers,
         "lease_left_seconds": None if left is None else round(left, 3),
@@ -288,14 +291,6 @@ async def _summary(dataset: Dataset, readers: int, sees: Sees) -> dict[str, Any]
         "attempts_bytes": attempted.size_bytes,
         **dataset.attached.statistics(sees),
     }
-
-
-def _whole(dataset: Dataset) -> dict[str, int] | None:
-    """What all servers together have of a dataset of which this one has a part; None if this one has all of it."""
-    if server_count(dataset) == 1:
-        return None
-    rows, size_bytes = of_all_servers(dataset)
-    return {"servers": server_count(dataset), "rows": rows, "bytes": size_bytes}
 
 
 async def _details(server: Observed, dataset: Dataset, page: Page) -> dict[str, Any]:
@@ -328,6 +323,7 @@ async def _details(server: Observed, dataset: Dataset, page: Page) -> dict[str, 
         ],
         "partitions": partitions,
         "portions": [each.to_json() for each in dataset.servers],
+        "starts": [original(dataset.name)[1] or own_start()],
     }
 
 
