@@ -15,6 +15,9 @@ from flight_server.protocol import DatasetRequest, FlightShuffleError, NotFound,
 
 from .transport import RemoteServer
 
+_SECONDS = 10.0
+"""The deadline of each other server."""
+
 
 def drop(server: RemoteServer, dataset: str, generation: str | None = None) -> None:
     """Drop a generation of a dataset, or, without one, that which the name leads to.
@@ -39,7 +42,7 @@ def drop(server: RemoteServer, dataset: str, generation: str | None = None) -> N
     server.riding_out(call, once=generation is None)
     for location, of_others in others.items():
         with contextlib.suppress(FlightShuffleError):
-            server.at(location).action("drop", of_others, once=True)
+            server.at(location).action("drop", of_others, _SECONDS, once=True)
 
 
 def _others(server: RemoteServer, dataset: str) -> dict[str, bytes]:

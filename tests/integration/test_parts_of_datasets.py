@@ -219,6 +219,8 @@ def test_a_drop_says_that_others_have_the_rest(servers: Sequence[ServerProcess])
 def test_nothing_is_appended_to_a_part(servers: Sequence[ServerProcess]) -> None:
     """Other servers would not know of it, and a read that they lead to would lack it."""
     spread("closed", servers)
-    with flight.connect(servers[0].location) as client:
-        with pytest.raises(pa.ArrowInvalid, match="whose parts its seal lists: nothing can be appended"):
-            action(client, "create", dataset="closed", kind="shuffle", mode="append", write="1")
+    with (
+        flight.connect(servers[0].location) as client,
+        pytest.raises(pa.ArrowInvalid, match="whose parts its seal lists: nothing can be appended"),
+    ):
+        action(client, "create", dataset="closed", kind="shuffle", mode="append", write="1")
