@@ -123,7 +123,8 @@ class DatasetCalls:
         return await asyncio.to_thread(self._merge, merge_async, name, ordered=ordered, partitions=partitions)
 
     def drop(self, name: str, generation: str | None = None) -> None:
-        """Drop a dataset; its readers get an error.
+        """Drop a dataset; its readers get an error. One over several servers is dropped on all of them; on one that
+        does not answer now, its lease ends it.
 
         Args:
             generation: only this one, which may be a staged write (:meth:`staged`).

@@ -12,6 +12,6 @@ from .partition import Partition, PartitionState, Totals
 from .portion_copies import held
 from .repeated_creation import check_same
 from .sealing import accepting, extend
-from .spread import check_servers, set_servers
+from .spread import check_names_start, check_servers, server_count, set_servers, whole
 from .staged_writes import Sealed, check_as_durable, check_mode
 from .transactions import Transactions

@@ -132,7 +132,8 @@ class Caller:
         see ``ambiguous_names``.
 
         Raises:
-            InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things.
+            InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things; or
+                it names no start, and other servers hold a part of the dataset.
             ServerLost, NotFound, DataQuarantined, StaleTicket, OutOfBudget, Forbidden: see :meth:`find` and
                 :meth:`Dataset.partition`.
         """

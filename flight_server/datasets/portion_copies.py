@@ -12,6 +12,7 @@ from flight_server.protocol import copy_name, original
 
 from .dataset import Dataset
 from .generations import own_start
+from .spread import check_names_start
 
 
 class PortionCopies:
@@ -56,12 +57,15 @@ def portion_of(catalogue: Holder, name: str, generation: str | None, start: str 
 
     Raises:
         ServerLost, NotFound, DataQuarantined, StaleTicket: see :meth:`Catalogue.find`.
+        InvalidRequest: see :func:`~.spread.check_names_start`.
     """
     if start not in (None, own_start()):
         copy = catalogue.get(copy_name(name, start or ""))
         if copy is not None and generation in (None, copy.generation):
             return copy
-    return catalogue.find(name, generation, start)
+    found = catalogue.find(name, generation, start)
+    check_names_start(found, start)
+    return found
 
 
 def held(catalogue: Holder, name: str, generation: str | None = None) -> list[Dataset]:

@@ -1,13 +1,14 @@
 """A dataset that is spread over several servers, as one of them knows it from its seal.
 
 Guarantee: what a seal says of this server is right, or nothing is sealed. Of the others the server knows only what it
-is told. It holds O(servers), and asks none of them.
+is told. It holds O(servers), and asks none of them. A part is never read as the whole: a request for frames names the
+start of the server that holds them, or is refused, also one that came before the seal.
 """
 
 from __future__ import annotations
 
 from flight_server.memory import Metadata, Reservation
-from flight_server.protocol import Conflict, SealRequest, ServerPortion, original
+from flight_server.protocol import Conflict, InvalidRequest, SealRequest, ServerPortion, original
 
 from .dataset import Dataset
 from .generations import check_start, own_start
@@ -45,6 +46,32 @@ def check_servers(dataset: Dataset, request: SealRequest) -> None:
     if rows != mine.rows:
         why = f"it says that this server has {mine.rows} rows, and it has {rows}"
         raise Conflict(f"{refused}: {why}", dataset=dataset.name, start=own_start())
+
+
+def server_count(dataset: Dataset) -> int:
+    """How many servers hold a part of it, as far as this one was told."""
+    return max(1, len(dataset.servers))
+
+
+def check_names_start(dataset: Dataset, start: str | None) -> None:
+    """Raise InvalidRequest if a request for frames names no start, and other servers hold a part of the dataset."""
+    if start is None and server_count(dataset) > 1:
+        name, _ = original(dataset.name)
+        raise InvalidRequest(
+            f"this server holds a part of dataset {name!r} only, and {server_count(dataset) - 1} others the rest: ask "
+            "get_flight_info, on any of them; each of its tickets and locations names the start of the server that "
+            "holds the part",
+            dataset=name,
+        )
+
+
+def whole(dataset: Dataset) -> dict[str, int] | None:
+    """How many servers have a part, and the rows and stored bytes of all parts; None if this one has everything."""
+    held = dataset.servers
+    if len(held) < 2:
+        return None
+    rows, size_bytes = sum(each.rows for each in held), sum(each.bytes for each in held)
+    return {"servers": len(held), "rows": rows, "bytes": size_bytes}
 
 
 class _Held(tuple[ServerPortion, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute

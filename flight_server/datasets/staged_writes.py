@@ -252,6 +252,8 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
         )
     if old.attached.unextendable is not None:
         why = old.attached.unextendable
+    elif old.servers:
+        why = "is an exchange, whose parts its seal lists"
     elif old.durable:
         why = "is durable, and its files are written once"
     elif durable:

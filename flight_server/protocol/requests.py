@@ -212,7 +212,7 @@ class DatasetRequest(Body):
 @dataclass(frozen=True)
 class AcknowledgeRequest(Request, what=ACKNOWLEDGE, take_first="dataset generation partition frames"):
     """Body of the action ``acknowledge``: ``reader`` has the frames that it last asked for, up to before number
-    ``frames``.
+    ``frames``; of a dataset over several servers those of the portion that its ``start`` names, as in the ticket.
 
     A reader sends it for a dataset whose retention counts readers (``datasets.places``). The server answers its read
     with the header ``x-flight-shuffle-acknowledge: frames``, and if its ticket names it, it sends the action now and
@@ -224,6 +224,7 @@ class AcknowledgeRequest(Request, what=ACKNOWLEDGE, take_first="dataset generati
     partition: Annotated[int, integer(0, MAX_PARTITIONS - 1)]
     reader: Annotated[str, parse_as(partial(check_attempt, what="reader"), needed=True)]
     frames: Annotated[int, integer(0, MAX_COUNT)]
+    start: Text = None
 
     def faults(self, what: str) -> Faults:
         lacking = self.lacks("generation", "partition", "frames")
@@ -270,7 +271,7 @@ class PlanRequest(Request, what=PLAN):
     Args:
         target_bytes: about how many stored bytes a slice is to have.
         partitions: those to cut; None for all.
-        start: that of the server whose portion is to be cut; None for what the server has.
+        start: that of the server whose portion is to be cut; None if no other server holds a part of the dataset.
     """
 
     dataset: Name
@@ -363,9 +364,9 @@ ACTIONS: dict[str, str] = {
     "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}, servers, offload, …}",
     "drop": "Drop a dataset and what it holds: {dataset, generation, staged}",
     "renew": "Renew a dataset's lease: {dataset, generation}",
-    "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",
+    "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames, start}",
     "hold": "Keep a changelog's versions from one on readable: {dataset, generation, hold, version, lease_seconds, …}",
-    "plan": "Cut sealed partitions into pieces to read: {dataset, generation, target_bytes, partitions}",
+    "plan": "Cut sealed partitions into pieces to read: {dataset, generation, target_bytes, partitions, start}",
     "copies": "Which hosts have a file of a dataset, or get it from where: {verb, dataset, generation, host, file, …}",
     "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",
     "why": "Every stream that waits: for what, for how long, for which peer: {dataset, first, limit}",

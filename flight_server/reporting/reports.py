@@ -8,8 +8,9 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     statistics                    the server's numbers, a summary of each dataset whose name ``contains`` a text, in a
                                   ``DatasetOrder``, and the ``servers``: this one with its ``host`` (``host_facts``),
                                   then the other workers of its supervisor (``fellows``)
-    statistics of one dataset     the same of one, with its partitions by index, its attempts as they came, and what
-                                  each server has of one that is spread (``portions``)
+    statistics of one dataset     the same of one and of this server, with its partitions by index, its attempts as they
+                                  came, what each server has of one that is spread (``portions``), and in ``starts`` the
+                                  start of the server whose portion this is
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
     history                       traffic, pools and waits over the last minutes (``history``), not in pages
@@ -22,7 +23,8 @@ Each answer has what its caller sees, with counts of that only. The server's own
 of it; others get their name and quotas in the place of these.
 
 A partition that no producer or reader has asked for yet is in no page. Of a dataset that is spread over several servers
-all numbers are those of this server, but for ``server_count`` and ``portions``.
+all numbers are those of this server, but for ``server_count``, ``whole``, the servers, rows and bytes of all portions,
+and ``portions``.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ from typing import Any, Protocol
 
 from flight_server.access import Authenticator, acting
 from flight_server.concurrency import Background, LoopLag, Running, Subscription, Waits, in_slices
-from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees
+from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees, own_start, server_count, whole
 from flight_server.frames import Frame
 from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
+from flight_server.protocol import original
 from flight_server.storage import Segment
 from flight_server.tiering import Spiller
 from flight_server.transfer import Delivery
@@ -52,7 +55,7 @@ from .pages import DatasetOrder, ListedPage, Page
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
 _AT_ONCE = 50
-"""Datasets in ``statistics`` between two passes of the event loop: one with versions takes up to 0.3 ms."""
+"""Datasets between two passes of the event loop: one with versions, or of many servers, takes up to 0.3 ms."""
 
 
 class ServedCertificates(Protocol):
@@ -154,6 +157,7 @@ async def statistics(server: Observed, page: ListedPage, caller: Caller) -> dict
     if page.dataset is not None:
         dataset = caller.find(page.dataset)
         summary = await _summary(dataset, readers[dataset.name], caller.sees)
+        answer |= {"servers": answer["servers"][:1]} if caller.sees_all else {}
         return {
             **answer,
             **page.head(dataset.partition_count),
@@ -194,7 +198,7 @@ async def datasets(prefix: str, page: Page, caller: Caller) -> dict[str, Any]:
     """A page of the datasets whose names start with ``prefix``."""
     listed = caller.listed(prefix)
     rows = []
-    async for dataset in in_slices(listed[page.part]):
+    async for dataset in in_slices(listed[page.part], _AT_ONCE):
         totals = await _totals(dataset)
         rows.append(
             {
@@ -206,6 +210,7 @@ async def datasets(prefix: str, page: Page, caller: Caller) -> dict[str, Any]:
                 "failed": _failed(dataset, totals),
                 "rows": totals.rows,
                 "bytes": totals.size_bytes,
+                "whole": whole(dataset),
             }
         )
     return {**page.head(len(listed)), "datasets": rows}
@@ -277,7 +282,8 @@ async def _summary(dataset: Dataset, readers: int, sees: Sees) -> dict[str, Any]
         "resident_bytes": totals.resident_bytes,
         "disk_bytes": totals.disk_bytes,
         "partition_count": dataset.partition_count,
-        "server_count": max(1, len(dataset.servers)),
+        "server_count": server_count(dataset),
+        "whole": whole(dataset),
         "partition_states": dict(totals.states),
         "readers": readers,
         "lease_left_seconds": None if left is None else round(left, 3),
@@ -318,6 +324,7 @@ async def _details(server: Observed, dataset: Dataset, page: Page) -> dict[str, 
         ],
         "partitions": partitions,
         "portions": [each.to_json() for each in dataset.servers],
+        "starts": [original(dataset.name)[1] or own_start()],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from .connected import Link, connected
 from .printing import duration, print_json, print_line, print_table, size
 
 _SHOWN_PARTITIONS = 20
+_SHOWN_PARTS = 5
 
 
 def add_to(app: typer.Typer) -> None:
@@ -56,7 +58,9 @@ def _known(number: int) -> int | None:
 
 
 def _stat(link: Link, name: Annotated[str, typer.Argument(help="the dataset")]) -> None:
-    """Show a dataset: kind, state, rows, bytes in memory and in all, readers, schema, partitions, servers."""
+    """Show a dataset: kind, state, rows, bytes in memory and in all, readers, schema, partitions, servers; and which
+    servers have the rest of it, if not all were asked or have answered.
+    """
     with link.client() as client:
         answer = client.statistics(name)
         (schema,) = [each.schema for each in client.datasets(name) if each.name == name] or [()]
@@ -81,6 +85,7 @@ def _stat(link: Link, name: Annotated[str, typer.Argument(help="the dataset")]) 
         "readers": f"{facts['readers']:,}",
         "lease": "until it is dropped" if lease is None else f"{duration(lease)} left",
         "servers": " ".join(servers) or "-",
+        **({"a part": _rest(facts)} if facts["whole"] else {}),
         "columns": ", ".join(f"{each['name']} {each['type']}" for each in columns),
     }
     for label, text in lines.items():
@@ -105,6 +110,14 @@ def _stat(link: Link, name: Annotated[str, typer.Argument(help="the dataset")]) 
         )
         if len(shown) < facts["partition_count"]:
             print_line(f"and {facts['partition_count'] - len(shown):,} more; --json has up to 1,000")
+
+
+def _rest(facts: Mapping[str, Any]) -> str:
+    """The parts of a dataset that these facts are not about, in words."""
+    parts = [each for each in facts["portions"] if each["start"] not in facts["starts"]]
+    shown = ", ".join(f"{each['rows']:,} at {each['locations'][0]}" for each in parts[:_SHOWN_PARTS])
+    more = f" and {len(parts) - _SHOWN_PARTS} more servers" if len(parts) > _SHOWN_PARTS else ""
+    return f"of {facts['whole']['rows']:,} rows; not counted: {shown}{more}"
 
 
 def _drop(link: Link, names: Annotated[list[str], typer.Argument(help="the datasets")]) -> None:

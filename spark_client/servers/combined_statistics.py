@@ -1,8 +1,9 @@
 """The statistics of several servers as those of one, and the servers themselves.
 
 Numbers are sums, and lists are one after the other. A dataset that is spread has the rows and bytes of all its
-portions; it is sealed if all are, and its lease is the one that ends first. Where servers have different generations of
-a name, as after a loss, those of the last one in alphabetical order count: a later run of the same write comes later.
+portions that were answered for: if these are not all, its ``whole`` has those of all, and else is None. It is sealed if
+all are, and its lease is the one that ends first. Where servers have different generations of a name, as after a loss,
+those of the last one in alphabetical order count: a later run of the same write comes later.
 ``count`` is the number of datasets, or more where a server has more than are on its page.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_FIRST = frozenset({"first", "limit", "partition_count", "server_count", "portions"})
+_FIRST = frozenset({"first", "limit", "partition_count", "server_count", "portions", "whole"})
 _ALL = frozenset({"sealed", "durable"})
 
 
@@ -55,7 +56,9 @@ def listed(
 def _dataset(portions: Sequence[Any]) -> Any:
     held = [each for each in portions if each is not None]
     last = max(each["generation"] for each in held)
-    return _together("", [each for each in held if each["generation"] == last])
+    parts = [each for each in held if each["generation"] == last]
+    found = _together("", parts)
+    return {**found, "whole": None} if len(parts) == found["server_count"] else found
 
 
 def _together(name: str, values: Sequence[Any]) -> Any:

@@ -119,6 +119,7 @@ def test_a_drop_and_a_renewal_are_for_the_copies_too(two: Sequence[ServerProcess
         assert action(client, "drop", dataset="kept", generation=generation) == {
             "dropped": "kept",
             "generation": generation,
+            "server_count": 2,
         }
         assert action(client, "statistics")["memory"]["used_bytes"] == 0
         with pytest.raises(KeyError, match=r"there is no dataset 'kept'|'kept' is not here"):

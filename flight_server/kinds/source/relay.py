@@ -328,7 +328,8 @@ def _ticket(spec: FlightSpec, endpoint: Any) -> bytes:
     places = [_text(location.uri) for location in endpoint.locations]
     if places and REUSE_CONNECTION not in places and not any(_is_at(each, spec.location) for each in places):
         raise InvalidRequest(
-            f"source: {spec} can be read only at {', '.join(places)}: give that address as 'flight'"
+            f"source: {spec} can be read only at {', '.join(places)}: give that address as 'flight'; a dataset over "
+            "several servers is not relayed"
         )
     return bytes(endpoint.ticket.ticket)
 

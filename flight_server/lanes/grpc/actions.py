@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flight_server.access import OPERATIONS, Permission
 from flight_server.concurrency import dumped, in_steps
-from flight_server.datasets import Caller, Dataset, own_start
+from flight_server.datasets import Caller, Dataset, own_start, server_count
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -139,7 +139,13 @@ class Actions:
             dataset = await self._catalogue.remove(request.dataset, request.generation, staged=True)
         else:
             dataset = await self._remove(request.dataset, request.generation, caller)
-        return dump_json({"dropped": request.dataset, "generation": dataset.generation})
+        return dump_json(
+            {
+                "dropped": request.dataset,
+                "generation": dataset.generation,
+                "server_count": server_count(dataset),
+            }
+        )
 
     async def _remove(self, name: str, generation: str | None, caller: Caller) -> Dataset:
         """Drop all that this server has of the dataset. Raises as :meth:`Caller.check` and :meth:`Catalogue.remove`."""
@@ -159,11 +165,17 @@ class Actions:
         mine = caller.held(request.dataset, request.generation)
         for dataset in mine:
             dataset.touch()
-        return dump_json({"dataset": request.dataset, "lease_left_seconds": mine[0].lease_left_seconds})
+        return dump_json(
+            {
+                "dataset": request.dataset,
+                "lease_left_seconds": mine[0].lease_left_seconds,
+                "server_count": server_count(mine[0]),
+            }
+        )
 
     async def _acknowledge(self, body: bytes, caller: Caller) -> bytes:
         request = AcknowledgeRequest.parse(body)
-        dataset = caller.find(request.dataset, request.generation)
+        dataset = caller.portion_of(request.dataset, request.generation, request.start)
         dataset.partition(request.partition).acknowledge(request.reader, request.frames, time.monotonic())
         dataset.touch()
         return dump_json({"frames": request.frames})
@@ -230,8 +242,10 @@ class Actions:
             wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
         )
         name, _ = caller.meant(ticket)
-        await self._remove(name, ticket.generation, caller)
-        return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
+        dataset = await self._remove(name, ticket.generation, caller)
+        # Of several servers each other one keeps its part until it is asked, or the lease ends.
+        last = server_count(dataset) == 1
+        return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED if last else wire.CANCEL_STATUS_CANCELLING)
 
     async def _renew_flight_endpoint(self, body: bytes, caller: Caller) -> bytes:
         serialized = wire.bytes_field(body, 1, "RenewFlightEndpointRequest")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flight_server.concurrency import Slice, Turns, in_slices
-from flight_server.datasets import Caller, Catalogue, Dataset, lacks_frames, listed
+from flight_server.datasets import Caller, Catalogue, Dataset, check_names_start, lacks_frames, listed
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import Kinds, VersionedMessage, VersionRead
 from flight_server.memory import Reservation
@@ -102,6 +102,7 @@ class GrpcGet:
             async with aclosing(self._bursts(dataset, reader, wanted, out)) as bursts:
                 async for burst in bursts:
                     await self._send(burst, reader, out)
+            check_names_start(dataset, ticket.start)  # it may have been sealed meanwhile
             context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
             wanted.ended(dataset, reader)
 
@@ -150,6 +151,7 @@ class GrpcGet:
             for message in [] if ends is None else await ends.of(index):
                 await self._send_made(message, each, out)
             await present.end()
+        check_names_start(dataset, ticket.start)  # as above
         out.context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
         async for index in in_slices(indices):
             if not lacks_frames(dataset, index):

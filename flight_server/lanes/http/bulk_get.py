@@ -35,7 +35,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from flight_server.concurrency import Slice, in_slices
-from flight_server.datasets import Dataset, Partition, PartitionState, lacks_frames
+from flight_server.datasets import Dataset, Partition, PartitionState, check_names_start, lacks_frames
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,
@@ -139,6 +139,7 @@ class BulkRead:
         start: the first frame, of the first partition; 0 for a whole dataset.
         until: the frame after the last one; None for all that there are, and for several partitions.
         reader: the reader's own name, see ``places``.
+        portion: the start of the server whose frames they are.
     """
 
     reads: Reads
@@ -149,6 +150,7 @@ class BulkRead:
     reader: str | None = None
     until: int | None = None
     partitions: tuple[int, ...] | None = None
+    portion: str | None = None
 
     @property
     def _first_index(self) -> int:
@@ -243,6 +245,7 @@ class BulkRead:
                     end = [FramedMessage(each.parts, each.crc32c) for each in await ends.of(index)]
                     await reads.delivery.deliver(stream.write, chunks_of(end, checked=checked), reader)
                     await present.end()
+            check_names_start(dataset, self.portion)  # it may have been sealed meanwhile
             await reads.delivery.deliver(stream.finish, trailers.fields, reader)
             async for index in in_slices(partitions):
                 if ends is not None and lacks_frames(dataset, index):

@@ -309,13 +309,14 @@ class HttpServer:
         )
         versions = versions_of(query)
         wanted: BulkRead | BulkVersionRead
-        generation, start = query.get("generation"), frame_number(query, "from") or 0
+        generation, portion = query.get("generation"), query.get("start")
+        start = frame_number(query, "from") or 0
         if found["partition"] is not None:
             index = parse_partition(found["partition"])
             whole = f"{name}/partitions/{found['partition']}"
             name, index = caller.one_meaning(whole, name, index, generation)
             call.dataset, call.partition = name, index
-        dataset = caller.portion_of(name, generation, query.get("start"))
+        dataset = caller.portion_of(name, generation, portion)
         listed = listed_partitions(query, dataset, index)
         if index is not None:
             dataset.partition(index)
@@ -329,7 +330,7 @@ class HttpServer:
                 raise InvalidRequest("'from', 'until' and 'reader' go with one partition: …/partitions/0")
             check_range(start, until)
             reader = check_attempt(query["reader"], "reader") if "reader" in query else None
-            wanted = BulkRead(self._reads, dataset, index, start, peer, reader, until, listed)
+            wanted = BulkRead(self._reads, dataset, index, start, peer, reader, until, listed, portion)
         dataset.touch()
         if request.method == "HEAD":
             wanted.check()

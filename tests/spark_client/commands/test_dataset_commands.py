@@ -9,6 +9,8 @@ import pytest
 
 from spark_client import ShuffleClient
 from tests.support.commands import Command
+from tests.support.server_process import ServerProcess
+from tests.support.spread import everything, spread
 
 TABLE = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
 SCHEMA = [{"name": "id", "type": "int64"}, {"name": "name", "type": "string"}]
@@ -90,3 +92,20 @@ def test_each_stream_that_waits_is_shown(client: ShuffleClient, command: Command
 
     command("ls")  # clears what was captured
     print_waits(waits)
+
+
+def test_of_a_dataset_over_several_servers_it_is_said_which_part_was_not_counted(command: Command) -> None:
+    with ServerProcess.start() as one, ServerProcess.start() as two:
+        spread("s", [one, two])
+        here, there = (Command(each.location, command._capture) for each in (one, two))
+        both = Command(f"{one.location},{two.location}", command._capture)
+        counts = [each("stat", "s", "--json").lines[0]["rows"] for each in (here, there)]
+        whole = len(everything(2))
+        assert sum(counts) == whole
+        said = f"a part      of {whole} rows; not counted: {counts[1]} at {two.location}\n"
+        assert said in here("stat", "s").out
+        assert f"not counted: {counts[0]} at {one.location}\n" in there("stat", "s").out
+        assert "not counted" not in both("stat", "s").out
+        (facts,) = both("stat", "s", "--json").lines
+        assert (facts["rows"], facts["whole"], len(facts["starts"])) == (whole, None, 2)
+        assert [each["rows"] for each in here("ls", "--json").lines] == [whole]

@@ -13,6 +13,7 @@ from flight_server.protocol import NotFound
 from spark_client import ShuffleClient
 from spark_client.connection import RemoteServer, Unreachable
 from tests.support.server_process import ServerProcess
+from tests.support.spread import spread
 
 TABLE = pa.table({"id": [1]})
 
@@ -41,7 +42,7 @@ def lose_answer(server: RemoteServer, number: int, then: Callable[[], object] = 
 
 def test_a_drop_of_a_generation_whose_answer_is_lost_has_succeeded(client: ShuffleClient) -> None:
     changelog = client.changelog("c", schema=TABLE.schema)
-    lose_answer(client._open(), 1)
+    lose_answer(client._open(), 2)
     changelog.drop()
     assert client.datasets() == []
     with pytest.raises(NotFound):
@@ -57,3 +58,13 @@ def test_a_drop_by_name_whose_answer_is_lost_does_not_drop_what_the_name_leads_t
         with pytest.raises(Unreachable):
             client.drop("d")
         assert [each.name for each in other.datasets()] == ["d"]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_dataset_over_several_servers_is_dropped_on_all_of_them_by_a_client_of_one(*, copied: bool) -> None:
+    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as gone:
+        spread("s", [one, two, gone], copied=copied)
+        gone.kill()
+        with ShuffleClient(one.location) as client, ShuffleClient(two.location) as other:
+            client.drop("s")
+            assert (client.datasets(), other.datasets()) == ([], [])

@@ -66,6 +66,8 @@ def test_numbers_are_sums_and_a_spread_dataset_is_one(
     )
     assert whole["bytes"] == sum(each["datasets"]["s"]["bytes"] for each in apart)
     assert found["datasets"]["alone"]["rows"] == 10
+    assert {each["whole"] for each in found["datasets"].values()} == {None}
+    assert {each["datasets"]["s"]["whole"]["rows"] for each in apart} == {whole["rows"]}
 
 
 def test_of_one_dataset_the_servers_are_those_that_hold_it(
@@ -106,7 +108,11 @@ def test_each_server_is_listed_and_one_that_is_lost_is_gone(
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  ")[0] for line in lines] == [each.location for each in servers]
     assert all(re.search(r"start [0-9a-f]{16}  memory .* of 64.0 MiB, disk 0 B of ", line) for line in lines)
+    spread("s", servers)
     servers[1].kill()
+    part = client.statistics("s")["datasets"]["s"]
+    assert part["rows"] < part["whole"]["rows"] == len(everything(3))
+    assert {each["start"] for each in part["portions"]} - {*part["starts"]} == {listed[1]["start"]}
     listed = client.statistics()["servers"]
     assert [each["location"] for each in listed if each["gone"]] == [servers[1].location]
     with pytest.raises(SystemExit) as ended:
@@ -140,3 +146,7 @@ def test_of_one_worker_the_others_are_listed_too(capsys: pytest.CaptureFixture[s
             listed = client.statistics()["servers"]
         assert [each["location"] for each in listed] == locations
         assert json.dumps(listed)
+        for name, asked in (("one", first), ("two", f"{first},{second}")):
+            with ShuffleClient(asked) as client:
+                client.put(name, table(10))
+                assert len(client.statistics(name)["servers"]) == 1  # only those that hold it

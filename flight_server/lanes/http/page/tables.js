@@ -51,6 +51,9 @@ function state(dataset) {
   return states || "open";
 }
 
+// Of a dataset over several servers, this server's part of the whole.
+const part = (shown, row, size) => shown(row[size]) + (row.whole ? ` of ${shown(row.whole[size])}` : "");
+
 // all: whether to show as many as the server sent.
 export function datasets(now, all) {
   const rows = Object.entries(now.datasets ?? {}).map(([name, dataset]) => ({name, ...dataset}));
@@ -71,12 +74,17 @@ export function datasets(now, all) {
       {title: "kind", of: (row) => (row.durable ? `${row.kind}, durable` : row.kind)},
       {title: "state", of: state, kind: (row) => (row.failed ? "bad" : row.sealed ? "" : "open")},
       {title: "partitions", of: (row) => count(row.partition_count), number: true, minor: true},
-      {title: "rows", of: (row) => count(row.rows), number: true},
-      {title: "bytes", of: (row) => bytes(row.bytes), number: true, minor: true},
+      {title: "rows", of: (row) => part(count, row, "rows"), number: true},
+      {title: "bytes", of: (row) => part(bytes, row, "bytes"), number: true, minor: true},
       {title: "in RAM", of: (row) => bytes(row.resident_bytes), number: true},
       {title: "on disk", of: (row) => bytes(row.disk_bytes), number: true},
       {title: "readers", of: (row) => count(row.readers), number: true},
-      {title: "servers", of: (row) => count(row.server_count), number: true, minor: true},
+      {
+        title: "servers",
+        of: (row) => (row.whole ? `this and ${count(row.server_count - 1)} more` : count(row.server_count)),
+        number: true,
+        minor: true,
+      },
       {
         title: "lease",
         of: (row) => (row.lease_left_seconds === null ? "none" : duration(row.lease_left_seconds)),

@@ -24,7 +24,7 @@ from tests.support.dashboard_page import STATE, dataset, rows, show, text
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
-from tests.support.spread import spread
+from tests.support.spread import PARTITIONS, everything, rows_of, spread
 
 Start = Callable[..., ServerProcess]
 
@@ -196,13 +196,15 @@ def test_the_page_of_a_worker_shows_the_others_and_which_of_them_is_gone(
     assert page.complaints == []
 
 
-def test_the_page_of_one_server_shows_no_others_but_that_a_dataset_is_spread(
+def test_the_page_of_one_server_shows_no_others_but_which_part_of_a_spread_dataset_it_has(
     page: Browser, server: ServerProcess
 ) -> None:
     with ServerProcess.start() as other:
         spread("spread", [server, other])
     show(page, server)
-    eventually(lambda: dataset(page, "spread")[-2:], ["0", "2"])
+    eventually(lambda: dataset(page, "spread")[-2:], ["0", "this and 1 more"])
+    here = sum(len(rows_of(0, partition)) for partition in range(PARTITIONS))
+    assert dataset(page, "spread")[3] == f"{here} of {len(everything(2))}"
     assert page.evaluate("document.getElementById('servers-part').hidden") is True
 
 
