@@ -20,7 +20,7 @@ from flight_server.datasets import Catalogue, Counters
 from flight_server.kinds import Kinds, ShuffleKind, StreamKind
 from flight_server.kinds.changelog import ChangelogKind, Store, VersionAppends
 from flight_server.kinds.source import Pulling, SourceKind
-from flight_server.lanes.grpc import Actions, FlightService
+from flight_server.lanes.grpc import Actions, FlightService, PendingReads
 from flight_server.lanes.http import HttpOptions, HttpServer
 from flight_server.memory import Budget
 from flight_server.protocol import Kind, Unauthenticated
@@ -28,7 +28,16 @@ from flight_server.reporting import Calls, Fellows, History, Locations, Observed
 from flight_server.storage import Disk
 from flight_server.tiering import Admission, Durability, Spiller
 from flight_server.tracing import configured
-from flight_server.transfer import AnswerRoom, Delivery, Eviction, Offloads, PutReceiver, Reads
+from flight_server.transfer import (
+    AnswerRoom,
+    Arriving,
+    Delivery,
+    Eviction,
+    Offloads,
+    PutReceiver,
+    Reads,
+    message_limit_bytes,
+)
 
 if TYPE_CHECKING:
     from flight_server.kinds.source.creation import Sources
@@ -99,6 +108,10 @@ class Node:
         self.durability = Durability(
             self.catalogue, self.waits, self.spiller, deadline_seconds=settings.budget_deadline_seconds
         )
+        self.arriving = Arriving(
+            budget.memory, message_limit_bytes(self.max_message_bytes, self.max_schema_bytes)
+        )
+        self.pending_reads = PendingReads(self.arriving, settings.stall_seconds)
         self.delivery = Delivery(self.waits, self.counters, stall_seconds=settings.stall_seconds)
         self.eviction = Eviction(budget, self.delivery, self.spiller)
         self.reads = Reads(
@@ -160,6 +173,7 @@ class Node:
             self.catalogue,
             self.counters,
             AnswerRoom(budget, self.waits, self.delivery, deadline_seconds=settings.budget_deadline_seconds),
+            arriving=self.arriving,
             max_message_bytes=self.max_message_bytes,
             max_schema_bytes=self.max_schema_bytes,
             full_validation=settings.full_validation,
@@ -206,8 +220,8 @@ class Node:
             self.locations,
             self.calls,
             authenticator=self.authenticator,
+            pending=self.pending_reads,
             max_schema_bytes=self.max_schema_bytes,
-            stall_seconds=self._settings.stall_seconds,
             joins=self._settings.full_validation,
         )
 

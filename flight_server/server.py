@@ -79,7 +79,7 @@ class Server:
         self.node = Node(settings)
         self.catalogue = self.node.catalogue
         self._data_dir: DataDir | None = None
-        self._side_services = SideServices(SERVICE)
+        self._side_services = SideServices(SERVICE, self.node.pending_reads)
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
         self._certificates = self.node.certificates
@@ -282,6 +282,7 @@ class Server:
         keep(node.spiller.run, "spiller")
         for name, duty in (
             ("stalled_readers", _at_once(node.eviction.look)),
+            ("arriving", _at_once(node.arriving.look)),
             ("leases", self._expire),
             ("offloads", node.offloads.forget_ended),
             ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),

@@ -1,6 +1,7 @@
 """The memory limit: the pool that counts bytes, the server's accounts in it, and the C heap."""
 
 from .accounts import MIN_MEMORY_LIMIT_BYTES, STALL_SECONDS, Budget, Pace, reserve
+from .allocator import resident_bytes
 from .decoding import Decoding
 from .heap import Heap
 from .metadata import (

@@ -8,6 +8,7 @@
     │   │   └── further      at most 1/16: those of them that are not the first of their connection
     │   └── answers      at most 1/16, or one answer: large answers that are no frames (``transfer.answer_room``)
     └── arrivals   1/8   messages that have arrived and wait for room in ``frames``
+    arriving             beside the limit: what has come of messages that are not whole (``transfer.arriving``)
 
 The accounts do not borrow from each other, so no waits form a circle (``tests/integration/test_backpressure.py``
 shows it over permuted schedules):
@@ -56,8 +57,7 @@ Spare bytes
     no stream waits for them.
 
 Beside the limit lies ``decoding``, for the decoded batches of sources' files. Not counted are the items that
-deploy/README.md names, and messages that are not whole yet: at most one for each producing stream, or
-``bulk_put.READ_BYTES`` of small ones.
+deploy/README.md names.
 """
 
 from __future__ import annotations

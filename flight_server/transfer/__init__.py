@@ -1,6 +1,7 @@
 """Puts and reads, the same on both lanes. It knows neither gRPC nor HTTP."""
 
 from .answer_room import AnswerRoom
+from .arriving import Arriving, ArrivingBody, too_much
 from .delivery import Delivery
 from .descriptors import parse_descriptor
 from .eviction import NEWCOMERS_SECONDS, Eviction

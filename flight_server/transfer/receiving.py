@@ -54,6 +54,7 @@ from flight_server.protocol.checksums import message_crc32c, running_crc32c, sen
 from flight_server.tiering import Admission, Reader
 
 from .answer_room import AnswerRoom
+from .arriving import Arriving
 from .descriptors import parse_descriptor
 from .producers import Producer
 from .request_limits import check_size
@@ -86,6 +87,7 @@ class PutReceiver:
         counters: Counters,
         answer_room: AnswerRoom,
         *,
+        arriving: Arriving,
         max_message_bytes: int,
         max_schema_bytes: int,
         full_validation: bool,
@@ -97,6 +99,7 @@ class PutReceiver:
         self.kinds = kinds
         self.counters = counters
         self.answer_room = answer_room
+        self.arriving = arriving
         self.max_message_bytes = max_message_bytes
         self._max_schema_bytes = max_schema_bytes
         self._full_validation = full_validation

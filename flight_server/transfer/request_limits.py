@@ -9,8 +9,8 @@ would take more than that account and ``MAX_PARSED_BYTES`` is refused.
     64 MiB      ``CancelFlightInfo``, whose FlightInfo has an endpoint for each partition; less where gRPC takes less
     max_schema  ``create``: a schema of that size, a third longer in base64, and 1 MiB for the rest
 
-Not counted: gRPC buffers a request whole before the server sees it, under one limit for all methods
-(``message_limit_bytes``); ``first_messages`` says how many at once. HTTP requests other than a put have no body.
+gRPC buffers a request whole before the server sees it, under one limit for all methods (``message_limit_bytes``);
+``arriving`` counts what has come of it. HTTP requests other than a put have no body, or one of at most 4 KiB.
 """
 
 from __future__ import annotations

@@ -300,7 +300,8 @@ class Changelog:
         return VersionHold(self.ref, version, lease_seconds=lease_seconds)
 
     def holds(self) -> list[HeldVersion]:
-        """The holds of all clients, the oldest version first: compaction goes up to that. Raises as :meth:`statistics`.
+        """The holds of all clients, the oldest version first: compaction goes up to that. Of more than 100 those with
+        the oldest versions; ``statistics`` has the number as ``hold_count``. Raises as :meth:`statistics`.
 
         Open followers hold, too, and are no part of it: ``statistics`` has their number.
         """

@@ -46,11 +46,10 @@ class OpenCalls:
         self.take()  # the server's settings
 
     def begin(self, method: str) -> int:
-        """Send the head of a call; the call's number."""
+        """Send the head of a call of Arrow Flight, or of the whole path; the call's number."""
         call: int = self._connection.get_next_available_stream_id()
-        self._connection.send_headers(
-            call, [*self._head[:3], (":path", f"/{SERVICE}/{method}"), *self._head[3:]]
-        )
+        where = method if method.startswith("/") else f"/{SERVICE}/{method}"
+        self._connection.send_headers(call, [*self._head[:3], (":path", where), *self._head[3:]])
         self._flush()
         return call
 

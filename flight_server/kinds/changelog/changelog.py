@@ -121,7 +121,7 @@ class Changelog:
         self.delay_seconds = state.delay_seconds
         self.turn = asyncio.Lock()
         self.changes = Changes()  # of ``upper`` and of the state
-        self.holds = Holds(self.name, max_lag_seconds)
+        self.holds = Holds(self.name, max_lag_seconds, metadata)
         self.runs: tuple[Run, ...] = ()
         self.since = state.since
         self.upper = state.covered
@@ -346,6 +346,7 @@ class Changelog:
             ),
             "held_back": None if held is None else held.to_json(),
             "holds": self.holds.listed(now),
+            "hold_count": self.holds.count,
             "followers": self.holds.followers,
             "transaction_ids": len(self.transactions),
             **({} if self.damage is None else {"damage": self.damage}),

@@ -141,7 +141,7 @@ class ChangelogKind(DatasetKind):
 def _add(sums: Counter[str], numbers: dict[str, Any]) -> None:
     sums["changelogs_damaged"] += "damage" in numbers
     sums["changelogs_not_emitting"] += "not_emitting" in numbers
-    sums["changelog_holds"] += len(numbers["holds"])
+    sums["changelog_holds"] += numbers["hold_count"]
     if (held := numbers["held_back"]) is not None:
         sums["changelogs_held_back"] += 1
         longest = "changelogs_held_back_max_seconds"

@@ -24,7 +24,7 @@ async def take_hold(
 
     Raises:
         DatasetDropped, DataQuarantined: the changelog takes no writes.
-        Compacted, InvalidRequest: see :meth:`Holds.check`.
+        Compacted, InvalidRequest, OutOfBudget: see :meth:`Holds.check`.
         NotFound: a release of a hold that there is not.
         Forbidden: the hold, or the one to be released, is another principal's, and the caller is no admin.
         Unavailable: the disk refuses.

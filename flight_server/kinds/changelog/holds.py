@@ -10,25 +10,36 @@ Owners
     one and admins may renew, move or release it. One without a principal (the server had no tokens) is any client's.
     The open stream of a read or follower has its peer, and cannot be
     released.
+
+Memory
+    A hold is counted with ``HOLD_BYTES`` and four bytes for each character of its owner, the name of one that has
+    lapsed with ``LAPSED_BYTES``, in ``metadata``. A changelog has at most ``MAX_HOLDS``. An open stream's hold is part
+    of the stream.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from flight_server.protocol import Compacted, InvalidRequest
+from flight_server.memory import Metadata
+from flight_server.protocol import Compacted, InvalidRequest, OutOfBudget
 
 MAX_LAPSED = 1000
+MAX_HOLDS = 10_000
+MAX_LISTED = 100
+HOLD_BYTES = 768
+LAPSED_BYTES = 256
 FOLLOWER = "a follower"
 SAID_SECONDS = 60.0
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Hold:
     """One hold; times in seconds of the monotonic clock.
 
@@ -79,8 +90,10 @@ class HeldBack:
 class Holds:
     """The holds of one changelog."""
 
-    def __init__(self, dataset: str, max_lag_seconds: float) -> None:
+    def __init__(self, dataset: str, max_lag_seconds: float, metadata: Metadata | None = None) -> None:
         self._dataset = dataset
+        self._metadata = Metadata() if metadata is None else metadata
+        self._room = self._metadata.pool.empty()
         self._max_lag_seconds = max_lag_seconds
         self._holds: dict[str, Hold] = {}
         self.lapsed: dict[str, int] = {}
@@ -129,8 +142,11 @@ class Holds:
         Raises:
             Compacted: the version is below ``since``.
             InvalidRequest: it is above ``upper``, or below the present version of the hold of this name.
+            OutOfBudget: there is no room for another hold.
         """
         held = self._holds.get(name)
+        if held is None:
+            self._check_room()
         if held is not None and (version is None or version == held.version):
             return held.version
         wanted = self.lapsed.get(name, upper) if version is None else version
@@ -158,20 +174,38 @@ class Holds:
         owner: str | None = None,
         principal: str | None = None,
     ) -> Hold:
-        """Take, renew or move it. One that there is keeps ``taken``, its principal, and its owner if none comes."""
+        """Take, renew or move it. One that there is keeps ``taken``, its principal, and its owner if none comes. A
+        hold that was on disk is taken whether there is room or not.
+        """
         held = self._holds.get(name)
         if held is None:
             held = Hold(version, until, taken, owner, principal=principal)
         passed = held.passed if held.version == version else None
         held = replace(held, version=version, until=until, owner=owner or held.owner, passed=passed)
+        self._release(name)
+        self._room.grow(_held_bytes(held))
         self._holds[name] = held
-        self.lapsed.pop(name, None)
         return held
+
+    def _check_room(self) -> None:
+        what = f"another hold of dataset {self._dataset!r}"
+        self._metadata.reserve(HOLD_BYTES, what, dataset=self._dataset).free()
+        if len(self._holds) >= MAX_HOLDS:
+            raise OutOfBudget(
+                f"there is no room for {what}: it has {MAX_HOLDS}, the most of a changelog; release some, or let their "
+                "leases end",
+                dataset=self._dataset,
+            )
+
+    def _release(self, name: str) -> None:
+        if (held := self._holds.pop(name, None)) is not None:
+            self._room.shrink(_held_bytes(held))
+        if self.lapsed.pop(name, None) is not None:
+            self._room.shrink(LAPSED_BYTES)
 
     def release(self, names: Iterable[str]) -> None:
         for name in names:
-            self._holds.pop(name, None)
-            self.lapsed.pop(name, None)
+            self._release(name)
 
     def follow(
         self,
@@ -198,11 +232,14 @@ class Holds:
 
     def expire(self, now: float, upper: int) -> list[str]:
         """End the holds whose lease or lag has ended; their names, and "a follower" for each open stream."""
-        before = {name: hold.version for name, hold in self._holds.items()}
+        before = dict(self._holds)
         ended = self._end_due(self._holds, now, upper)
-        self.lapsed |= {name: before[name] for name in ended}
+        for name in ended:
+            self._room.shrink(_held_bytes(before[name]))
+            self._room.grow(LAPSED_BYTES)
+            self.lapsed[name] = before[name].version
         while len(self.lapsed) > MAX_LAPSED:
-            del self.lapsed[next(iter(self.lapsed))]
+            self._release(next(iter(self.lapsed)))
         return ended + [FOLLOWER for _ in self._end_due(self._followers, now, upper)]
 
     def _end_due(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
@@ -220,7 +257,14 @@ class Holds:
     def named(self) -> dict[str, Hold]:
         return dict(self._holds)
 
+    @property
+    def count(self) -> int:
+        """Of those that are no open streams'."""
+        return len(self._holds)
+
     def listed(self, now: float) -> list[dict[str, Any]]:
+        """Those of the ``MAX_LISTED`` oldest versions, the oldest first."""
+        oldest = heapq.nsmallest(MAX_LISTED, self._holds.items(), key=lambda each: each[1].version)
         return [
             {
                 "hold": name,
@@ -229,8 +273,12 @@ class Holds:
                 "held_seconds": round(now - hold.taken, 3),
                 "lease_left_seconds": round(hold.until - now, 3),
             }
-            for name, hold in self._holds.items()
+            for name, hold in oldest
         ]
+
+
+def _held_bytes(hold: Hold) -> int:
+    return HOLD_BYTES + 4 * len(hold.owner or "")
 
 
 def gone(dataset: str, version: int, since: int, upper: int) -> Compacted:

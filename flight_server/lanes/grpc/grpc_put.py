@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, Self
 
-import grpc
-
 from flight_server.datasets import Caller
 from flight_server.memory import Reservation
 from flight_server.protocol import ReaderTooSlow, wire
@@ -22,7 +20,7 @@ from flight_server.tiering import Reader
 from flight_server.transfer import AnswerRoom, Producer, PutReceiver
 
 from .answer_headers import send_headers
-from .first_messages import FirstMessages
+from .pending_reads import PendingReads
 
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 FREE_ANSWER_BYTES = 64 << 10
@@ -33,46 +31,50 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
 async def take_put(
-    puts: PutReceiver, first: FirstMessages, context: Context, caller: Caller, call: ServedCall
+    puts: PutReceiver, reads: PendingReads, context: Context, caller: Caller, call: ServedCall
 ) -> None:
     """Take the put of one call to its end. Raises FlightShuffleError: see :meth:`PutReceiver.receive` and
-    :meth:`FirstMessages.unheard`.
+    :class:`PendingReads`.
     """
     call.producer = producer = puts.producer(caller)
     async with (
         GrpcAnswers(context, puts.answer_room, producer) as answers,
-        aclosing(_messages(context, producer, first, answers)) as messages,
+        aclosing(_messages(context, producer, reads, answers)) as messages,
     ):
         await puts.receive(messages, producer, answers)
 
 
 async def _messages(
-    context: Context, producer: Producer, first: FirstMessages, answers: GrpcAnswers
+    context: Context, producer: Producer, reads: PendingReads, answers: GrpcAnswers
 ) -> AsyncGenerator[bytes, None]:
     """The client's messages, until the client ends them or the call breaks off.
 
     gRPC's own iterator would hold each message until the next has come.
     """
     await producer.room()
-    async with first.unheard(context.peer()):
-        message = await _next_message(context, producer, answers)
+    message = await _next_message(context, producer, reads, answers, first=True)
     while message is not None:
         taken = [message]
         del message
         yield taken.pop()  # this generator keeps no reference to a yielded message
         await producer.room()
-        message = await _next_message(context, producer, answers)
+        message = await _next_message(context, producer, reads, answers)
 
 
-async def _next_message(context: Context, producer: Producer, answers: GrpcAnswers) -> bytes | None:
+async def _next_message(
+    context: Context, producer: Producer, reads: PendingReads, answers: GrpcAnswers, *, first: bool = False
+) -> bytes | None:
+    read = None
     try:
         with producer.awaited():
             async with asyncio.timeout(producer.idle_seconds) as answers.reading:
-                message = await context.read()
+                with reads.pending(producer.peer, answers.reading, first=first) as read:
+                    return await read.message(context)
     except TimeoutError:
         answers.check()
+        if read is not None:
+            read.check()
         raise producer.stalled(inside=False) from None
-    return None if message is grpc.aio.EOF else message
 
 
 class GrpcAnswers:

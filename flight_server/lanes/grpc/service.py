@@ -74,9 +74,9 @@ from flight_server.transfer import (
 
 from .actions import Actions
 from .answer_headers import send_answer, send_headers
-from .first_messages import FirstMessages
 from .grpc_get import GrpcGet
 from .grpc_put import take_put
+from .pending_reads import PendingReads
 
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
@@ -104,8 +104,8 @@ class FlightService:
         calls: Calls,
         *,
         authenticator: Authenticator,
+        pending: PendingReads,
         max_schema_bytes: int,
-        stall_seconds: float,
         joins: bool,
     ) -> None:
         self._reads = reads
@@ -116,7 +116,7 @@ class FlightService:
         self._catalogue = puts.catalogue
         self._waits = puts.admission.waits
         self._get = GrpcGet(self._catalogue, reads, puts.kinds, joins=joins)
-        self._first = FirstMessages(stall_seconds)
+        self._pending = pending
         self._authenticator = authenticator
         self._max_schema_bytes = max_schema_bytes
 
@@ -153,7 +153,7 @@ class FlightService:
         return self._guard(rpc, single)
 
     async def _request(self, context: Context, limit_bytes: int) -> bytes:
-        request = await self._first.read(context)
+        request = await self._pending.request(context)
         if request is None:
             raise InvalidRequest("the call ended before its request")
         check_size(len(request), "the request", limit_bytes)
@@ -241,7 +241,7 @@ class FlightService:
             await context.write(wire.field(2, payload) if payload else b"")
 
     async def _handshake_message(self, context: Context) -> bytes | None:
-        request = await self._first.read(context)
+        request = await self._pending.request(context)
         check_size(len(request or b""), "a message of the handshake", MAX_HANDSHAKE_BYTES)
         return request
 
@@ -335,7 +335,7 @@ class FlightService:
         self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
     ) -> None:
         self._catalogue.check_open()
-        await take_put(self._puts, self._first, context, caller, call)
+        await take_put(self._puts, self._pending, context, caller, call)
 
     async def do_exchange(
         self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall

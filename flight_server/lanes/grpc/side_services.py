@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from flight_server.protocol import Unavailable
+
+from .pending_reads import PendingReads
+
 if TYPE_CHECKING:
     from .side_libraries import SideLibraries
 
@@ -26,20 +30,22 @@ REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.Se
 class SideServices:
     """Health and reflection of a server that offers ``service``."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, pending: PendingReads) -> None:
         self._service = service
+        self._pending = pending
         self._loading: asyncio.Future[SideLibraries] | None = None
         self._libraries: SideLibraries | None = None
         self._draining = False
 
     def offer(self, server: Any) -> None:
         """Have the gRPC server take the calls."""
-        one, many = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        # Each streams its requests, so that they are read here, as Flight's.
+        one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         calls = {
             "Check": one(partial(self._asked, "Check"), None, _serialized),
             "Watch": many(partial(self._asked, "Watch"), None, _serialized),
         }
-        described = grpc.stream_stream_rpc_method_handler(self._described, None, _serialized)
+        described = many(self._described, None, _serialized)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH, calls),))
         for name in REFLECTION:
             handler = grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": described})
@@ -51,17 +57,30 @@ class SideServices:
         if self._libraries is not None:
             await self._libraries.health.enter_graceful_shutdown()
 
-    async def _asked(self, call: str, request: bytes, context: Any) -> Any:
+    async def _asked(self, call: str, _: AsyncIterator[bytes], context: Any) -> Any:
+        request = await self._next(context)
         libraries = await self._loaded()
-        parsed = await _parsed(libraries, libraries.health_request, request, context)
+        parsed = await _parsed(libraries, libraries.health_request, request or b"", context)
         return await getattr(libraries.health, call)(parsed, context)
 
-    async def _described(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+    async def _described(self, _: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         libraries = await self._loaded()
-        parse = libraries.reflection_request
-        parsed = (await _parsed(libraries, parse, request, context) async for request in requests)
-        async for answer in libraries.reflection.ServerReflectionInfo(parsed, context):
+
+        async def requests() -> AsyncIterator[Any]:
+            while (request := await self._next(context)) is not None:
+                yield await _parsed(libraries, libraries.reflection_request, request, context)
+
+        async for answer in libraries.reflection.ServerReflectionInfo(requests(), context):
             yield answer
+
+    async def _next(self, context: Any) -> bytes | None:
+        """The next request; None if the client has ended them."""
+        try:
+            return await self._pending.request(context)
+        except Unavailable as error:
+            message = error.message
+        await context.abort(grpc.StatusCode.UNAVAILABLE, message)
+        raise AssertionError("abort raises")
 
     async def _loaded(self) -> SideLibraries:
         if self._loading is None:

@@ -11,8 +11,9 @@ Copies
 Back-pressure
     The server reads only while ``receiving`` waits for a message and after ``room_for_arrivals``, so TCP holds the
     producer back when gRPC's window would. Not counted, besides the bytes that ``accounts`` names, are the bytes that
-    TLS has read ahead for each producing stream (256 KiB in both event loops). A message's memory is allocated when its
-    length is known, and takes up RAM as its bytes come.
+    TLS has read ahead for each producing stream (256 KiB in both event loops), and small messages of one read. A large
+    message's memory is allocated when its length is known, takes up RAM as its bytes come, and is counted so
+    (``arriving``).
 
 Broken off
     The loss of a connection cancels the handler. While the server does not read, the event loops do not watch the
@@ -53,7 +54,7 @@ from flight_server.protocol import (
     InvalidRequest,
     answer,
 )
-from flight_server.transfer import PutReceiver
+from flight_server.transfer import PutReceiver, too_much
 
 READ_BYTES = 64 << 10
 LARGE_BYTES = 32 << 10
@@ -111,6 +112,11 @@ class Incoming:
         self._rest = b""  # the bytes that belong to no large message; taken up to ``_at``
         self._at = 0
         self._large: _Large | None = None
+
+    @property
+    def large_bytes(self) -> int:
+        """What has come of a message that arrives in its own memory."""
+        return 0 if self._large is None else self._large.filled_bytes
 
     @property
     def begun(self) -> bool:
@@ -219,6 +225,7 @@ class Intake(asyncio.BufferedProtocol):
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         self._incoming: Incoming | None = Incoming(scratch, puts.max_message_bytes, checked=checked)
         self._arrived: asyncio.Future[None] | None = None
+        self._body = puts.arriving.body(self._end_body)
         self._rooms: list[tuple[float, Reservation]] = []  # of large echoes in the transport, since when
         self._heard = 0.0  # when the last byte came, or the wait for one began
         self._gone = asyncio.Event()
@@ -339,13 +346,20 @@ class Intake(asyncio.BufferedProtocol):
         if self._incoming is None:
             return
         self._heard = asyncio.get_running_loop().time()
-        if self._incoming.received(nbytes):
+        whole = self._incoming.received(nbytes)
+        self._body.hold(0 if whole else self._incoming.large_bytes)
+        if whole:
             self._transport.pause_reading()
             if self._arrived is not None and not self._arrived.done():
                 self._arrived.set_result(None)
 
+    def _end_body(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_exception(too_much())
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._looking.cancel()
+        self._body.close()
         self._rooms.clear()
         self._gone.set()
         self._http.connection_lost(exc)

@@ -13,6 +13,7 @@ import pytest
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
+from flight_server.kinds.changelog.holds import HOLD_BYTES, Holds
 from flight_server.memory.accounts import Budget
 from flight_server.memory.metadata import (
     ATTEMPT_BYTES,
@@ -116,6 +117,19 @@ def test_an_attempt_takes_no_more_than_is_reserved(catalogue: Catalogue) -> None
         attempt.commit(Commit(number + 1000, 1))
 
     assert taken_bytes(make) <= ATTEMPT_BYTES + RECORD_BYTES
+
+
+@pytest.mark.parametrize("owner", ["", "€" * 300])
+def test_a_hold_takes_no_more_than_is_reserved(owner: str) -> None:
+    holds = Holds("d", 10.0)
+
+    def make(number: int) -> None:
+        words = f"{number} {owner}" if owner else None
+        holds.put(f"{number}".ljust(100, "x"), number + 1000, number + 0.5, taken=number + 0.25, owner=words)
+
+    assert taken_bytes(make) <= HOLD_BYTES + 4 * len(owner)
+    assert len(holds) == COUNT
+    holds.release(holds.named())
 
 
 def test_a_dictionary_takes_no_more_than_is_reserved_when_it_has_left_ram(catalogue: Catalogue) -> None:

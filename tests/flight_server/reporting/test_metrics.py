@@ -190,7 +190,7 @@ def test_every_number_of_a_changelog_is_a_metric(server: ServerProcess) -> None:
         changelogs.create(client, "a", pa.schema([("key", pa.int64())]))
         said = changelogs.numbers(client, "a")
     shown = metrics(server)
-    renamed = {"bytes": "memory_bytes", "upper": "versions"}
+    renamed = {"bytes": "memory_bytes", "upper": "versions", "hold_count": "holds"}
     of_one = {"since", "delay_seconds"}  # not to be added up
     numbers = {
         key for key, value in said.items() if isinstance(value, int | float) and not isinstance(value, bool)

@@ -134,7 +134,7 @@ export function changelogs(now, release) {
       {title: "in RAM", of: (log) => bytes(log.bytes), number: true},
       {title: "on disk", of: (log) => bytes(log.disk_bytes), number: true},
       {title: "debt, rows", of: (log) => count(log.debt_rows), number: true},
-      {title: "holds", of: (log) => count(log.holds.length), number: true},
+      {title: "holds", of: (log) => count(log.hold_count), number: true},
       {title: "followers", of: (log) => count(log.followers), number: true},
       {title: "old rows", of: (log) => count(log.garbage_rows), number: true},
       {title: "merge waits for", of: (log) => log.waits_for ?? "", name: true},

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 
-from flight_server.kinds.changelog.holds import Holds
-from flight_server.protocol import Compacted, InvalidRequest
+from flight_server.kinds.changelog.holds import HOLD_BYTES, LAPSED_BYTES, MAX_LAPSED, MAX_LISTED, Holds
+from flight_server.memory import MemoryPool, Metadata
+from flight_server.protocol import Compacted, InvalidRequest, OutOfBudget
 
 
 @pytest.fixture
-def holds() -> Holds:
-    return Holds("rates", max_lag_seconds=10.0)
+def holds() -> Iterator[Holds]:
+    made = Holds("rates", max_lag_seconds=10.0)
+    yield made
+    made.release([*made.named(), *made.lapsed])
 
 
 def test_the_oldest_of_holds_and_followers_counts(holds: Holds) -> None:
@@ -116,3 +120,36 @@ def test_a_hold_that_lapsed_gives_its_version_or_an_error_and_no_other_version(h
     holds.put("a", 5, 200.0, taken=0.0)
     holds.release(["a"])
     assert holds.check("a", None, 2, 9) == 9, "a hold that was released is a new one"
+
+
+def test_a_hold_has_room_in_the_metadata_until_it_is_forgotten() -> None:
+    pool = MemoryPool(4 * HOLD_BYTES)
+    holds = Holds("rates", 10.0, Metadata(pool))
+    for name in "abcd":
+        holds.put(name, holds.check(name, 3, 1, 9), 100.0, taken=0.0)
+    assert pool.used_bytes == 4 * HOLD_BYTES
+    with pytest.raises(OutOfBudget, match="another hold of dataset 'rates'"):
+        holds.check("e", 3, 1, 9)
+    holds.put("a", holds.check("a", 5, 1, 9), 200.0, taken=0.0, owner="me")
+    assert pool.used_bytes == 4 * HOLD_BYTES + 8
+    assert sorted(holds.expire(150.0, upper=9)) == ["b", "c", "d"]
+    assert pool.used_bytes == HOLD_BYTES + 8 + 3 * LAPSED_BYTES
+    holds.put("b", holds.check("b", None, 1, 9), 200.0, taken=0.0)
+    holds.release(["a", "b", "c", "d", "e"])
+    assert pool.used_bytes == 0
+
+
+def test_of_many_holds_the_oldest_versions_are_listed_and_all_are_counted(holds: Holds) -> None:
+    for number in range(2 * MAX_LISTED):
+        holds.put(f"hold {number}", 1000 - number, 100.0, taken=0.0)
+    said = holds.listed(0.0)
+    assert [each["version"] for each in said] == list(range(1001 - 2 * MAX_LISTED, 1001 - MAX_LISTED))
+    assert holds.count == 2 * MAX_LISTED
+
+
+def test_the_names_of_lapsed_holds_are_few(holds: Holds) -> None:
+    for number in range(MAX_LAPSED + 5):
+        holds.put(f"hold {number}", 1, 1.0, taken=0.0)
+    holds.expire(2.0, upper=1)
+    assert len(holds.lapsed) == MAX_LAPSED
+    assert not holds.knows("hold 4")

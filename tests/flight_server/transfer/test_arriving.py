@@ -1,0 +1,87 @@
+"""What is ended when too much of messages has come that are not whole, without a lane."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from flight_server.memory import MemoryPool
+from flight_server.transfer import Arriving, ArrivingBody, arriving
+
+MIB = 1 << 20
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    made = ManualClock()
+    monkeypatch.setattr(arriving, "time", SimpleNamespace(monotonic=made))
+    return made
+
+
+class Bodies:
+    """Some bodies, and the names of those that were ended, in order."""
+
+    def __init__(self, names: str) -> None:
+        self.ended: list[str] = []
+        self.arriving = Arriving(MemoryPool(64 * MIB), message_bytes=MIB)
+        self.of: dict[str, ArrivingBody] = {
+            name: self.arriving.body(lambda name=name: self.ended.append(name)) for name in names
+        }
+
+
+def test_bodies_that_have_stopped_are_ended_above_the_limit_the_longest_first(clock: ManualClock) -> None:
+    bodies = Bodies("abc")
+    for name in "bac":
+        bodies.of[name].hold(15 * MIB)
+        clock.advance(0.4)
+    bodies.arriving.look()
+    assert bodies.ended == ["b"]  # 45 MiB, and only it has been still for a second
+    clock.advance(10.0)
+    bodies.arriving.look()
+    assert bodies.ended == ["b"]  # 30 MiB are within the limit, however long they are still
+    assert bodies.arriving.pool.used_bytes == 30 * MIB
+
+
+def test_a_body_that_grows_slowly_is_not_ended_below_twice_the_limit(clock: ManualClock) -> None:
+    bodies = Bodies("abcdef")
+    for step in range(1, 11):
+        for body in bodies.of.values():
+            body.hold(step * MIB)
+            clock.advance(0.1)
+    assert bodies.ended == []
+    assert bodies.arriving.pool.used_bytes == 60 * MIB
+
+
+def test_above_twice_the_limit_the_largest_is_ended_at_once(clock: ManualClock) -> None:
+    bodies = Bodies("abc")
+    bodies.of["a"].hold(20 * MIB)
+    bodies.of["b"].hold(30 * MIB)
+    bodies.of["c"].hold(15 * MIB)
+    assert bodies.ended == ["b"]
+    assert bodies.arriving.pool.used_bytes == 35 * MIB
+
+
+def test_what_has_become_whole_or_is_closed_is_not_counted() -> None:
+    bodies = Bodies("ab")
+    bodies.of["a"].hold(5 * MIB)
+    bodies.of["b"].hold(5 * MIB)
+    bodies.of["a"].hold(0)
+    bodies.of["b"].close()
+    assert bodies.arriving.pool.used_bytes == 0
+
+
+def test_the_limit_is_at_least_one_message() -> None:
+    assert Arriving(MemoryPool(64 * MIB), message_bytes=40 * MIB).limit_bytes == 40 * MIB
+    assert Arriving(MemoryPool(1 << 30), message_bytes=MIB).limit_bytes == 128 * MIB
