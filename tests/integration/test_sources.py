@@ -22,6 +22,7 @@ from tests.support.server_process import ServerProcess
 DEADLINE_SECONDS = 60.0
 ROWS = 200_000
 NEAR = {"source_flight": "127.0.0.1"}
+A_PROXY = {"https_proxy": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1"}
 Start = Callable[..., ServerProcess]
 
 
@@ -128,7 +129,7 @@ def test_a_relay_fetches_each_partition_once_and_passes_on_the_same_bytes(
     flight_server_process: Start, connect: Connect, files: Path
 ) -> None:
     upstream = connect(server := flight_server_process(source_roots=files))
-    relay = connect(flight_server_process(**NEAR))
+    relay = connect(flight_server_process(environment=A_PROXY, **NEAR))
     upstream.create("d", format="parquet", path=str(files))
     relay.create("near", flight=server.location, dataset="d")
     assert relay.info("near").schema.equals(table_of(0).schema)
