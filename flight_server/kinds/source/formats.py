@@ -6,7 +6,14 @@ batches. Everything here blocks and uses one thread.
 Memory
     A reader holds one batch and its encoded bytes: of Parquet about ``TARGET_BYTES`` and the pages under it
     (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of CSV a block of
-    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written, for which it asks for room first.
+    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written. For batches of Parquet and IPC it asks for room first.
+
+    Of a Parquet file the footer has the rows and values of each row group, by which rows are cut to batches: a file of
+    639 bytes can hold a row of a gigabyte. Values are short or long: where a column has a dictionary its longest value
+    counts (:class:`_Texts`), so that a batch takes at most ``MOST_BYTES`` or one row. Lists are short
+    or long, too, and no count says where: those of a row group that decode to more than ``MOST_FOLD`` times their bytes
+    in the file are taken for one batch. No account counts pages that decompress to more than a batch, what a footer
+    says falsely, and texts in lists of which one row has many more than the average.
 
     Of an IPC file the size of a batch is known before Arrow reads it. Of a compressed one it is the sum of the sizes
     before its compressed buffers, which Arrow allocates: a file of 38 KiB can hold a batch of a gigabyte. Of another
@@ -31,6 +38,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -38,6 +46,11 @@ from flight_server.frames import TARGET_BYTES, check_footer, measure
 from flight_server.protocol import CONTINUATION, END_OF_STREAM, BadFrame, InvalidRequest, ipc_framing
 
 MAX_BATCH_ROWS = 65_536
+MOST_BYTES, MOST_FOLD = 16 << 20, 100
+"""Of a Parquet file; see *Memory*."""
+_LISTS = pa.ListArray | pa.LargeListArray | pa.ListViewArray | pa.LargeListViewArray | pa.FixedSizeListArray
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+"""Of physical types in Arrow; of bytes that of an offset."""
 CSV_BLOCK_BYTES = 4 << 20
 MAX_HEADER_BYTES = 16 << 20
 MAX_CSV_COLUMNS = 100_000
@@ -69,12 +82,125 @@ class Parquet:
     def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         _check_footer(stream, _PARQUET_MAGIC)
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
-        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
-        row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
-        rows = max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // max(1, row_bytes)))
         wanted_names = frozenset(wanted.names)  # ``names`` is a list that each access makes anew
-        names = [name for name in file.schema_arrow.names if name in wanted_names]
-        yield from file.iter_batches(rows, columns=names, use_threads=False)
+        columns = [field for field in file.schema_arrow if field.name in wanted_names]
+        names, least_bytes = (
+            [field.name for field in columns],
+            sum(_least_bytes(each.type) for each in columns),
+        )
+        texts = _Texts(stream, file.schema, wanted_names)
+        some: list[_RowGroup] = []
+        for index in range(file.metadata.num_row_groups):
+            some.append(group := _RowGroup(file, index, wanted_names, least_bytes))
+            hold(max(each.list_bytes for each in some))
+            group.longest_bytes = texts.longest_bytes(group)
+            # Small row groups are read together.
+            if index + 1 < file.metadata.num_row_groups and sum(each.rows for each in some) < MAX_BATCH_ROWS:
+                continue
+            rows = min(each.batch_rows for each in some)
+            hold(max(max(each.list_bytes, rows * each.row_bytes, each.longest_bytes) for each in some))
+            numbers = [each.index for each in some]
+            yield from file.iter_batches(rows, row_groups=numbers, columns=names, use_threads=False)
+            some = []
+
+
+class _RowGroup:
+    """How much the columns of a row group decode to, by the footer.
+
+    ``row_bytes`` is a row's average; ``list_bytes`` what lists may take in one row, 0 if that is not much;
+    ``texts`` has the columns with dictionaries, and how many values each row has on average.
+    """
+
+    def __init__(self, file: Any, index: int, names: frozenset[str], least_bytes: int) -> None:
+        group = file.metadata.row_group(index)
+        self.index, self.rows = index, max(1, group.num_rows)
+        self.longest_bytes = 0
+        self.texts: dict[str, int] = {}
+        decoded_bytes = listed_bytes = in_file_bytes = 0
+        for number in range(group.num_columns):
+            leaf, chunk = file.schema.column(number), group.column(number)
+            column = _column_of(chunk.path_in_schema, names)
+            if column is None:
+                continue
+            width = _WIDTHS.get(chunk.physical_type, leaf.length)
+            size_bytes = max(chunk.total_uncompressed_size, chunk.num_values * width)
+            decoded_bytes += size_bytes
+            if leaf.max_repetition_level:
+                listed_bytes += size_bytes
+                in_file_bytes += chunk.total_compressed_size
+            if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
+                self.texts[column] = self.texts.get(column, 0) + -(-chunk.num_values // self.rows)
+        self.row_bytes = max(1, least_bytes, -(-decoded_bytes // self.rows))
+        is_folded = listed_bytes > max(MOST_BYTES, MOST_FOLD * in_file_bytes)
+        self.list_bytes = listed_bytes if is_folded else 0
+
+    @property
+    def batch_rows(self) -> int:
+        most = MOST_BYTES // max(1, self.longest_bytes)
+        return max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // self.row_bytes, most))
+
+
+class _Texts:
+    """The dictionaries of a file's texts, of which no value is copied."""
+
+    def __init__(self, stream: Any, schema: Any, names: frozenset[str]) -> None:
+        leaves = map(schema.column, range(len(schema)))
+        paths = [
+            leaf.path
+            for leaf in leaves
+            if leaf.physical_type == "BYTE_ARRAY" and _column_of(leaf.path, names) is not None
+        ]
+        self._file = pq.ParquetFile(
+            stream,
+            read_dictionary=paths,
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            arrow_extensions_enabled=False,
+        )
+
+    def longest_bytes(self, group: _RowGroup) -> int:
+        """What a row takes whose texts are all the longest one of their dictionary."""
+        if not group.texts:
+            return 0
+        # With the first row come the whole dictionaries.
+        batches = self._file.iter_batches(
+            1, row_groups=[group.index], columns=list(group.texts), use_threads=False
+        )
+        first = next(batches, None)
+        if first is None:
+            return 0
+        return sum(values * _longest_bytes(first.column(name)) for name, values in group.texts.items())
+
+
+def _column_of(path: str, names: frozenset[str]) -> str | None:
+    """Which of these columns, whose names may have dots, a leaf is a part of."""
+    parts = path.split(".")
+    prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in names), None)
+
+
+def _least_bytes(kind: pa.DataType) -> int:
+    """What each value takes in Arrow, also a null, for which a Parquet file has no bytes."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _least_bytes(kind.value_type)
+    if pa.types.is_struct(kind):
+        return sum(_least_bytes(field.type) for field in kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _least_bytes(kind.storage_type)
+    return (
+        -(-kind.bit_width // 8) if pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind) else 0
+    )
+
+
+def _longest_bytes(array: pa.Array) -> int:
+    """The longest value of the dictionaries in an array."""
+    if isinstance(array, pa.DictionaryArray):
+        return int(pc.max(pc.binary_length(array.dictionary)).as_py() or 0)
+    if isinstance(array, pa.MapArray):
+        return max(_longest_bytes(array.keys), _longest_bytes(array.items))
+    if isinstance(array, pa.StructArray):
+        return max(map(_longest_bytes, array.flatten()), default=0)
+    return _longest_bytes(array.values) if isinstance(array, _LISTS) else 0
 
 
 class Ipc:
