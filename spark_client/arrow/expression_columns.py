@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .expression_parts import Column, parts_of
+from .expression_parts import ColumnField, parts_of
 
 
 def needed(expression: Any, schema: pa.Schema) -> list[str]:
@@ -17,7 +17,7 @@ def needed(expression: Any, schema: pa.Schema) -> list[str]:
     parts = parts_of(expression)
     if parts is None:
         return _find_needed(expression, schema, list(schema.names))
-    columns = {part.name for part in parts if isinstance(part, Column)}
+    columns = {part.name for part in parts if isinstance(part, ColumnField)}
     return [name for name in schema.names if name in columns]
 
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnField:
     """A column of the rows, or a field inside of it."""
 
     name: str
@@ -35,14 +35,14 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """A function of so many arguments, which are before it."""
 
     function: str
     arguments: int
 
 
-Part = Column | Value | Call
+Part = ColumnField | Value | FunctionCall
 
 
 def parts_of(expression: Any) -> list[Part] | None:
@@ -59,14 +59,14 @@ def parts_of(expression: Any) -> list[Part] | None:
 
 
 def folded(
-    parts: Sequence[Part], of_leaf: Callable[[Column | Value], T], of_call: Callable[[str, list[T]], T]
+    parts: Sequence[Part], of_leaf: Callable[[ColumnField | Value], T], of_call: Callable[[str, list[T]], T]
 ) -> T:
     """What ``of_call`` makes of the outermost function and of what it has made of its arguments. An expression may have
     more levels than Python's stack.
     """
     results: list[T] = []
     for part in parts:
-        if isinstance(part, Call):
+        if isinstance(part, FunctionCall):
             first = len(results) - part.arguments
             results[first:] = [of_call(part.function, results[first:])]
         else:
@@ -88,13 +88,13 @@ def _parts(listed: Sequence[tuple[bytes, bytes]], values: Sequence[Any]) -> list
                 continue
             case b"end":
                 start = starts.pop()
-                parts.append(Call(word.decode(), depth - start))
+                parts.append(FunctionCall(word.decode(), depth - start))
                 depth = start
             case b"field_ref":
-                parts.append(Column(word.decode()))
+                parts.append(ColumnField(word.decode()))
             case b"nested_field_ref":
                 names = [name for _, name in islice(words, int(word))]
-                parts.append(Column(names[0].decode()))
+                parts.append(ColumnField(names[0].decode()))
             case b"literal":
                 parts.append(Value(values[int(word)][0]))
             case _:

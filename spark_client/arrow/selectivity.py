@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .expression_parts import Column, Value, folded, parts_of
+from .expression_parts import ColumnField, Value, folded, parts_of
 
 EQUAL = 0.1
 OTHER = 1 / 3
@@ -21,7 +21,7 @@ def kept_share(expression: Any) -> float:
     return 1.0 if parts is None else min(1.0, max(1e-6, folded(parts, _of_leaf, _of_call)))
 
 
-def _of_leaf(leaf: Column | Value) -> float:
+def _of_leaf(leaf: ColumnField | Value) -> float:
     return 1.0 if isinstance(leaf, Value) and leaf.scalar.as_py() is True else OTHER
 
 

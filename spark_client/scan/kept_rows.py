@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import Call, Declared, array_over, joined, needed, parts_of, values
+from spark_client.arrow import Declared, FunctionCall, array_over, joined, needed, parts_of, values
 
 from .decoded_cuts import codes
 
@@ -125,7 +125,7 @@ def gathered(batches: Iterator[Any], most_rows: int, most_bytes: int) -> Iterato
 def _is_repeatable(expression: Any) -> bool:
     parts = parts_of(expression)
     return parts is not None and not any(
-        isinstance(part, Call) and part.function == "random" for part in parts
+        isinstance(part, FunctionCall) and part.function == "random" for part in parts
     )
 
 

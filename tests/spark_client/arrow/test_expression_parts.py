@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.compute import field
 
-from spark_client.arrow import Call, parts_of
-from spark_client.arrow.expression_parts import Column, Value
+from spark_client.arrow import FunctionCall, parts_of
+from spark_client.arrow.expression_parts import ColumnField, Value
 
 NAMES = ("end", "call: 'x'", 'a "(b) and', "")
 
@@ -20,27 +20,35 @@ def test_calls_come_after_their_arguments() -> None:
         field("b"), field("s", "x", "y").is_null(nan_is_null=True), True
     )
     assert parts_of(expression) == [
-        Column("a"),
+        ColumnField("a"),
         Value(pa.scalar(1)),
-        Call("greater", 2),
-        Call("invert", 1),
-        Column("b"),
-        Column("s"),
-        Call("is_null", 1),
+        FunctionCall("greater", 2),
+        FunctionCall("invert", 1),
+        ColumnField("b"),
+        ColumnField("s"),
+        FunctionCall("is_null", 1),
         Value(pa.scalar(True)),
-        Call("if_else", 3),
-        Call("and_kleene", 2),
+        FunctionCall("if_else", 3),
+        FunctionCall("and_kleene", 2),
     ]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_column_may_have_any_name(name: str) -> None:
-    assert parts_of(field(name) == name) == [Column(name), Value(pa.scalar(name)), Call("equal", 2)]
+    assert parts_of(field(name) == name) == [
+        ColumnField(name),
+        Value(pa.scalar(name)),
+        FunctionCall("equal", 2),
+    ]
 
 
 def test_a_function_of_nothing_takes_no_argument() -> None:
     drawn = pc.Expression._call("random", [], pc.RandomOptions())
-    assert parts_of(drawn < field("a")) == [Call("random", 0), Column("a"), Call("less", 2)]
+    assert parts_of(drawn < field("a")) == [
+        FunctionCall("random", 0),
+        ColumnField("a"),
+        FunctionCall("less", 2),
+    ]
 
 
 def test_a_column_by_its_place_tells_nothing() -> None:
