@@ -193,6 +193,18 @@ def footer_blocks(footer: bytes) -> tuple[list[tuple[int, int]], list[tuple[int,
     return found[0], found[1]
 
 
+def schema_metadata(header: bytes) -> list[tuple[bytes, bytes]]:
+    """The keys and values of the metadata of a schema message that Arrow has accepted, in their order: pyarrow shows
+    one for each key. ``Schema``: 2 custom_metadata; ``KeyValue``: 0 key, 1 value.
+    """
+    view = memoryview(header)
+    schema = IpcHeader(header).message.table(2)
+    start, count = (0, 0) if schema is None else schema.vector(2)
+    pairs = [Table(view, at + _OFFSET(view, at)[0]) for at in range(start, start + 4 * count, 4)]
+    texts = [[bytes(view[at : at + size]) for at, size in map(pair.vector, (0, 1))] for pair in pairs]
+    return [(key, value) for key, value in texts]
+
+
 def schema_header(encapsulated: bytes) -> bytes:
     """The flatbuffer of an encapsulated IPC message without a body (``schema.serialize()``)."""
     return encapsulated[8:] if encapsulated[:4] == CONTINUATION else encapsulated[4:]

@@ -1,7 +1,12 @@
 """Reads of changelogs: a version's snapshot, or the deltas between two versions, with the column ``_diff``.
 
-Guarantee: a query reads one version, whole or an error: the option ``as_of``, or the newest when Spark plans the
-query. With ``after`` it reads the deltas from that version on. One task reads them: a changelog has one partition.
+Guarantee: all queries of a ``load`` read one version, whole or an error: the option ``as_of``, or the newest when Spark
+plans the first of them. With ``after`` they read the deltas from that version on. One task reads them: a changelog has
+one partition.
+
+Why not the newest of each query
+    Spark asks for the reader and its partitions once for each ``load``, and keeps both for later queries. A task could
+    ask for the newest version, but not whether it is run again and must give the same rows.
 
 The column ``_diff``
     A 64-bit integer, after the declared columns: how often a row came (above zero) or went. A snapshot has each row as
@@ -9,13 +14,13 @@ The column ``_diff``
     stream, so both have it; the option ``columns`` or a schema without it leaves it out.
 
 Holding
-    A plan holds its version under a name of its own, because Spark may read much later, or again. The hold lasts for
-    ``PLAN_SECONDS`` until a task reads. A task that reads renews it; it ends ``AGAIN_SECONDS`` after the last task has
-    ended or died: Spark tells neither the source nor its tasks when a query ends, and runs a task again within that
-    time if its attempt or its executor failed. With the option ``hold_lease_seconds`` both last for so long: for a plan
-    that is read again later, such as a cached one. After that the version stays readable until the changelog is
-    compacted beyond it; then the error names the remedy. A query that reads a changelog twice plans each of the two by
-    itself: with ``as_of`` both read one version.
+    A ``load`` holds its version under a name of its own, because Spark may read much later, or again. The hold lasts
+    for ``PLAN_SECONDS`` until a task reads. A task that reads renews it; it ends ``AGAIN_SECONDS`` after the last task
+    has ended or died: Spark tells neither the source nor its tasks when a query ends, and runs a task again within that
+    time if its attempt or its executor failed. With the option ``hold_lease_seconds`` both last for so long: for a
+    DataFrame that is read again later. After that the version stays readable until the changelog is compacted beyond
+    it; then the error names the remedy. Two ``load`` s in one query are planned each by itself: with ``as_of`` both
+    read one version.
 """
 
 from __future__ import annotations
@@ -117,8 +122,9 @@ class VersionRows:
         except Compacted as error:
             raise Compacted(
                 f"changelog {self.dataset!r}: version {version}, which this query was to read, is gone: nothing held "
-                f"it for {hold.lease_seconds:g} s, or its hold was released; load the DataFrame and run the query "
-                f"again, or give the option 'hold_lease_seconds' more ({error.message})",
+                f"it for {hold.lease_seconds:g} s, or its hold was released. A DataFrame reads the version of its "
+                "first query: load it again for the newest, or give the option 'hold_lease_seconds' more "
+                f"({error.message})",
                 **error.detail,
             ) from error
         keeper = LeaseKeeper(lambda *_: hold.renew(), hold.lease_seconds)

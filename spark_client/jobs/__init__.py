@@ -30,7 +30,7 @@ from .spark_types import (
     check_frame,
     check_key,
     declared_struct,
-    pandas_form,
+    function_settings,
     spark_field,
     utc_arrow_schema,
 )

@@ -168,7 +168,8 @@ class Results:
         if not found:
             raise InvalidRequest(
                 "this DataFrame reads no pipeline's result, or what it reads was released: give what toDF() "
-                "returned, or what was made from that"
+                "returned, or what was made from that; Spark must show its plan whole "
+                "(spark.sql.maxPlanStringLength)"
             )
         with self._lock:
             for dataset in found & self._shared:

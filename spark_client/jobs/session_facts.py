@@ -1,7 +1,4 @@
-"""Facts of a session, for the driver: settings, plans, how many tasks run at once, and how much of a file each reads.
-
-Plans are text: the only form that Spark Classic and Spark Connect share.
-"""
+"""Facts of a session, for the driver: settings, plans, how many tasks run at once, how much of a file each reads."""
 
 from __future__ import annotations
 
@@ -18,18 +15,23 @@ from .setting_blocks import once
 
 KNOWN_SECONDS = 60.0
 
+_RANGE = re.compile(r"Range \(0, 1, step=1, splits=(?:Some\()?(\d+)")
 _cores: weakref.WeakKeyDictionary[SparkSession, tuple[float, int | None]] = weakref.WeakKeyDictionary()
 
 
 def cores(spark: SparkSession) -> int | None:
     """Into how many tasks Spark splits a range: its default parallelism, one for each core if it is not set.
 
-    None if the plan does not tell. An answer is taken for ``KNOWN_SECONDS``: a plan costs 20 ms.
+    On Spark Connect only the plan of a range tells, in which no name of a user's stands; None if it does not. Such an
+    answer is taken for ``KNOWN_SECONDS``: a plan costs 20 ms.
     """
+    session: Any = spark
+    if "connect" not in type(spark).__module__:
+        return max(1, int(session._jsparkSession.leafNodeDefaultParallelism()))
     now_seconds = time.monotonic()
     known = _cores.get(spark)
     if known is None or now_seconds - known[0] > KNOWN_SECONDS:
-        splits = re.search(r"splits=(?:Some\()?(\d+)", explained(spark.range(1), "simple"))
+        splits = _RANGE.search(explained(spark.range(1), "simple"))
         known = _cores[spark] = (now_seconds, max(1, int(splits[1])) if splits else None)
     return known[1]
 

@@ -24,7 +24,6 @@ from pyspark.sql.types import DataType, StructType
 from spark_client.steps import BatchLimits
 
 from .local_properties import is_pinned, local_property
-from .session_facts import explained
 from .spark_types import batch_limits
 from .targets import TaskRows
 
@@ -32,11 +31,8 @@ _LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = "2147483647"
 _COLUMN_BYTES = 64
 """The most by which a column's buffers are rounded up."""
-_OPERATOR = re.compile(r"^[\s:+*()\d-]*([^\[(]*)")
-"""The name of a line's operator, behind the lines of the tree and the number of the generated code."""
 _PYTHON = re.compile("Py|Pandas|Arrow|RDD|InMemory", re.IGNORECASE)
-_CUT_OFF = re.compile(r"\.\.\. \d+ more characters")
-"""At the end of a plan that is longer than ``spark.sql.maxPlanStringLength``."""
+"""In the names of such operators. A scan's name ends with its table's, of which the worst is that the limit stays."""
 _BITS = {
     of.NullType: 0,
     of.BooleanType: 1,
@@ -91,10 +87,11 @@ def _bits(kind: DataType) -> int | None:
     return _BITS.get(type(kind))
 
 
-def _python_nodes(job: DataFrame) -> int | None:
-    """How many operators of the job's plan are of Python, or may hide some; None if the text has not all of them."""
-    text = explained(job, "simple")
-    if _CUT_OFF.search(text):
-        return None
-    names = (_OPERATOR.match(line) for line in text.splitlines())
-    return sum(name is not None and _PYTHON.search(name[1]) is not None for name in names)
+def _python_nodes(job: Any) -> int:
+    """How many operators of the job's plan, with what it caches and asks, are of Python, or may hide some."""
+    plan = job._jdf.queryExecution().executedPlan()
+    nodes = [job.sparkSession._jvm.org.apache.spark.sql.execution.SparkPlanInfo.fromSparkPlan(plan)]
+    for node in nodes:
+        children = node.children()
+        nodes.extend(children.apply(number) for number in range(children.size()))
+    return sum(_PYTHON.search(node.nodeName()) is not None for node in nodes)

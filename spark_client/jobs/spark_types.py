@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import needed
 from spark_client.pyspark_parts import PandasConversion, arrow_schema_of, from_arrow_type
-from spark_client.steps import BatchLimits, PandasForm
+from spark_client.steps import BatchLimits
 
 from .session_facts import is_on, java_bytes, spark_setting
 
@@ -218,17 +218,16 @@ def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
         ) from error
 
 
-def pandas_form(spark: SparkSession, struct: StructType, schema: pa.Schema) -> PandasForm:
-    """How functions of pandas get rows, and return rows of ``struct``, by the session's settings now."""
-    conversion = PandasConversion(
-        timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
+def function_settings(spark: SparkSession) -> PandasConversion:
+    """By which the functions of users get rows, and return them: the session's now."""
+    return PandasConversion(
+        timezone=spark_setting(spark, "spark.sql.session.timeZone"),
         safe=is_on(spark, "spark.sql.execution.pandas.convertToArrowArraySafely"),
         by_name=is_on(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"),
         int_to_decimal=is_on(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
         int_extension=is_on(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
         large=is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes"),
     )
-    return PandasForm(struct, schema, conversion)
 
 
 def utc_arrow_schema(struct: StructType) -> pa.Schema:

@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, check_key, declared_struct, pandas_form
+from spark_client.jobs import arrow_schema, check_key, declared_struct
 from spark_client.joining import KeyForm
 from spark_client.placement import check_groupable
-from spark_client.steps import CogroupStage, GroupedSide, PandasCogroup
+from spark_client.steps import CogroupStage, GroupedSide, PandasCogroup, PandasForm
 
 from .base import Steps, find_keys
 from .nodes import Exchange, Leg, Pair, PlanPart
@@ -75,7 +75,7 @@ class Cogrouped(Generic[AnySteps]):
                 raise InvalidRequest(
                     f"{name}: it takes DataFrames; only applyInArrow takes iterators", stage=name
                 )
-            fn = PandasCogroup(fn, pandas_form(left.spark, struct, declared.schema), with_keys)
+            fn = PandasCogroup(fn, PandasForm(struct, declared.schema), with_keys)
         (first, first_side), (second, second_side) = (
             one.side(compared, wanted[0]),
             two.side(compared, wanted[1]),

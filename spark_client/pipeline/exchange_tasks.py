@@ -18,7 +18,6 @@ from spark_client.jobs import (
     Placement,
     SealedDataset,
     Shares,
-    Sides,
     TaskRows,
     WriteTask,
     cores,
@@ -26,7 +25,7 @@ from spark_client.jobs import (
     cuts_of_pair,
     tasks_for,
 )
-from spark_client.steps import NO_LIMITS, BatchLimits, Stage
+from spark_client.steps import Stage
 
 from .decided_jobs import ExchangeRead
 from .nodes import Exchange, Input
@@ -63,6 +62,7 @@ def write_of(
     server: RemoteServer, dataset: str, exchange: Exchange, given: Input, stages: tuple[Stage, ...]
 ) -> tuple[TaskRows, WriteTask]:
     """The tasks that send the rows of ``given``, after the stages, as the exchange says."""
+    given, stages, limits = given.with_settings(stages)
     rows: TaskRows = given.rows
     placement: Placement
     if exchange.ranges is not None:
@@ -86,19 +86,12 @@ def write_of(
         stages,
         given.source,
         given.shares,
-        _limits(given, stages),
+        limits,
         exchange.budget_bytes,
         copies=exchange.copies,
         counts=exchange.counted and fits_one_chunk(exchange.leg.schema),
     )
     return rows, task
-
-
-def _limits(given: Input, stages: tuple[Stage, ...]) -> BatchLimits:
-    """Of the batches that the functions of users get; Spark is asked only if there are any."""
-    if isinstance(given.source, Sides):
-        stages += given.source.left_stages + given.source.right_stages
-    return NO_LIMITS if all(stage.ours for stage in stages) else given.limits
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:

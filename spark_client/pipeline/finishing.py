@@ -14,7 +14,16 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader, settings_once
+from spark_client.jobs import (
+    Counter,
+    FrameSeconds,
+    ReadTask,
+    SealedDataset,
+    Shuffles,
+    collected,
+    reader,
+    settings_once,
+)
 from spark_client.servers import RERUNS
 from spark_client.steps import Pass, SortStage, Stage
 
@@ -264,9 +273,13 @@ def _note(
 def _frame(
     steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str], counter: Counter
 ) -> DataFrame:
+    given, stages, limits = given.with_settings(stages)
     if given.frame is None:
-        task = given.reading(stages, steps.shuffles.server.reading)
+        assert given.source is not None
+        assert given.shares is not None
+        options = steps.shuffles.server.reading
+        task = ReadTask(given.source, given.shares, stages, limits, options=options)
         return given.rows.mapInArrow(reader(task, datasets, counter), steps.leg.struct)
     if not stages:
         return given.frame
-    return given.frame.mapInArrow(counter.running(stages, Pass(limits=given.limits)), steps.leg.struct)
+    return given.frame.mapInArrow(counter.running(stages, Pass(limits=limits)), steps.leg.struct)

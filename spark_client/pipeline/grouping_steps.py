@@ -11,14 +11,14 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest
-from spark_client.jobs import check_key, pandas_form
+from spark_client.jobs import check_key
 from spark_client.placement import PlacedKeys, check_groupable
 from spark_client.pyspark_parts import (
     DIVIDED_KINDS,
     infer_group_arrow_eval_type_from_func,
     infer_group_pandas_eval_type_from_func,
 )
-from spark_client.steps import GroupStage, PandasGroup
+from spark_client.steps import GroupStage, PandasForm, PandasGroup
 
 from .base import AnySteps, Steps, declare, find_keys, with_stage
 from .pairing import check_keys_kept
@@ -39,8 +39,7 @@ def apply_in_pandas(steps: AnySteps, fn: Callable[..., Any], schema: StructType 
     struct, declared = declare(steps, "applyInPandas", fn, schema, by_name=True)
     keys, placed = _grouped_by(steps, declared.stage)
     with_keys, iterates = _signature(fn, declared.stage, infer_group_pandas_eval_type_from_func)
-    form = pandas_form(steps.spark, struct, declared.schema)
-    adapted = PandasGroup(fn, form, with_keys, iterates)
+    adapted = PandasGroup(fn, PandasForm(struct, declared.schema), with_keys, iterates)
     return with_stage(
         steps, GroupStage(adapted, declared, keys, steps.leg.schema, with_keys, iterates, placed), struct
     )

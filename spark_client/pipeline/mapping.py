@@ -10,8 +10,8 @@ from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, check_compared, declared_struct, pandas_form, spark_field
-from spark_client.steps import FilterStage, MapStage, PandasMap, SelectStage, evaluate
+from spark_client.jobs import arrow_schema, check_compared, declared_struct, spark_field
+from spark_client.steps import FilterStage, MapStage, PandasForm, PandasMap, SelectStage, evaluate
 
 from .base import AnySteps, Steps, declare, find_keys, settled, stage_name, with_stage
 
@@ -27,7 +27,7 @@ def map_in_arrow(steps: AnySteps, fn: MapFunction, schema: StructType | str) -> 
 def map_in_pandas(steps: AnySteps, fn: MapFunction, schema: StructType | str) -> AnySteps:
     """See :meth:`.Pipeline.mapInPandas`."""
     struct, declared = declare(steps, "mapInPandas", fn, schema, by_name=False)
-    form = pandas_form(steps.spark, struct, declared.schema)
+    form = PandasForm(struct, declared.schema)
     return with_stage(steps, MapStage(PandasMap(fn, form), declared), struct)
 
 

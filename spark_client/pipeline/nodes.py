@@ -25,19 +25,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
-from spark_client.connection import Reading
 from spark_client.jobs import (
     WRITE_BUDGET_BYTES,
     ByRange,
-    ReadTask,
     Shares,
     Sides,
     TaskNumbers,
     TaskSource,
     batch_limits,
+    function_settings,
 )
 from spark_client.placement import find_keys, has_fixed_width
 from spark_client.steps import (
+    NO_LIMITS,
     BatchLimits,
     FilterStage,
     FinalStage,
@@ -48,6 +48,7 @@ from spark_client.steps import (
     SortStage,
     Stage,
     TopStage,
+    with_settings,
 )
 
 
@@ -87,16 +88,23 @@ class Input:
         """The DataFrame whose rows they are; None of a source."""
         return None if isinstance(self.rows, TaskNumbers) else self.rows
 
-    @property
-    def limits(self) -> BatchLimits:
-        limits = batch_limits(self.rows.sparkSession)
-        return limits if self.batch_rows is None else replace(limits, rows=self.batch_rows)
-
-    def reading(self, stages: tuple[Stage, ...], options: Reading) -> ReadTask:
-        """The task that reads the source and runs the stages."""
-        assert self.source is not None
-        assert self.shares is not None
-        return ReadTask(self.source, self.shares, stages, self.limits, options=options)
+    def with_settings(self, stages: tuple[Stage, ...]) -> tuple[Input, tuple[Stage, ...], BatchLimits]:
+        """The input and the stages over it, whose functions of users get rows by the session's settings now, and the
+        limits of their batches; Spark is asked only if there are any.
+        """
+        spark, source = self.rows.sparkSession, self.source
+        of_sides = source.left_stages + source.right_stages if isinstance(source, Sides) else ()
+        if all(stage.ours for stage in (*stages, *of_sides)):
+            return self, stages, NO_LIMITS
+        settings, limits = function_settings(spark), batch_limits(spark)
+        if self.batch_rows is not None:
+            limits = replace(limits, rows=self.batch_rows)
+        if isinstance(source, Sides):
+            left, right = (
+                with_settings(each, settings) for each in (source.left_stages, source.right_stages)
+            )
+            source = replace(source, left_stages=left, right_stages=right)
+        return replace(self, source=source), with_settings(stages, settings), limits
 
 
 @dataclass(frozen=True, eq=False)

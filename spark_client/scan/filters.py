@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import needed
+from spark_client.arrow import folded, needed, parts_of
 
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
-_COMPARISON = re.compile(r"\([^()]+ (?:==|<|<=|>|>=) [^()]+\)|is_valid\([^()]+\)")
-_JOINED = re.compile(r"\(\? (?:and|or) \?\)")
+_COMPARISONS = ("equal", "less", "less_equal", "greater", "greater_equal", "is_valid")
+_JOINS = ("and_kleene", "or_kleene")
 
 
 def expression_of(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - pyarrow's name
@@ -54,10 +52,15 @@ def statistics_tell(expression: Any, schema: pa.Schema) -> bool:
     """
     if not any(_has_floats(schema.field(name).type) for name in needed(expression, schema)):
         return True
-    text, before = _COMPARISON.sub("?", _TEXT.sub("?", str(expression))), ""
-    while text != before:
-        text, before = _JOINED.sub("?", text), text
-    return text == "?"
+    parts = parts_of(expression)
+    return parts is not None and folded(parts, lambda _: None, _of_call) is True
+
+
+def _of_call(function: str, arguments: list[bool | None]) -> bool:
+    """Whether NaN cannot fulfil the condition; None stands for a column or a value."""
+    if function in _COMPARISONS:
+        return all(each is None for each in arguments)
+    return function in _JOINS and all(arguments)
 
 
 def _has_floats(kind: pa.DataType) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import Declared, array_over, joined, needed, values
+from spark_client.arrow import Declared, FunctionCall, array_over, joined, needed, parts_of, values
 
 from .decoded_cuts import codes
 
@@ -31,7 +31,6 @@ ROWS_FOR_EACH = 4
 """At least so many rows for each combination of values, or they are looked at one by one."""
 LOOKED_UP_BYTES = 8 << 20
 """All combinations together take at most so much, or as much as the dictionaries."""
-_RANDOM = "random("
 _MASK = "kept"
 
 
@@ -42,16 +41,19 @@ class KeptRows:
     Args:
         looked_at: the columns that it is of; of one that is of none, any.
         names: the columns of the result.
+        repeatable: equal rows are all kept, or none of them.
     """
 
     expression: Any
     looked_at: tuple[str, ...]
     names: tuple[str, ...]
+    repeatable: bool
 
     @classmethod
     def by(cls, expression: Any, schema: pa.Schema, names: Sequence[str]) -> KeptRows:
         """By an expression that fits the schema."""
-        return cls(expression, tuple(needed(expression, schema) or schema.names[:1]), tuple(names))
+        looked_at = tuple(needed(expression, schema) or schema.names[:1])
+        return cls(expression, looked_at, tuple(names), _is_repeatable(expression))
 
     def of(self, batch: Any, declared: Declared) -> Any:
         """The kept rows of a batch, in which columns may have dictionaries, as ``declared``; None without any.
@@ -71,7 +73,7 @@ class KeptRows:
 
     def _mask(self, batch: Any, declared: Declared) -> NDArray[np.bool_]:
         given, part = batch.select(self.looked_at), _part(declared, self.looked_at)
-        if all(map(_has_dictionary, given.columns)) and _RANDOM not in str(self.expression):
+        if self.repeatable and all(map(_has_dictionary, given.columns)):
             sizes = [1 + len(column.dictionary) for column in given.columns]
             if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows and _are_small(given.columns, sizes):
                 with suppress(pa.ArrowException):
@@ -118,6 +120,13 @@ def gathered(batches: Iterator[Any], most_rows: int, most_bytes: int) -> Iterato
         size_bytes += batch_bytes
     if held:
         yield from joined(held)
+
+
+def _is_repeatable(expression: Any) -> bool:
+    parts = parts_of(expression)
+    return parts is not None and not any(
+        isinstance(part, FunctionCall) and part.function == "random" for part in parts
+    )
 
 
 def _part(declared: Declared, names: Sequence[str]) -> Declared:

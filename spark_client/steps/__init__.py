@@ -12,6 +12,7 @@ from .one_pass import Both, Kept, Pass, Stage, run
 from .pandas_adapters import PandasCogroup, PandasForm, PandasGroup, PandasMap
 from .row_stages import AlignStage, CountStage, LimitStage
 from .sample_stage import SampleStage
+from .session_settings import with_settings
 from .sort_stage import SortStage, TopStage
 from .stage_clock import READING, StageClock
 from .table_join_stage import HasTable, TableJoinStage

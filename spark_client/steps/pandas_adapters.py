@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PandasForm:
     """The result of a function of pandas: rows of ``struct``, which is ``schema`` in Arrow; and the session's
-    ``conversion``.
+    ``settings``, None until a plan runs (``session_settings``).
     """
 
     struct: StructType
     schema: pa.Schema
-    conversion: PandasConversion
+    settings: PandasConversion | None = None
+
+    @property
+    def conversion(self) -> PandasConversion:
+        assert self.settings is not None
+        return self.settings
 
     def key(self, keys: tuple[Any, ...]) -> tuple[Any, ...]:
         """A group's keys, which are Arrow's scalars, as pandas has them."""

@@ -6,6 +6,7 @@ import struct
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flight_server.protocol import BadFrame, IpcHeader, MessageKind, ipc_framing
@@ -43,6 +44,20 @@ def test_a_batchs_header_says_its_kind_and_how_long_its_body_is(codec: str | Non
 def test_a_schemas_header_has_no_body() -> None:
     read = IpcHeader(pa.ipc.read_message(BATCH.schema.serialize()).metadata.to_pybytes())
     assert (read.kind, read.body_bytes) == (MessageKind.SCHEMA, 0)
+
+
+def test_a_schemas_metadata_is_told_whole_and_in_order() -> None:
+    # pyarrow makes no such metadata, but pickles expressions with it.
+    pickled = pc.and_kleene(pc.field("b"), pc.field("ä")).__reduce__()[1][0]
+    header = ipc_framing.schema_header(pa.ipc.open_file(pickled).schema.serialize().to_pybytes())
+    assert ipc_framing.schema_metadata(header) == [
+        (b"call", b"and_kleene"),
+        (b"field_ref", b"b"),
+        (b"field_ref", "ä".encode()),
+        (b"end", b"and_kleene"),
+    ]
+    plain = ipc_framing.schema_header(BATCH.schema.serialize().to_pybytes())
+    assert ipc_framing.schema_metadata(plain) == []
 
 
 def test_fields_that_the_layout_does_not_have_are_absent() -> None:

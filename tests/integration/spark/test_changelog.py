@@ -13,7 +13,7 @@ import pytest
 from spark_client import ShuffleClient
 from spark_client.datasource.changelog_reads import AGAIN_SECONDS
 from spark_client.datasource.changelog_streams import STREAM_LEASE_SECONDS
-from tests.support.changelog_of_rates import KEEP, Model, declare, facts, rows, table
+from tests.support.changelog_of_rates import KEEP, Model, compacted, declare, facts, rows, table
 from tests.support.polling import eventually
 from tests.support.spark_source import Tables
 
@@ -81,6 +81,24 @@ def test_a_plan_reads_its_version_however_late(tables: Tables, client: ShuffleCl
         f"application '{name}' \\({application}\\), SQL query [0-9]+, driver .*, user ", hold["owner"]
     )
     assert read(tables.load("rates")) == [("EUR", 3, 1.5, 1)]
+
+
+def test_a_dataframe_reads_the_version_of_its_first_query_and_says_so_when_it_is_gone(
+    tables: Tables, client: ShuffleClient
+) -> None:
+    declare(client, "rates", 0.0)
+    client.put("rates", table([(("EUR", 1, 1.5), 1)]))
+    df = tables.load("rates")
+    assert read(df) == [("EUR", 1, 1.5, 1)]
+    client.put("rates", table([(("EUR", 2, 1.5), 1)]))
+    assert read(df) == read(df.where("time > 0")) == [("EUR", 1, 1.5, 1)]
+    changelog = client.changelog("rates")
+    (hold,) = changelog.holds()
+    changelog.release(hold)
+    compacted(client, "rates")
+    with pytest.raises(Exception, match="reads the version of its first query: load it again for the newest"):
+        read(df)
+    assert read(tables.load("rates")) == [("EUR", 2, 1.5, 1)]
 
 
 def test_queries_have_each_change_once_over_restarts_and_repeated_batches(

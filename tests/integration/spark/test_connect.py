@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from spark_client import Copies, ShuffleClient
+from spark_client.jobs import cores
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 assert "connect" in type(spark).__module__
@@ -89,7 +90,7 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     counted = [*small.collect().read_all()["n"].to_pylist(), small.statistics.exchanges[0].tasks]
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
     answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
-    answer["ordered"] = ordered
+    answer |= {"ordered": ordered, "cores": cores(spark)}
     answer |= {"counted": counted, "collected": collected, "hidden": hidden, "shown": shown}
     done = names.unpersist(everywhere=True, seconds=120)
     print(json.dumps({**answer, "unpersisted": [len(done.removed), len(done.left)]}))
@@ -123,6 +124,7 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert len(answer["ordered"]) == 1002, "two boundaries"
     assert answer["collected"] == list(range(50))
     assert answer["counted"] == [100, 0], "the driver has done it"
+    assert answer["cores"] == 2
     assert answer["unpersisted"] == [1, 0]
     assert "spark.flight.shuffle.token is set, but Spark Connect does not show it" in answer["hidden"]
     assert answer["shown"] == 3

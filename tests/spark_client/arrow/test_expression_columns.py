@@ -1,4 +1,4 @@
-"""The columns of an expression are found, by their names where pyarrow tells them, else by leaving columns out."""
+"""The columns of an expression are found, by its parts where pyarrow tells them, else by leaving columns out."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_columns_of_any_name_and_parts_of_them_are_found(
     assert needed(expression, ODD) == expected
 
 
-def test_columns_that_have_names_take_one_trial_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_have_names_take_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expression_columns, "fits", None)
     assert needed((pc.field("a") > 1) & (pc.field("t") == "x"), ODD) == ["a", "t"]

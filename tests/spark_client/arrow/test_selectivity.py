@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow.compute as pc
@@ -35,8 +37,17 @@ A, B = field("a"), field("b")
         (A.isin(["p and q", "(", "== 3"]), 1 / 3),
         (A.isin(["p and q"]) & (pc.starts_with(B, "or (")), 1 / 9),
         (pc.and_kleene(A > 1, pc.add(A, 1) > 2), 1 / 9),
+        # Nor are names.
+        (field("a == 1) and (b") > 1, 1 / 3),
+        (~(field(" != ") == 1), 0.9),
+        # It tells no parts.
+        (field(0) == 1, 1),
     ],
     ids=str,
 )
 def test_conditions_keep_a_tenth_or_a_third_and_together_their_product(expression: Any, share: float) -> None:
     assert kept_share(expression) == pytest.approx(share)
+
+
+def test_more_conditions_than_python_has_levels_are_guessed_too() -> None:
+    assert kept_share(reduce(or_, [A == B] * 1200)) == pytest.approx(1)

@@ -81,12 +81,18 @@ def of_files(spark: SparkSession, path: Path) -> DataFrame:
     return spark.read.parquet(str(path / "python arrow rdd"))
 
 
+def of_a_subquery(spark: SparkSession, _: Path) -> DataFrame:
+    spark.range(3).mapInArrow(same, "id long").createOrReplaceTempView("in_a_subquery")
+    return spark.sql("SELECT id FROM range(25) WHERE id <= (SELECT 99 + max(id) FROM in_a_subquery)")
+
+
 FRAMES: dict[str, tuple[Callable[[SparkSession, Path], DataFrame], bool]] = {
     "a range": (lambda spark, _: spark.range(0, 25, 1, 1), True),
     "files": (of_files, True),
     "groups": (lambda spark, _: spark.range(25).groupBy("id").count(), True),
     "text": (lambda spark, _: spark.range(25).selectExpr("string(id) as id"), False),
     "a function": (lambda spark, _: spark.range(25).mapInArrow(same, "id long"), False),
+    "a function in a subquery": (of_a_subquery, False),
     "cached": (cached, False),
     "an RDD": (lambda spark, _: spark.createDataFrame(spark.range(25).rdd, "id long"), False),
 }
@@ -120,12 +126,16 @@ def test_a_job_of_two_inputs_keeps_the_limit_if_one_needs_it(
 
 
 @pytest.mark.spark
-def test_a_plan_that_is_not_shown_whole_keeps_the_limit(spark: SparkSession, client: ShuffleClient) -> None:
+@pytest.mark.parametrize(("function", "lifted"), [(False, True), (True, False)])
+def test_it_does_not_matter_how_much_of_a_plan_is_shown(
+    spark: SparkSession, client: ShuffleClient, function: bool, lifted: bool
+) -> None:
     session = spark.newSession()
-    session.conf.set("spark.sql.maxPlanStringLength", "300")
-    df = session.range(25).mapInArrow(same, "id long").selectExpr("id as a_function_comes_behind_this")
-    pipeline = client.pipeline(df).mapInArrow(limit_of_task, "limit string, rows long").exchange(2)
-    assert {row.limit for row in pipeline.toDF().collect()} == {None}
+    session.conf.set("spark.sql.maxPlanStringLength", "20")
+    df = session.range(0, 25, 1, 1)
+    pipeline = client.pipeline(df.mapInArrow(same, "id long") if function else df)
+    found = pipeline.mapInArrow(limit_of_task, "limit string, rows long").exchange(2).toDF().collect()
+    assert {row.limit for row in found} == {"2147483647" if lifted else None}
 
 
 @pytest.mark.spark

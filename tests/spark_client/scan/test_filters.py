@@ -42,6 +42,17 @@ def test_a_row_with_nan_is_kept_by_every_filter_that_it_fulfils(
     assert read(splits_of(tmp_path, filter=keep))["i"] == table.filter(keep)["i"]
 
 
+@pytest.mark.parametrize("name", ["delay >= 15", "is_valid(x)", "(a == b) and (c", "x > 1"])
+def test_a_name_that_looks_like_a_comparison_is_none(tmp_path: Path, name: str) -> None:
+    pq.write_table(pa.table({name: [5.0, math.nan, 5.0], "i": [0, 1, 2]}), tmp_path / "x.parquet")
+    assert read(splits_of(tmp_path, filter=pc.field(name) != 5.0))["i"].to_pylist() == [1]
+
+
+def test_a_name_hides_no_comparison() -> None:
+    schema = pa.schema([("x != (", pa.float64())])
+    assert statistics_tell((pc.field("x != (") > 1) & pc.field("x != (").is_valid(), schema)
+
+
 def test_comparisons_of_floats_still_prune(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [float(n) for n in range(100)]}), tmp_path / "x.parquet", row_group_size=10)
     splits = splits_of(tmp_path, filter=((X > 12) & (X <= 15)) | (X == 77))

@@ -1,0 +1,87 @@
+"""Functions of users get rows by the session's settings of the moment in which their plan runs, as in Spark.
+
+A plan declares types by the settings of the moment in which its steps are written. The session's time zone, and how
+wide the offsets of texts and bytes are, may be others when it runs: then a function gets the types of that moment, and
+its results are cast to the declared ones, which have the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from spark_client.pyspark_parts import PandasConversion
+
+from .group_stage import CogroupStage, GroupStage
+from .map_stage import MapStage
+from .one_pass import Stage
+from .pandas_adapters import PandasCogroup, PandasGroup, PandasMap
+
+
+def with_settings(stages: Iterable[Stage], settings: PandasConversion) -> tuple[Stage, ...]:
+    """The stages, whose functions get rows by these settings."""
+    return tuple([_with_settings(stage, settings) for stage in stages])
+
+
+def _with_settings(stage: Stage, settings: PandasConversion) -> Stage:
+    if not isinstance(stage, MapStage | GroupStage | CogroupStage):
+        return stage
+    fn = stage.fn
+    if isinstance(fn, PandasMap | PandasGroup | PandasCogroup):
+        fn = replace(fn, form=replace(fn.form, settings=settings))
+    in_session = _InSession(fn, settings.timezone, settings.large)
+    if isinstance(stage, MapStage):
+        return replace(stage, fn=in_session)
+    # Here, and not for each group: it may have one row.
+    schemas = [stage.schema] if isinstance(stage, GroupStage) else [stage.left.schema, stage.right.schema]
+    return replace(stage, fn=fn if all(map(in_session.has, schemas)) else in_session)
+
+
+@dataclass(frozen=True)
+class _InSession:
+    """``fn`` over batches, tables, iterators of batches, and keys, in the types of a session."""
+
+    fn: Callable[..., Any]
+    zone: str
+    large: bool
+
+    def __call__(self, *given: Any) -> Any:
+        return self.fn(*map(self._typed, given))
+
+    def has(self, schema: pa.Schema) -> bool:
+        """Whether the types are already those of the session."""
+        return all(self._type(kind) == kind for kind in schema.types)
+
+    def _typed(self, given: Any) -> Any:
+        if isinstance(given, tuple):
+            return tuple([key.cast(self._type(key.type)) for key in given])
+        if not isinstance(given, pa.RecordBatch | pa.Table):
+            return map(self._typed, given)
+        schema = given.schema
+        if self.has(schema):
+            return given
+        return given.cast(
+            pa.schema([field.with_type(self._type(field.type)) for field in schema], schema.metadata)
+        )
+
+    def _type(self, kind: pa.DataType) -> pa.DataType:
+        if types.is_timestamp(kind) and kind.tz is not None:
+            return pa.timestamp(kind.unit, self.zone)
+        if types.is_string(kind) or types.is_large_string(kind):
+            return pa.large_string() if self.large else pa.string()
+        if types.is_binary(kind) or types.is_large_binary(kind):
+            return pa.large_binary() if self.large else pa.binary()
+        if types.is_struct(kind):
+            return pa.struct([self._field(field) for field in kind])
+        if types.is_map(kind):
+            return pa.map_(self._field(kind.key_field), self._field(kind.item_field), kind.keys_sorted)
+        if types.is_list(kind):
+            return pa.list_(self._field(kind.value_field))
+        return kind
+
+    def _field(self, field: pa.Field) -> pa.Field:
+        return field.with_type(self._type(field.type))
