@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from spark_client.arrow import readable_size
 from spark_client.connection import check_locations
 
 from .connected import Link, connected
-from .findings import Finding, ok, print_findings, warn
+from .findings import Finding, Verdict, ok, print_findings, warn
 from .server_checks import ServerChecks
 from .spark_checks import java, python_of_tasks
 
@@ -38,9 +39,11 @@ def _doctor(
         str, typer.Option(help="of the name of the small dataset that it writes and drops")
     ] = "",
     pyspark_python: Annotated[
-        str | None, typer.Option(envvar="PYSPARK_PYTHON", help="the Python of Spark's tasks")
+        str | None, typer.Option(help="the Python of Spark's tasks; default: PYSPARK_PYTHON, without failing")
     ] = None,
-    java_home: Annotated[str | None, typer.Option(envvar="JAVA_HOME", help="Spark's Java")] = None,
+    java_home: Annotated[
+        str | None, typer.Option(help="Spark's Java; default: JAVA_HOME, without failing")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="how long each wait may last", min=0.1)] = 5.0,
 ) -> None:
     """Check servers, the link to them, this machine and its Spark. Each finding is ok, warn or bad, with what to
@@ -53,8 +56,11 @@ def _doctor(
                 yield replace(each, server=location)
         yield _versions()
         yield _shared_memory()
-        yield from python_of_tasks(pyspark_python)
-        yield from java(java_home)
+        # Servers may be looked at from a host that runs no Spark: of its surroundings nothing is bad.
+        python = python_of_tasks(pyspark_python or os.environ.get("PYSPARK_PYTHON"))
+        yield from python if pyspark_python else map(_warning, python)
+        jvm = java(java_home or os.environ.get("JAVA_HOME"))
+        yield from jvm if java_home else map(_warning, jvm)
 
     if print_findings(findings(), as_json=link.as_json):
         raise typer.Exit(1)
@@ -65,6 +71,10 @@ def _locations(link: Link) -> tuple[str, ...]:
         return check_locations(link.location)
     except FlightShuffleError as error:
         raise typer.BadParameter(error.message) from None
+
+
+def _warning(finding: Finding) -> Finding:
+    return replace(finding, verdict=Verdict.WARN) if finding.verdict is Verdict.BAD else finding
 
 
 def _versions() -> Finding:
