@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 from collections.abc import Iterator
@@ -35,15 +34,14 @@ def add_to(app: typer.Typer) -> None:
 def _doctor(
     link: Link,
     *,
+    context: typer.Context,
     prefix: Annotated[
         str, typer.Option(help="of the name of the small dataset that it writes and drops")
     ] = "",
     pyspark_python: Annotated[
-        str | None, typer.Option(help="the Python of Spark's tasks; default: PYSPARK_PYTHON, without failing")
+        str | None, typer.Option(envvar="PYSPARK_PYTHON", help="the Python of Spark's tasks")
     ] = None,
-    java_home: Annotated[
-        str | None, typer.Option(help="Spark's Java; default: JAVA_HOME, without failing")
-    ] = None,
+    java_home: Annotated[str | None, typer.Option(envvar="JAVA_HOME", help="Spark's Java")] = None,
     seconds: Annotated[float, typer.Option(help="how long each wait may last", min=0.1)] = 5.0,
 ) -> None:
     """Check servers, the link to them, this machine and its Spark. Each finding is ok, warn or bad, with what to
@@ -56,11 +54,13 @@ def _doctor(
                 yield replace(each, server=location)
         yield _versions()
         yield _shared_memory()
-        # Servers may be looked at from a host that runs no Spark: of its surroundings nothing is bad.
-        python = python_of_tasks(pyspark_python or os.environ.get("PYSPARK_PYTHON"))
-        yield from python if pyspark_python else map(_warning, python)
-        jvm = java(java_home or os.environ.get("JAVA_HOME"))
-        yield from jvm if java_home else map(_warning, jvm)
+        # Servers may be looked at from a host that runs no Spark: only what the command line names is bad.
+        for option, found in (
+            ("pyspark_python", python_of_tasks(pyspark_python)),
+            ("java_home", java(java_home)),
+        ):
+            source = context.get_parameter_source(option)
+            yield from found if source is not None and source.name == "COMMANDLINE" else map(_warning, found)
 
     if print_findings(findings(), as_json=link.as_json):
         raise typer.Exit(1)
