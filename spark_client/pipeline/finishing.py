@@ -14,7 +14,16 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader, settings_once
+from spark_client.jobs import (
+    Counter,
+    FrameSeconds,
+    SealedDataset,
+    Shuffles,
+    check_names_apart,
+    collected,
+    reader,
+    settings_once,
+)
 from spark_client.servers import RERUNS
 from spark_client.steps import Pass, SortStage, Stage
 
@@ -269,4 +278,5 @@ def _frame(
         return given.rows.mapInArrow(reader(task, datasets, counter), steps.leg.struct)
     if not stages:
         return given.frame
+    check_names_apart(given.frame, "the DataFrame")
     return given.frame.mapInArrow(counter.running(stages, Pass(limits=given.limits)), steps.leg.struct)
