@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from spark_client.merge import AsyncMergedStream, DatasetRef, merge, merge_async
 from spark_client.servers import ServerList
 
 _Merged = TypeVar("_Merged")
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,20 @@ class DatasetInfo:
 
     def __lt__(self, other: DatasetInfo) -> bool:
         return self.name < other.name
+
+
+class Listed(list[_Row]):
+    """What the servers that answered have listed. ``gone``: the others, each with its ``location``, ``start`` if it is
+    known, and the reason, as in ``servers`` of :meth:`DatasetCalls.statistics`.
+    """
+
+    def __init__(self, rows: Iterable[_Row], gone: Sequence[dict[str, Any]]) -> None:
+        super().__init__(rows)
+        self.gone = [*gone]
+
+    def __repr__(self) -> str:
+        missing = "; ".join(f"{each['location']}: {each['gone']}" for each in self.gone)
+        return f"{super().__repr__()}{f' without what is on {missing}' if missing else ''}"
 
 
 class DatasetCalls:
@@ -136,32 +151,35 @@ class DatasetCalls:
         with about(name, server.location):
             drop(server, check_dataset_name(name), generation)
 
-    def staged(self, name: str | None = None) -> list[dict[str, Any]]:
+    def staged(self, name: str | None = None) -> Listed[dict[str, Any]]:
         """The writes of ``df.write`` and ``df.writeStream`` and the puts that overwrite, for all datasets or for one,
         that are not published yet: dataset, generation, mode, rows and bytes so far, and the seconds after which the
         server drops each if nothing is written to it. The first 100; ``drop(dataset, generation)`` ends one, and a task
         that still writes it fails.
         """
-        return [each for answer in self._why(name) for each in answer["staged"]["writes"]]
+        answers, gone = self._why(name)
+        return Listed((each for answer in answers for each in answer["staged"]["writes"]), gone)
 
-    def datasets(self, prefix: str = "") -> list[DatasetInfo]:
-        """The datasets whose names begin with ``prefix``."""
+    def datasets(self, prefix: str = "") -> Listed[DatasetInfo]:
+        """The datasets whose names begin with ``prefix``, on the servers that answer; ``gone`` of the list names the
+        others.
+        """
         self._open()
-        found = {
-            info.descriptor.path[0].decode(): info
-            for listed in self._servers.each(lambda server: server.list_flights(prefix))
-            for info in listed
-        }
-        return [
-            DatasetInfo(
-                name,
-                DatasetRef.spread_partitions(info) or len(info.endpoints),
-                info.total_records,
-                info.total_bytes,
-                info.schema,
-            )
-            for name, info in sorted(found.items())
-        ]
+        answers, gone = self._servers.answers(lambda server, **how: server.list_flights(prefix, **how))
+        infos = {info.descriptor.path[0].decode(): info for listed in answers.values() for info in listed}
+        return Listed(
+            (
+                DatasetInfo(
+                    name,
+                    DatasetRef.spread_partitions(info) or len(info.endpoints),
+                    info.total_records,
+                    info.total_bytes,
+                    info.schema,
+                )
+                for name, info in sorted(infos.items())
+            ),
+            gone,
+        )
 
     def statistics(self, name: str | None = None) -> dict[str, Any]:
         """The server's counters and its first 1,000 datasets, or one dataset's first 1,000 partitions. Of several
@@ -175,14 +193,18 @@ class DatasetCalls:
         self._open()
         return self._servers.statistics(name)
 
-    def why(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Each waiting stream of the servers, or of one dataset: the reason, how long it has waited, and its peer."""
-        return [each for answer in self._why(name) for each in answer.get("waits", [])]
+    def why(self, name: str | None = None) -> Listed[dict[str, Any]]:
+        """Each waiting stream, or of one dataset, on the servers that answer: the reason, how long it has waited, and
+        its peer. ``gone`` of the list names the other servers.
+        """
+        answers, gone = self._why(name)
+        return Listed((each for answer in answers for each in answer.get("waits", [])), gone)
 
-    def _why(self, name: str | None) -> list[dict[str, Any]]:
+    def _why(self, name: str | None) -> tuple[Iterable[dict[str, Any]], list[dict[str, Any]]]:
         self._open()
         body = DatasetRequest(name).encode()
-        return self._servers.each(lambda server: server.action("why", body))
+        answers, gone = self._servers.answers(lambda server, **how: server.action("why", body, **how))
+        return answers.values(), gone
 
     def _merge(
         self, how: Callable[..., _Merged], name: str, *, ordered: bool, partitions: Sequence[int] | None

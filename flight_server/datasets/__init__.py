@@ -6,6 +6,7 @@ from .callers import Caller
 from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
+from .endings import dropped_by
 from .generations import is_earlier_run, own_start
 from .listed_partitions import lacks_frames, listed
 from .partition import Partition, PartitionState, Totals

@@ -40,8 +40,8 @@ class Attachment:
     def want(self, dataset: Any, index: int) -> None:
         """A reader of the partition has come. Never waits."""
 
-    def close(self) -> None:
-        """Stop: the dataset was dropped. Twice is fine."""
+    def close(self, why: str) -> None:
+        """Stop: the dataset was dropped; ``why`` follows its name. Twice is fine."""
 
     def declared(self, request: CreateRequest) -> CreateRequest:
         """The request that created the dataset, with the values that its kind asks for."""

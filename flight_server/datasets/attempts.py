@@ -57,6 +57,7 @@ class Attempt:
         "rows",
         "state",
         "total_bytes",
+        "why_discarded",
     )
 
     def __init__(self, dataset: str, producer: int, attempt: str, metadata: Metadata) -> None:
@@ -66,6 +67,7 @@ class Attempt:
         self.state = AttemptState.WRITING
         self.rows = 0
         self.total_bytes = 0
+        self.why_discarded = "its put ended without a commit"
         self._room = metadata.reserve(
             ATTEMPT_BYTES, f"producer {producer} attempt {attempt}", dataset=dataset, producer=producer
         )
@@ -151,7 +153,7 @@ class Attempt:
         if after is not None:
             return after
         if self.state is AttemptState.DISCARDED:
-            why = "was discarded: the dataset was sealed with other attempts, dropped or replaced; stop this task"
+            why = f"was discarded: {self.why_discarded}; stop this task"
         else:
             why = f"is {self.state}: it cannot {verb} now"
         raise Conflict(f"{self} {why}", dataset=self.dataset, producer=self.producer)
@@ -255,7 +257,7 @@ class Attempts:
         kept = {(attempt.producer, attempt.attempt): attempt for attempt in chosen}
         others = [attempt for key, attempt in self._by_key.items() if key not in kept]
         self._by_key = kept
-        _discard(others)
+        _discard(others, "the dataset was sealed with other attempts")
 
     def handed_over(self, attempt: Attempt) -> None:
         """Forget an accepted attempt, whose frames its partitions have."""
@@ -268,14 +270,16 @@ class Attempts:
             if self._first_commit.get(attempt.producer) == attempt.attempt:
                 del self._first_commit[attempt.producer]
 
-    def discard_all(self) -> None:
-        _discard(list(self))
+    def discard_all(self, why: str) -> None:
+        """The dataset is gone; ``why`` follows its name."""
+        _discard(list(self), f"the dataset {why}")
         self._by_key.clear()
 
 
-def _discard(attempts: list[Attempt]) -> None:
+def _discard(attempts: list[Attempt], why: str) -> None:
     """Discard them now. Many frames are released in steps, soon."""
     for attempt in attempts:
+        attempt.why_discarded = why
         attempt.end()
     if sum(attempt.frame_count for attempt in attempts) > FEW:
         later(_releasing(attempts))

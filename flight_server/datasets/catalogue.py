@@ -41,6 +41,7 @@ from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 
 from .dataset import Dataset
 from .dropped_runs import DroppedRuns
+from .endings import SERVER_ENDED, Endings
 from .generations import check_start, missing, new_generation, stale
 from .host_copies import HostCopies
 from .portion_copies import PortionCopies
@@ -49,7 +50,6 @@ from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repea
 from .transactions import Transactions
 
 DEFAULT_MAX_DATASETS = 100_000
-_DROPPED, _LEASE_ENDED = "dropped", "dropped, because its lease had ended,"
 
 
 class Catalogue:
@@ -77,6 +77,7 @@ class Catalogue:
         self._datasets: dict[str, Dataset] = {}
         self.staged = StagedWrites()
         self.dropped_runs = DroppedRuns()
+        self.endings = Endings()
         self.copies = HostCopies(budget.metadata, self.leads_to, clock)
         self.portion_copies = PortionCopies()
         self.usages = Usages(budget)
@@ -113,9 +114,9 @@ class Catalogue:
         found = self.get(name, generation)
         if found is None:
             self.check_quarantine(name)
-            raise missing(name, generation, self.started, here=start is not None)
+            raise missing(name, generation, self.started, here=start is not None, ended=self.endings)
         if generation is not None and generation != found.generation:
-            raise stale(name, generation, self.started, here=start is not None)
+            raise stale(name, generation, self.started, here=start is not None, ended=self.endings)
         return found
 
     def check_quarantine(self, name: str) -> None:
@@ -185,13 +186,16 @@ class Catalogue:
 
     def take_name(self, staged: Dataset) -> None:
         """Let the name lead to a staged dataset, which is sealed."""
-        self.staged.end(staged)
+        self.staged.end(staged, "was sealed")
         self.install(staged)
 
-    def unstage(self, staged: Dataset, appended: Sealed | None = None, why: str = _DROPPED) -> None:
+    def unstage(self, staged: Dataset, appended: Sealed | None = None) -> None:
         """Drop a staged dataset; see :meth:`StagedWrites.end`."""
-        self.staged.end(staged, appended)
-        staged.drop(why)
+        if appended is not None:
+            staged.why_gone = "was sealed, and is a part of the dataset of its name"
+        self.staged.end(staged, staged.why_gone, appended)
+        staged.drop()
+        self.endings.add(staged.name, staged.generation, staged.why_gone)
         self.forget(staged)
 
     def check_open(self) -> None:
@@ -201,9 +205,10 @@ class Catalogue:
                 "the server is draining and begins nothing new; use another one, or wait for its restart"
             )
 
-    def drop(self, name: str, generation: str | None = None) -> Dataset:
-        """See :meth:`Dataset.drop`. Raises as :meth:`find`. For a durable or staged dataset call :meth:`remove`."""
+    def drop(self, name: str, generation: str | None = None, why: str = "was dropped") -> Dataset:
+        """Drop it, because of ``why``. Raises as :meth:`find`. For a durable or staged one call :meth:`remove`."""
         dataset = self.find(name, generation)
+        dataset.why_gone = why
         self._take_away(dataset, dropped=True)
         return dataset
 
@@ -278,7 +283,8 @@ class Catalogue:
         while staged:
             dataset = staged.pop()
             if gone := self.staged.has_left(dataset):
-                self.unstage(dataset, why=_LEASE_ENDED if dataset.expired else _DROPPED)
+                dataset.note_end()
+                self.unstage(dataset)
             yield dataset if gone else None
             del dataset
         yield from map(self._expired, names)
@@ -291,6 +297,8 @@ class Catalogue:
         if files is not None and files.turn.locked():
             return None  # it is being sealed
         ended: Leaving | None = "expired" if dataset.expired else "retired" if dataset.outlived else None
+        if files is None or files.leaving is None:
+            dataset.note_end()
         if files is not None and files.committed:
             if ended is not None and files.leaving is None:
                 self._leave(dataset, files, ended)
@@ -298,18 +306,18 @@ class Catalogue:
         if files is not None and files.leaving is not None:
             ended = files.leaving
         if ended is not None:
-            why = _LEASE_ENDED if ended == "expired" else _DROPPED
-            self._take_away(dataset, dropped=ended != "retired", why=why)
+            self._take_away(dataset, dropped=ended != "retired")
         return None if ended is None else dataset
 
-    def _take_away(self, dataset: Dataset, *, dropped: bool, why: str = _DROPPED) -> None:
+    def _take_away(self, dataset: Dataset, *, dropped: bool) -> None:
         if self.staged.mode_of(dataset) is not None:
-            self.unstage(dataset, why=why)
+            self.unstage(dataset)
         elif self._datasets.get(dataset.name) is dataset:
             del self._datasets[dataset.name]
             self.portion_copies.remove(dataset.name)
             if dropped:
-                dataset.drop(why)
+                dataset.drop()
+            self.endings.add(dataset.name, dataset.generation, dataset.why_gone)
             dataset.ended = True  # at the end of the retention readers in progress finish
             self.forget(dataset)
 
@@ -329,14 +337,13 @@ class Catalogue:
         if dataset.files is not None:
             self.disk.disposal.forget(dataset.files)
 
-    async def remove(self, name: str, generation: str | None = None, *, staged: bool = False) -> Dataset:
+    async def remove(
+        self, name: str, generation: str | None = None, *, staged: bool = False, why: str = "was dropped"
+    ) -> Dataset:
         """Drop a dataset. A durable one is found until its manifest is deleted; then no restart brings it back.
 
         A staged write whose seal is under way is dropped after the seal. Cancelling is safe: the removal is made to its
-        end, or has not begun.
-
-        Args:
-            staged: only while it is staged.
+        end, or has not begun. ``staged``: only while it is staged. ``why``: see ``endings``.
 
         Raises:
             NotFound, DataQuarantined, StaleTicket: see :meth:`find`.
@@ -345,7 +352,7 @@ class Catalogue:
         """
         dataset = self.find(name, generation)
         if dataset.files is None and self.staged.mode_of(dataset) is None and not staged:
-            return self.drop(name, generation)
+            return self.drop(name, generation, why)
         async with self.disk.turn(name):
             # Without a generation it is the one that the name leads to by now.
             dataset = self.find(name, generation)
@@ -355,7 +362,8 @@ class Catalogue:
                     f"this generation of dataset {name!r} is not staged: it was sealed", dataset=name
                 )
             if files is None:
-                return self.drop(name, dataset.generation)
+                return self.drop(name, dataset.generation, why)
+            dataset.why_gone = why
             self._leave(dataset, files, "dropped")
             # To its end also when the call is cancelled: else the name would lead to what no start finds.
             await to_its_end(asyncio.ensure_future(self._removed(dataset, files)))
@@ -380,8 +388,10 @@ class Catalogue:
     def close(self) -> None:
         """Drop all but sealed durable datasets and end the threads. Blocks. Twice is fine."""
         for dataset in self.staged.all():
+            dataset.why_gone = SERVER_ENDED
             self.unstage(dataset)
         for dataset in self:
+            dataset.why_gone = SERVER_ENDED
             del self._datasets[dataset.name]
             if not (dataset.durable and dataset.sealed):
                 dataset.drop()

@@ -35,6 +35,7 @@ from flight_server.storage import DurableFiles, SegmentWriter, StoredObject
 
 from .attachment import attachment_of
 from .attempts import Attempt, Attempts
+from .endings import OVERWRITTEN
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
@@ -89,7 +90,6 @@ class Dataset(Lifetime):
         self.moving = False  # see sealing
         self.servers: tuple[ServerPortion, ...] = ()  # see spread
         self.stored: StoredObject | None = None  # see transfer.offloading
-        self._dropped_why = "dropped"
         if self.owner is not None:
             self.owner.own(self)
 
@@ -167,7 +167,7 @@ class Dataset(Lifetime):
         elif known.state is PartitionState.OPEN and self.sealed and not self.attached.pulled:
             known.seal()  # see close
         elif self.dropped or self._is_left(known):
-            known.drop(self._dropped_why, self.attached.remedy)
+            known.drop(self.why_gone, self.attached.remedy)
         return known
 
     def _none(self, index: int) -> NotFound:
@@ -190,7 +190,7 @@ class Dataset(Lifetime):
         if sealed:
             made.seal()
         if self.dropped or self._is_left(made):
-            made.drop(self._dropped_why, self.attached.remedy)
+            made.drop(self.why_gone, self.attached.remedy)
         return made
 
     def partitions(self) -> list[Partition]:
@@ -327,15 +327,14 @@ class Dataset(Lifetime):
 
     # The end
 
-    def drop(self, why: str = "dropped") -> None:
-        """Release all frames and attempts; streams in progress get an error. Twice is fine.
+    def drop(self) -> None:
+        """Release all frames and attempts; streams in progress get an error with ``why_gone``. Twice is fine.
 
         No new reader gets a frame; if there are many partitions or frames, those that are being read follow soon.
         """
         self.step("drop")
-        self.attached.close()
-        self._dropped_why = why
-        self.attempts.discard_all()
+        self.attached.close(self.why_gone)
+        self.attempts.discard_all(self.why_gone)
         if not self._partitions:
             self.partition(0)  # readers that wait for the schema learn it there
         self.changes.tell()
@@ -343,24 +342,24 @@ class Dataset(Lifetime):
 
     def _dropping(self) -> Generator[None, None, None]:
         for partition in self.partitions():
-            partition.drop(self._dropped_why, self.attached.remedy)
+            partition.drop(self.why_gone, self.attached.remedy)
             yield
 
     def replaced(self) -> None:
         """Another generation has the name: readers finish what can still be completed."""
         self.ended = True
-        self._dropped_why = "replaced"
+        self.why_gone = OVERWRITTEN
         self.changes.tell()  # no reader may have asked for a partition yet
         _do(self._dropping_left(), soon=len(self._partitions) > FEW)
         if self.attached.by_name and self.state is DatasetState.OPEN:
-            self.drop("replaced")
+            self.drop()
         elif self.state is DatasetState.SEALING and not self.moving:
             self.close()  # its place on disk is not needed any more
 
     def _dropping_left(self) -> Generator[None, None, None]:
         for partition in self.partitions():
             if self._is_left(partition):
-                partition.drop(self._dropped_why, self.attached.remedy)
+                partition.drop(self.why_gone, self.attached.remedy)
             yield
 
     def _is_left(self, partition: Partition) -> bool:

@@ -14,6 +14,8 @@ import secrets
 
 from flight_server.protocol import NotFound, ServerLost, StaleTicket
 
+from .endings import Endings
+
 _WRITE_DIGITS = 14
 _GENERATION = re.compile(r"[0-9a-f]{16}")
 
@@ -68,14 +70,25 @@ def from_this_process(generation: str) -> bool:
     return generation.startswith(_process.prefix)
 
 
-def missing(name: str, generation: str | None, started: str, *, here: bool) -> NotFound:
-    """The error for a name that leads to no dataset. ``here``: the request says that this start had it: the generation
-    of a write over several servers is none of theirs.
+def missing(
+    name: str, generation: str | None, started: str, *, here: bool, ended: Endings | None = None
+) -> NotFound:
+    """The error for a name that leads to no dataset.
+
+    Args:
+        here: the request says that this start had it: the generation of a write over several servers is none of theirs.
+        ended: knows why datasets are gone.
     """
+    if ended is not None and (why := ended.of(name, generation)) is not None:
+        return NotFound(
+            f"there is no dataset {name!r}: it {why}; list_flights shows what there is",
+            **_facts(name, generation, started, here=True),
+            ended=why,
+        )
     here = here or generation is None or from_this_process(generation)
     if here:
         return NotFound(
-            f"there is no dataset {name!r}: it was never written, was dropped, its lease ended, or it was lost "
+            f"there is no dataset {name!r}: it was never written, it ended long ago, or it was lost "
             f"when the server was started, at {started}; list_flights shows what there is",
             **_facts(name, generation, started, here=here),
         )
@@ -93,10 +106,13 @@ def missing(name: str, generation: str | None, started: str, *, here: bool) -> N
     )
 
 
-def stale(name: str, generation: str, started: str, *, here: bool) -> StaleTicket:
-    """The error for a name that leads to another generation. ``here`` as for :func:`missing`."""
-    here = here or from_this_process(generation)
-    if here:
+def stale(name: str, generation: str, started: str, *, here: bool, ended: Endings) -> StaleTicket:
+    """The error for a name that leads to another generation. ``here`` and ``ended`` as for :func:`missing`."""
+    known = ended.of(name, generation)
+    here = here or known is not None or from_this_process(generation)
+    if known is not None:
+        why = f"the ticket is for an earlier generation of dataset {name!r}, which {known}"
+    elif here:
         why = f"the ticket is for an earlier generation of dataset {name!r}, which was replaced"
     elif not _GENERATION.fullmatch(generation):
         why = f"the ticket is for generation {_shown(generation)} of dataset {name!r}, which no server gives"

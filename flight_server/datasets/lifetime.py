@@ -21,6 +21,8 @@ from enum import StrEnum
 from flight_server.concurrency import transitions
 from flight_server.protocol import Conflict, Retention
 
+from .endings import lease_ended, retention_ended
+
 
 class DatasetState(StrEnum):
     """See ``_AFTER``."""
@@ -51,6 +53,7 @@ class Lifetime:
     ) -> None:
         self.name = name
         self.state = DatasetState.OPEN
+        self.why_gone = "was dropped"  # once it is, see endings
         self.ended = False  # its name leads elsewhere; only streams that read or write it hold it
         self.retention = retention
         self.lease_seconds = lease_seconds
@@ -76,7 +79,8 @@ class Lifetime:
         """The state that the verb leads to. Changes nothing."""
         after = _AFTER.get((self.state, verb))
         if after is None:
-            raise Conflict(f"dataset {self.name!r} is {self.state}", dataset=self.name)
+            state = self.why_gone if self.dropped else f"is {self.state}"
+            raise Conflict(f"dataset {self.name!r} {state}", dataset=self.name)
         return after
 
     def step(self, verb: str) -> None:
@@ -109,6 +113,18 @@ class Lifetime:
         """The lease has ended."""
         left = self.lease_left_seconds
         return left is not None and left <= 0 and not self._held_back
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it cannot be read any more, though it was not dropped; None in other cases."""
+        raise NotImplementedError
+
+    def note_end(self) -> None:
+        """Note in ``why_gone`` that its lease or its retention has ended, if one has."""
+        if self.expired:
+            self.why_gone = lease_ended(self.lease_seconds, self.failure)
+        elif self.outlived:
+            self.why_gone = retention_ended(self.retention.seconds)
 
     @contextmanager
     def held_back(self) -> Iterator[None]:

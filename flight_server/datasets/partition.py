@@ -224,14 +224,14 @@ class Partition:
             self._step("corrupt")
             self._queue.fail(cause)
 
-    def drop(self, why: str = "dropped", remedy: str = "write it again") -> None:
+    def drop(self, why: str = "was dropped", remedy: str = "write it again") -> None:
         """Release all frames; readers get DatasetDropped with ``why`` and ``remedy``, or why it failed before. Twice is
         fine.
         """
         self._step("drop")
         self._queue.fail(
             DatasetDropped(
-                f"dataset {self.dataset!r} was {why} while partition {self.index} was in use; {remedy}",
+                f"dataset {self.dataset!r} {why} while partition {self.index} was in use; {remedy}",
                 dataset=self.dataset,
                 partition=self.index,
             )
@@ -322,8 +322,10 @@ class Partition:
     def _check_step(self, verb: str) -> PartitionState:
         after = _AFTER.get((self.state, verb))
         if after is None:
+            gone = self.state is PartitionState.DROPPED
+            state = f"is gone ({self.failure})" if gone else f"is {self.state}"
             raise Conflict(
-                f"dataset {self.dataset!r} partition {self.index} is {self.state}: it cannot {verb} now",
+                f"dataset {self.dataset!r} partition {self.index} {state}: it cannot {verb} now",
                 dataset=self.dataset,
                 partition=self.index,
             )

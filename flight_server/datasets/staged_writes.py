@@ -116,7 +116,7 @@ class StagedWrites:
         # called alike.
         self._writes: dict[tuple[str, str], _Staged] = {}
         self._by_generation: dict[str, _Staged] = {}
-        self._ended: dict[tuple[str, str], None] = {}
+        self._ended: dict[tuple[str, str], str] = {}  # how
         self._appended: dict[tuple[str, str], Sealed] = {}
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ class StagedWrites:
         """The dataset of this write; None if it has not begun. Raises Conflict: the write has ended."""
         if self.has_ended(write, name):
             raise Conflict(
-                f"the write {write!r} of dataset {name!r} has ended, sealed or dropped; stop this task",
+                f"the write {write!r} of dataset {name!r} has ended: it {self._ended[name, write]}; stop this task",
                 dataset=name,
             )
         found = self._writes.get((name, write))
@@ -164,9 +164,12 @@ class StagedWrites:
         """The sealed append of this staged generation; None if there is none, or it was too long ago."""
         return None if generation is None else self._appended.get((name, generation))
 
-    def end(self, dataset: Dataset, appended: Sealed | None = None) -> None:
-        """Forget a staged dataset, which gets back its own lease. Twice is fine. ``appended``: the part of another
-        dataset that it became, if it did.
+    def end(self, dataset: Dataset, why: str, appended: Sealed | None = None) -> None:
+        """Forget a staged dataset, which gets back its own lease. Twice is fine.
+
+        Args:
+            why: it is not staged any more, after its name.
+            appended: the part of another dataset that it became, if it did.
         """
         staged = self._of(dataset)
         if staged is None:
@@ -174,7 +177,7 @@ class StagedWrites:
         del self._by_generation[dataset.generation]
         del self._writes[_key(staged)]
         if staged.write is not None and not dataset.expired:  # else a task may begin it again
-            self._ended[dataset.name, staged.write] = None
+            self._ended[dataset.name, staged.write] = why
         dataset.lease_seconds = staged.lease_seconds
         if appended is not None:
             self._appended[dataset.name, dataset.generation] = replace(appended, partition_bytes={})

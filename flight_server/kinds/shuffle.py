@@ -69,7 +69,9 @@ class ShuffleKind(DatasetKind):
             )
         if request.generation is not None and held is not None:
             if is_earlier_run(held.generation, request.generation):
-                self.catalogue.drop(held.name, held.generation)
+                self.catalogue.drop(
+                    held.name, held.generation, "was replaced by a later run of the job that writes it"
+                )
             else:
                 self.catalogue.find(request.dataset, request.generation)  # raises if another one has the name
         return self.catalogue.create(request, schema)
@@ -168,4 +170,5 @@ class AttemptSink(FrameSink):
         if self._server and not (len(attempts) or attempts.accepted is not None or dataset.dropped):
             # Its driver learns only of servers that tasks have committed to.
             with suppress(NotFound):
-                self._durability.catalogue.drop(dataset.name, dataset.generation)
+                why = f"was removed with its only attempt ({cause})"
+                self._durability.catalogue.drop(dataset.name, dataset.generation, why)

@@ -133,7 +133,7 @@ class Durability:
                 except Forgotten:
                     if dataset.dropped or files.leaving in ("dropped", "expired"):
                         raise DatasetDropped(
-                            f"dataset {dataset.name!r} was dropped while it was being sealed",
+                            f"dataset {dataset.name!r} {dataset.why_gone} while it was being sealed",
                             dataset=dataset.name,
                         ) from None
                     finish()  # it was replaced: only its present readers see it

@@ -9,7 +9,7 @@ from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, joined, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries
 from .row_picking import Picker, spread
-from .scalar_values import known_zone, python_values, shown
+from .scalar_values import ArrowValue, known_zone, python_values, shown
 from .selectivity import kept_share
 from .sizes import (
     batch_bits_before,

@@ -1,12 +1,14 @@
 """Values of a column as Python's, also where Python or its time zones do not have them.
 
 Python's dates end at 9999 and begin at 1, and its zones have no names such as ``GMT+2``, which Spark's sessions may
-have. :func:`python_values` gives a value that Python does not have as Arrow's scalar.
+have. :func:`python_values` gives a value that Python does not have as Arrow's scalar, whose own text raises in some
+types: users get :class:`ArrowValue`.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,17 @@ def known_zone(zone: str) -> str:
         return {"Z": "UTC", "UT": "UTC"}.get(zone, zone)
     sign, hours, minutes = found.groups()
     return f"{sign}{int(hours):02}:{minutes or '00'}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ArrowValue:
+    """A value that Python does not have: Arrow's ``scalar``, with a text in every type."""
+
+    scalar: pa.Scalar
+
+    def __repr__(self) -> str:
+        text = " ".join(pa.array([self.scalar], self.scalar.type).to_string().split())
+        return f"<{self.scalar.type}: {text.removeprefix('[').removesuffix(']').strip()}>"
 
 
 def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -43,8 +56,5 @@ def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def shown(value: Any) -> str:
-    """The value's text. A scalar's own raises where Python does not have its value."""
-    try:
-        return repr(value)
-    except (ValueError, OverflowError, LookupError):
-        return f"a value of {value.type}"
+    """The value's text."""
+    return repr(ArrowValue(value) if isinstance(value, pa.Scalar) else value)

@@ -206,7 +206,7 @@ def _refusal(given: Any, declared: Any) -> str | None:
     if kind == "instant" and wanted == "local timestamp":
         return "take the local time with pyarrow.compute.local_timestamp"
     if kind != wanted:
-        return f"a {kind} is not made a {wanted} silently; cast it in the function or change the schema"
+        return f"a {kind} is not made a {wanted} silently; convert it in the function or change the schema"
     if wanted == "list":
         return _inner_refusal(given.value_type, declared.value_type)
     if wanted == "map":

@@ -3,7 +3,7 @@
 Exit codes
     ======  =================================================================================================
     0       done
-    1       the server or a file said no; a server is gone (``servers``); a finding is bad (``doctor``)
+    1       the server or a file said no; a server of several is gone; a finding is bad (``doctor``)
     2       the command line is wrong
     3       the server cannot be reached, or does not answer
     130     Ctrl-C

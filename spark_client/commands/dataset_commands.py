@@ -36,11 +36,23 @@ def _list(
     if link.as_json:
         for each in found:
             print_json(_listed(each))
-        return
-    print_table(
-        ("name", ">partitions", ">rows", ">size"),
-        [(each.name, each.partitions, _known(each.rows), size(_known(each.size_bytes))) for each in found],
-    )
+    else:
+        print_table(
+            ("name", ">partitions", ">rows", ">size"),
+            [
+                (each.name, each.partitions, _known(each.rows), size(_known(each.size_bytes)))
+                for each in found
+            ],
+        )
+    _check_all_answered(found.gone)
+
+
+def _check_all_answered(gone: list[dict[str, Any]]) -> None:
+    """Raises FlightShuffleError: a server did not answer."""
+    if gone:
+        raise FlightShuffleError(
+            "; ".join(f"{each['location']} is gone, and is left out: {each['gone']}" for each in gone)
+        )
 
 
 def _listed(info: DatasetInfo) -> dict[str, Any]:
@@ -145,14 +157,16 @@ def _why(
 ) -> None:
     """Show each stream that waits: for what, how long, and its peer; the longest first."""
     with link.client() as client:
-        waits = sorted(client.why(name), key=lambda each: -each["seconds"])
+        found = client.why(name)
+    waits = sorted(found, key=lambda each: -each["seconds"])
     if link.as_json:
         for each in waits:
             print_json(each)
-        return
-    print_waits(waits)
-    if not waits:
-        print_line("no stream waits")
+    else:
+        print_waits(waits)
+        if not waits:
+            print_line("no stream waits")
+    _check_all_answered(found.gone)
 
 
 def print_waits(waits: list[dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from spark_client.arrow import readable_size
 from spark_client.connection import check_locations
 
 from .connected import Link, connected
-from .findings import Finding, ok, print_findings, warn
+from .findings import Finding, Verdict, ok, print_findings, warn
 from .server_checks import ServerChecks
 from .spark_checks import java, python_of_tasks
 
@@ -34,6 +34,7 @@ def add_to(app: typer.Typer) -> None:
 def _doctor(
     link: Link,
     *,
+    context: typer.Context,
     prefix: Annotated[
         str, typer.Option(help="of the name of the small dataset that it writes and drops")
     ] = "",
@@ -53,8 +54,13 @@ def _doctor(
                 yield replace(each, server=location)
         yield _versions()
         yield _shared_memory()
-        yield from python_of_tasks(pyspark_python)
-        yield from java(java_home)
+        # Servers may be looked at from a host that runs no Spark: only what the command line names is bad.
+        for option, found in (
+            ("pyspark_python", python_of_tasks(pyspark_python)),
+            ("java_home", java(java_home)),
+        ):
+            source = context.get_parameter_source(option)
+            yield from found if source is not None and source.name == "COMMANDLINE" else map(_warning, found)
 
     if print_findings(findings(), as_json=link.as_json):
         raise typer.Exit(1)
@@ -65,6 +71,10 @@ def _locations(link: Link) -> tuple[str, ...]:
         return check_locations(link.location)
     except FlightShuffleError as error:
         raise typer.BadParameter(error.message) from None
+
+
+def _warning(finding: Finding) -> Finding:
+    return replace(finding, verdict=Verdict.WARN) if finding.verdict is Verdict.BAD else finding
 
 
 def _versions() -> Finding:

@@ -13,6 +13,7 @@ import typer
 
 from flight_server.protocol import AlreadyExists
 from spark_client import ShuffleClient
+from spark_client.arrow import ArrowValue, python_values
 from spark_client.connection import Compression
 
 from .connected import Link, connected
@@ -71,7 +72,7 @@ def _get(
                         write(batch)
         reader.close()
     if to_people:
-        print_table(shown.column_names, zip(*(each.to_pylist() for each in shown.columns), strict=True))
+        print_table(shown.column_names, zip(*map(_values, shown.columns), strict=True))
     elif output is not None:
         _done(link, name, output, transfer)
 
@@ -161,5 +162,10 @@ def _first_rows(reader: pa.RecordBatchReader, limit: int | None) -> Iterator[Any
 
 
 def _print_rows(batch: Any) -> None:
-    for row in batch.to_pylist():
-        sys.stdout.write(f"{json.dumps(row, default=str)}\n")
+    for row in zip(*map(_values, batch.columns), strict=True):
+        sys.stdout.write(f"{json.dumps(dict(zip(batch.schema.names, row, strict=True)), default=str)}\n")
+
+
+def _values(column: Any) -> list[Any]:
+    """Python's values; Arrow's text of those that Python does not have, such as dates after 9999."""
+    return [ArrowValue(each) if isinstance(each, pa.Scalar) else each for each in python_values(column)]

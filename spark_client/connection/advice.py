@@ -125,9 +125,9 @@ def about(dataset: str, location: str) -> Iterator[None]:
         if type(error) is not NotFound or "partition" in error.detail:
             raise
         since = error.detail.get("server_started")
+        lost = f", or was lost when the server was started, at {since}" if since else ""
+        why = error.detail.get("ended", f"was never written, ended long ago{lost}")
         raise NotFound(
-            f"the server {location} has no dataset {dataset!r}: it was never written, was dropped, its lease "
-            f"ended{f', or it was lost when the server was started, at {since}' if since else ''}; datasets() "
-            "lists those there are",
+            f"the server {location} has no dataset {dataset!r}: it {why}; datasets() lists those there are",
             **{"dataset": dataset, **error.detail},
         ) from error

@@ -283,8 +283,9 @@ class RemoteServer:
         if once or self.embedded or not self.patient:
             answer = call()
         else:
-            within_seconds = timeout_seconds or self.timeouts.call_seconds
-            answer = retrying(self.timeouts, call, within_seconds=within_seconds)
+            answer = retrying(
+                self.timeouts, call, within_seconds=timeout_seconds or self.timeouts.call_seconds
+            )
         self.patient = True
         return answer
 
@@ -337,8 +338,11 @@ class RemoteServer:
             once=once,
         )
 
-    def list_flights(self, prefix: str = "") -> list[flight.FlightInfo]:
-        return self._ask(lambda client: list(client.list_flights(prefix.encode(), self.options())))
+    def list_flights(
+        self, prefix: str = "", timeout_seconds: float | None = None, *, once: bool = False
+    ) -> list[flight.FlightInfo]:
+        call = prefix.encode(), self.options(timeout_seconds)
+        return self._ask(lambda client: list(client.list_flights(*call)), timeout_seconds, once=once)
 
     def open_put(
         self,

@@ -167,8 +167,7 @@ class FlightReader(DataSourceReader):
             if isinstance(error, StaleTicket):
                 raise replaced(ref.dataset) from error
             raise NotFound(
-                f"dataset {ref.dataset!r} was dropped, or lost with its server, while Spark read it "
-                f"({error.message})",
+                f"dataset {ref.dataset!r} went away while Spark read it ({error.message})",
                 **error.detail,
             ) from error
 

@@ -270,5 +270,5 @@ class ChangelogStreamReader(QueryReader):
             raise self._replaced() from error
         except NotFound as error:
             raise NotFound(
-                f"changelog {name!r}, which this query reads, was dropped ({error.message})", **error.detail
+                f"changelog {name!r}, which this query reads, is gone ({error.message})", **error.detail
             ) from error

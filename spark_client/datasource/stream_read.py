@@ -155,7 +155,6 @@ class FlightStreamReader(QueryReader):
             raise self._replaced() from error
         except NotFound as error:
             raise NotFound(
-                f"dataset {ref.dataset!r}, which this stream reads, was dropped, or lost with its server "
-                f"({error.message})",
+                f"dataset {ref.dataset!r}, which this stream reads, is gone ({error.message})",
                 **error.detail,
             ) from error

@@ -29,6 +29,7 @@ from .spark_types import (
     check_compared,
     check_frame,
     check_key,
+    check_names_apart,
     declared_struct,
     function_settings,
     spark_field,

@@ -168,5 +168,5 @@ def _arrived(servers: ServerList, dataset: str) -> tuple[int, int] | None:
             return None
         return sum(each["bytes"] for each in attempts), sum(each["rows"] for each in attempts)
 
-    answers = [each for each in servers.each(ask) if each is not None]
+    answers = [each for each in servers.each(ask, servers.asked) if each is not None]
     return (sum(size for size, _ in answers), sum(rows for _, rows in answers)) if answers else None

@@ -56,6 +56,7 @@ from .server_starts import STARTED_DDL, StartTask
 from .session_facts import cores, is_on
 from .sessions import Sessions
 from .size_checks import without_needless_checks
+from .spark_types import check_names_apart
 from .task_reports import REPORT
 from .write_job import Target, WriteJob
 
@@ -164,6 +165,9 @@ class Shuffles:
         Raises as ``Pipeline.toDF``.
         """
         spark = targets[0].writes[0][0].sparkSession
+        for target in targets:
+            for rows, _ in target.writes:
+                check_names_apart(rows, target.label)
         if not here:
             check_interpreter(spark)
         datasets = [target.task.dataset for target in targets]

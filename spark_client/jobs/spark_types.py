@@ -56,6 +56,22 @@ def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
         )
 
 
+def check_names_apart(rows: Any, where: str) -> None:
+    """Check that Spark's ``mapInArrow``, which asks for columns by name, can tell those of ``rows`` apart. Raises
+    InvalidRequest: two differ by case only, and ``spark.sql.caseSensitive`` is off.
+    """
+    by_name: dict[str, list[str]] = {}
+    for name in dict.fromkeys(rows.columns if isinstance(rows, DataFrame) else ()):
+        by_name.setdefault(name.lower(), []).append(name)
+    alike = next((names for names in by_name.values() if len(names) > 1), None)
+    if alike is not None and not is_on(rows.sparkSession, "spark.sql.caseSensitive"):
+        raise InvalidRequest(
+            f"{where}: Spark's mapInArrow cannot tell the columns {', '.join(map(repr, alike))} apart, which differ by "
+            "case only; rename them with toDF, or set spark.sql.caseSensitive to true",
+            column=", ".join(alike),
+        )
+
+
 def _making_one(data: Any) -> str:
     if isinstance(data, str | Path):
         return f"ShuffleClient.scan({str(data)!r}) reads files in tasks, spark.read or spark.table gives a DataFrame"
@@ -145,6 +161,11 @@ def batch_limits(spark: SparkSession) -> BatchLimits:
     return BatchLimits(int(rows), java_bytes(size))
 
 
+def _named_twice(kind: DataType) -> str | None:
+    names = kind.names if isinstance(kind, StructType) else []
+    return next((name for name in names if names.count(name) > 1), None)
+
+
 def _parts(kind: DataType) -> Iterator[DataType]:
     yield kind
     if isinstance(kind, StructType):
@@ -176,6 +197,14 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
             fields.extend(arrow_schema_of(StructType([field]), timezone=zone, large=large))
         except refusals as error:
             name = field.dataType.simpleString()
+            twice = next(filter(None, map(_named_twice, _parts(field.dataType))), None)
+            if twice is not None:
+                raise InvalidRequest(
+                    f"{stage}: a struct in column {field.name!r} has two fields of the name {twice!r}; rename one, for "
+                    "example by a cast to a struct of other names",
+                    stage=stage,
+                    column=field.name,
+                ) from error
             helps = name.replace("void", "string") if "void" in name else "string"
             raise InvalidRequest(
                 f"{stage}: Spark has no Arrow type for column {field.name!r} of type {name}; cast it before, for "
@@ -209,10 +238,12 @@ def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
             raise TypeError
         return StructField(name, from_arrow_type(plain, prefer_timestamp_ntz=True), nullable=True)
     except (PySparkTypeError, TypeError) as error:
-        wide = f"decimal128(38, {kind.scale})" if pa.types.is_decimal(kind) else "a type that it has"
+        wide = "a type that it has"
+        if pa.types.is_decimal(plain):
+            wide = f"decimal128(38, {min(max(plain.scale, 0), 38)}), or to double"
         raise InvalidRequest(
             f"{stage}: column {name!r} is {kind}, which Spark cannot hold; cast it to "
-            f"{_CASTS.get(str(kind), wide)}",
+            f"{_CASTS.get(str(plain), wide)}",
             stage=stage,
             column=name,
         ) from error

@@ -51,9 +51,14 @@ class KeyForm:
         """
         compared = _common(_plain(left), _plain(right))
         if compared is None:
-            raise InvalidRequest(
-                f"{where}: {left} and {right} are not compared; cast one to the other's type"
-            )
+            remedy = "cast one to the other's type"
+            if types.is_nested(left) or types.is_nested(right):
+                remedy = (
+                    "join by columns of its parts, or by a text of it, which to_json makes in Spark before"
+                )
+            elif left == right:
+                remedy = "cast both to a type that a join compares, such as bigint, date or string"
+            raise InvalidRequest(f"{where}: {left} and {right} are not compared; {remedy}")
         if types.is_string(compared) or types.is_binary(compared):
             return cls(compared, pa.binary())
         if types.is_decimal(compared):

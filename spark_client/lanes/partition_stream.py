@@ -246,7 +246,7 @@ class PartitionStream:
                 except NotFound as error:
                     if isinstance(error, Compacted | Released) or not self._received.count:
                         raise
-                    raise self._replaced() from error
+                    raise self._replaced(error.message) from error
                 else:
                     return
                 self._turn += 1
@@ -264,7 +264,7 @@ class PartitionStream:
             generation = generation_of(reading)
             is_other = generation is not None and self.generation not in (None, generation)
             if is_other or (self._schema is not None and not schema.equals(self._schema)):
-                raise self._replaced()
+                raise self._replaced(f"what the server has now is generation {generation}")
         except BaseException:
             self.close()
             raise
@@ -370,10 +370,10 @@ class PartitionStream:
             server=self.address.location,
         )
 
-    def _replaced(self) -> StaleTicket:
+    def _replaced(self, why: str) -> StaleTicket:
         return StaleTicket(
-            f"{self.name} was replaced or dropped after {self.next_frame} of its frames were read: generation "
-            f"{self.generation} is gone, and the rest of it with it; read the dataset again from its start",
+            f"{self.name} went away after {self.next_frame} of its frames were read: generation {self.generation} is "
+            f"gone, and the rest of it with it ({why}); read the dataset again from its start",
             dataset=self.dataset,
             partition=self.partition,
             generation=self.generation,

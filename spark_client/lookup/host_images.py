@@ -250,7 +250,7 @@ class HostImages:
             ) from error
         except NotFound as error:
             raise NotFound(
-                f"{self._what(version)} is gone: the changelog was dropped, or created anew, since the lookup was "
+                f"{self._what(version)} is gone: the changelog is, or was created anew, since the lookup was "
                 f"made; make the lookup, and start the query, again ({error.message})",
                 **error.detail,
             ) from error

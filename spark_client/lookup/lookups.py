@@ -44,6 +44,7 @@ from spark_client.jobs import (
     arrow_schema,
     check_frame,
     check_key,
+    check_names_apart,
     declared_struct,
 )
 from spark_client.joining import KeyForm
@@ -78,6 +79,7 @@ class Lookups:
         if how not in ("left", "inner"):
             raise InvalidRequest(f"{where}: how is 'left' or 'inner', not {how!r}")
         check_frame(df, where, streams=True)
+        check_names_apart(df, where)
         spark = df.sparkSession
         self._owner.sessions.used(spark)
         struct = declared_struct(spark, df.schema, where)

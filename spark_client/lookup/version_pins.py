@@ -129,7 +129,7 @@ def _ask(content: LookupContent, files: HostFiles, pin: MicroBatch | str) -> int
         ) from error
     except NotFound as error:
         raise NotFound(
-            f"changelog {content.source.name!r} was dropped, or created anew, since the lookup was made; make the "
+            f"changelog {content.source.name!r} is gone, or was created anew, since the lookup was made; make the "
             f"lookup, and start the query, again ({error.message})",
             **error.detail,
         ) from error

@@ -92,8 +92,9 @@ def computed(
     else:
         field, kind = column
         if not function.accepts(kind):
+            remedy = "make a column of one of its parts" if pa.types.is_nested(kind) else "cast it"
             raise InvalidRequest(
-                f"{stage}: {wanted.function} takes {function.takes}, and column {field.name!r} is {kind}; cast it "
+                f"{stage}: {wanted.function} takes {function.takes}, and column {field.name!r} is {kind}; {remedy} "
                 "before, for example with select",
                 stage=stage,
                 column=field.name,

@@ -46,8 +46,8 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
         if kind is None:
             raise InvalidRequest(
                 f"{stage}: column {one.name!r} is {one.dataType.simpleString()} on one side and "
-                f"{another.dataType.simpleString()} ({another.name!r}) on the other; cast one, for example with "
-                "select",
+                f"{another.dataType.simpleString()} ({another.name!r}) on the other; cast one, or make it of "
+                "its parts, with select",
                 column=one.name,
             )
         fields.append(StructField(one.name, kind, one.nullable or another.nullable, one.metadata))

@@ -20,6 +20,7 @@ from spark_client.jobs import (
     ReadTask,
     SealedDataset,
     Shuffles,
+    check_names_apart,
     collected,
     reader,
     settings_once,
@@ -282,4 +283,5 @@ def _frame(
         return given.rows.mapInArrow(reader(task, datasets, counter), steps.leg.struct)
     if not stages:
         return given.frame
+    check_names_apart(given.frame, "the DataFrame")
     return given.frame.mapInArrow(counter.running(stages, Pass(limits=limits)), steps.leg.struct)

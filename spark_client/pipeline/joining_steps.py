@@ -322,7 +322,7 @@ def as_of_times(key: JoinKey, direction: str, tolerance: Any, *, exact: bool, wh
         )
     if types.is_string(kind) or types.is_binary(kind) or types.is_boolean(kind):
         raise InvalidRequest(
-            f"{where}: as_of={key.left!r} is {kind}, and has no distances; cast it to a time or a number",
+            f"{where}: as_of={key.left!r} is {kind}, and has no distances; take a column of times or numbers",
             column=key.left,
         )
     found = None if tolerance is None else _distance(tolerance, kind, where)

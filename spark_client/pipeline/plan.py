@@ -335,8 +335,8 @@ class Pipeline(Steps):
         Returns:
             At most ``partitions - 1`` distinct values in their order: fewer where there are fewer values, or where
             one value has more rows than a range should. With several keys, tuples. If a key has boundaries that
-            Python does not have, such as dates after 9999, all of it are Arrow's scalars, which :meth:`exchange`
-            takes.
+            Python does not have, such as dates after 9999, each of it has the value as Arrow's ``scalar``, and
+            :meth:`exchange` takes it, or that.
 
         Raises:
             InvalidRequest: ``partitions`` out of range, no keys, or as for ``sort`` of :meth:`exchange`.

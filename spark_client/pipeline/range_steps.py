@@ -15,6 +15,7 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 from flight_server.keys import SortCodes, SortKey, check_sortable
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
 from spark_client.arrow import (
+    ArrowValue,
     Declared,
     array_over,
     is_pair,
@@ -171,8 +172,13 @@ def _boundaries(samples: list[pa.RecordBatch], keys: tuple[SortKey, ...], count:
     left = (right - 1).clip(min=0)
     nearest = np.where(wanted - before[left] <= before[right] - wanted, left, right)
     chosen = batch.take(pa.array(starts[np.unique(nearest)]))
-    rows = list(zip(*(python_values(chosen.column(key.column)) for key in keys), strict=True))
+    columns = [map(_printable, python_values(chosen.column(key.column))) for key in keys]
+    rows = list(zip(*columns, strict=True))
     return [row[0] for row in rows] if len(keys) == 1 else rows
+
+
+def _printable(value: Any) -> Any:
+    return ArrowValue(value) if isinstance(value, pa.Scalar) else value
 
 
 def _row(value: Any, keys: int, where: str) -> tuple[Any, ...]:
@@ -185,7 +191,8 @@ def _row(value: Any, keys: int, where: str) -> tuple[Any, ...]:
 
 def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
     found: list[pa.Array] = []
-    for value in given:
+    for each in given:
+        value = each.scalar if isinstance(each, ArrowValue) else each
         if isinstance(value, pa.Scalar) and value.type == kind:
             found.append(pa.array([value], kind))
             continue

@@ -35,6 +35,8 @@ _HADOOP_NAMES = ("s3a://", "s3n://")
 _BUCKETS = ("s3", "gs", "gcs")
 # It may have a slash in it, and a port is none.
 _PASSWORD = re.compile(r"[^:/]+://[^/:?#]*:(?!\d+(?:/|$))[^?#]*@")
+# The whole of an option, such as a proxy or an endpoint, without a scheme.
+_USER_INFO = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s@/]*:\S*@|\S*@(?=[^\s@]+:\d+$))")
 _OPTIONS = re.compile(r"\?[\w.-]+=")
 _QUOTED = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 NEEDED = frozenset(
@@ -181,7 +183,7 @@ def _to_send(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _pick_needed(value)
     if isinstance(value, str):
-        return shown(value)
+        return shown(_USER_INFO.sub("", value, count=1) if _USER_INFO.match(value) else value)
     if type(value) in (list, tuple):
         if value and all(type(each) in (list, tuple) and len(each) == 2 for each in value):
             return [*_pick_needed(dict(value)).items()]  # headers, as pairs

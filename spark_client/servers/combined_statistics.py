@@ -27,22 +27,20 @@ def combined(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def listed(
-    answers: Mapping[str, Mapping[str, Any]], gone: Mapping[str, tuple[str | None, str]]
-) -> list[dict[str, Any]]:
+def listed(answers: Mapping[str, Mapping[str, Any]], gone: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each server once, with its numbers or the reason why it is ``gone``: those that were asked, then other workers of
     their supervisors. A server says nothing of itself to principals that do not see all of it.
 
     Args:
         answers: by location.
-        gone: by location the start that is known, and the reason.
+        gone: those that did not answer, each with its ``location``, ``start`` and the reason.
     """
     found = [
         dict(answer["servers"][0], location=location)
         for location, answer in answers.items()
         if answer.get("servers")
     ]
-    found += [{"location": each, "start": start, "gone": reason} for each, (start, reason) in gone.items()]
+    found += gone
     locations, starts = {each["location"] for each in found}, {each["start"] for each in found}
     for answer in answers.values():
         for each in answer.get("servers", [])[1:]:

@@ -114,19 +114,52 @@ class ServerList:
         """The deadline of a call that need not reach the server; None for that of all calls."""
         return _AWAY_SECONDS if location in self._away else None
 
-    def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str] | None = None) -> list[T]:
-        """The results of a call at each server, made at once. Without ``locations`` those that were learnt and are lost
-        are left out, and the driver's is asked, too, if it was started.
-        """
-        if locations is None and self.home is not None:
-            self.lost()
-        servers = [self.at(each) for each in (self.locations if locations is None else locations)]
-        if locations is None and self.home is not None and self.home.started is not None:
-            servers.append(self.home.started)
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The locations of all servers, and of the driver's if it was started."""
+        own = None if self.home is None else self.home.started
+        return (*self.locations, *(() if own is None else (own.location,)))
+
+    def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str]) -> list[T]:
+        """The results of a call at each server, made at once."""
+        servers = [self.at(each) for each in locations]
         if len(servers) < 2:
             return [call(each) for each in servers]
         with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(servers)), "servers") as threads:
             return list(threads.map(call, servers))
+
+    def answers(self, call: Callable[..., T]) -> tuple[dict[str, T], list[dict[str, Any]]]:
+        """What each of :attr:`asked` answers, by its location, and those that did not, as ``statistics`` has them:
+        ``location``, ``start`` if it is known, and the reason why it is ``gone``. Changes neither :attr:`starts` nor
+        :attr:`locations`.
+
+        Args:
+            call: of several servers, it is given a deadline and is made once: ``timeout_seconds`` and ``once``.
+
+        Raises:
+            FlightShuffleError: no server has answered.
+            NotFound: all have, and none has the dataset.
+        """
+        if not self.several:
+            return {self.main.location: call(self.main)}, []
+
+        def ask(server: RemoteServer) -> T | FlightShuffleError:
+            try:
+                return call(server, timeout_seconds=_SECONDS, once=True)
+            except FlightShuffleError as error:
+                return error
+
+        locations = self.asked
+        said = dict(zip(locations, self.each(ask, locations), strict=True))
+        refused = {each: error for each, error in said.items() if isinstance(error, FlightShuffleError)}
+        if refused and len(refused) == len(said):
+            raise min(refused.values(), key=lambda error: isinstance(error, NotFound))
+        gone = [
+            {"location": each, "start": self._starts.get(each), "gone": error.message}
+            for each, error in refused.items()
+            if not isinstance(error, NotFound)
+        ]
+        return {k: each for k, each in said.items() if not isinstance(each, FlightShuffleError)}, gone
 
     def reachable(self) -> tuple[str, ...]:
         """The locations of the servers that have answered since they were last found lost; the others are asked now.
@@ -163,32 +196,12 @@ class ServerList:
         """The action ``statistics`` of one server; of several together (``combined_statistics``), with all of them
         under ``servers``, of a dataset with those that hold it. Servers in executors do not start the driver's.
 
-        Raises:
-            FlightShuffleError: no server has answered.
-            NotFound: all have, and none has the dataset.
+        Raises as :meth:`answers`.
         """
         body = DatasetRequest(dataset).encode()
-        if not self.several or (self.home is not None and self.home.started is None and not self.locations):
+        if not self.several or not self.asked:
             return self.main.action("statistics", body)
-        own = None if self.home is None else self.home.started
-        locations = [*self.locations, *([] if own is None else [own.location])]
-
-        def ask(server: RemoteServer) -> dict[str, Any] | FlightShuffleError:
-            try:
-                return server.action("statistics", body, timeout_seconds=_SECONDS, once=True)
-            except FlightShuffleError as error:
-                return error
-
-        found = dict(zip(locations, self.each(ask, locations), strict=True))
-        answers = {each: answer for each, answer in found.items() if isinstance(answer, dict)}
-        refused = {each: error for each, error in found.items() if isinstance(error, FlightShuffleError)}
-        if not answers:
-            raise min(refused.values(), key=lambda error: isinstance(error, NotFound))
-        gone = {
-            each: (self._starts.get(each), error.message)
-            for each, error in refused.items()
-            if not isinstance(error, NotFound)
-        }
+        answers, gone = self.answers(lambda server, **how: server.action("statistics", body, **how))
         servers = listed(answers, gone)
         return combined([*answers.values()]) | ({"servers": servers} if servers else {})
 

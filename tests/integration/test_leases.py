@@ -15,6 +15,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from flight_server.protocol import NotFound
+from spark_client import ShuffleClient
 from tests.support.durable import OPTIONS, action, names, put, table
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -23,6 +25,7 @@ DEADLINE_SECONDS = 20.0
 # A living peer has as long again to answer a ping, however busy its machine.
 KEEPALIVE_SECONDS = 2
 POLL_SECONDS = 0.02
+LEASE_ENDED = r"ended with its lease of 3 s at .* UTC \(to keep one, create it with a longer lease_seconds"
 
 Servers = Callable[..., ServerProcess]
 BIG = pa.table({"bytes": [os.urandom(1 << 20) for _ in range(24)]})
@@ -137,10 +140,15 @@ def test_a_dataset_whose_lease_has_ended_is_dropped_with_all_that_it_held(
     server = flight_server_process(http_port=-1, lease_seconds=3)
     with closing(flight.connect(server.location)) as client:
         put(client, table(), dataset="d")
-        eventually(lambda: names(client) == set(), "the dataset is dropped")
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("open"), BIG.schema, OPTIONS)
+        eventually(lambda: names(client) == set(), "both datasets are gone")
+        with pytest.raises((flight.FlightError, pa.ArrowException), match=f"'open' {LEASE_ENDED}"):
+            writer.close()
         eventually(lambda: action(client, "statistics")["memory"]["used_bytes"] == 0, "its bytes are back")
-        with pytest.raises(pa.ArrowKeyError, match="its lease ended"):
+        with pytest.raises(pa.ArrowKeyError, match=f"no dataset 'd': it {LEASE_ENDED}"):
             client.do_get(flight.Ticket(b"d"), OPTIONS).read_all()
+        with ShuffleClient(server.location) as shuffle, pytest.raises(NotFound, match=f"it {LEASE_ENDED}"):
+            shuffle.get("d")
 
 
 def test_reading_writing_and_renewing_renew_the_lease(flight_server_process: Servers) -> None:

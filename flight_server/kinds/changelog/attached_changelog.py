@@ -33,8 +33,8 @@ class AttachedChangelog(Attachment):
     def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
         self.changelog.check_producer(schema, deletes=deletes)
 
-    def close(self) -> None:
-        self.changelog.close()
+    def close(self, why: str) -> None:
+        self.changelog.close(why)
 
     def declared(self, request: CreateRequest) -> CreateRequest:
         """It is always on disk, so a request does not say so."""

@@ -95,6 +95,7 @@ class Changelog:
     querying: Executor | None = None
     checks: RuleChecks | None = None
     damage: str | None = None
+    why_closed = ""  # follows its name, once it is
     final: View | None = None  # of a closed changelog, for the readers that it has
     not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
 
@@ -157,7 +158,7 @@ class Changelog:
                     path=str(self.directory),
                 )
             raise DatasetDropped(
-                f"changelog {self.name!r} was dropped, or its lease ended; ask for it again",
+                f"changelog {self.name!r} {self.why_closed}; ask for it again",
                 dataset=self.name,
             )
         return after
@@ -176,10 +177,11 @@ class Changelog:
             self._hooks.damaged(self, what)
         self.step("damage")
 
-    def close(self) -> None:
-        """Take nothing more; followers get an error. The files stay. Twice is fine. Reads of a version that have begun
-        go on to their end, unless memory gets short (``final``).
+    def close(self, why: str) -> None:
+        """Take nothing more; followers get an error with ``why``. The files stay. Twice is fine. Reads of a version
+        that have begun go on to their end, unless memory gets short (``final``).
         """
+        self.why_closed = why
         if self.state is not ChangelogState.CLOSED and self.readers:
             self.final = self.view()
         self.step("close")

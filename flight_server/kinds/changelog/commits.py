@@ -281,8 +281,9 @@ class Commits:
         """Answer that nothing of these was kept, because of the trouble or because the changelog is closed."""
         refusal: FlightShuffleError
         if changelog.state is ChangelogState.CLOSED or trouble is None:
+            why = changelog.why_closed or "is being removed"
             refusal = DatasetDropped(
-                f"changelog {changelog.name!r} was dropped or replaced while this was written; write it again",
+                f"changelog {changelog.name!r} {why} while this was written; write it again",
                 dataset=changelog.name,
             )
         else:

@@ -108,7 +108,7 @@ class Emitter:
             self._ended = True
             source.holds.leave(self)
         elif self._target.state is ChangelogState.CLOSED:
-            self._end(f"{target!r} was dropped; {again}, which makes another one")
+            self._end(f"{target!r} {self._target.why_closed}; {again}, which makes another one")
         elif self._target.state is ChangelogState.DAMAGED:
             self._end(f"{target!r} is damaged and takes nothing more; drop it and {again}")
         elif not source.since <= self._position <= source.upper:

@@ -247,7 +247,7 @@ class Pulls(Attachment):
                 self._run(pull, dataset, last), f"pull of {dataset.name!r} partition {index}"
             )
 
-    def close(self) -> None:
+    def close(self, _: str) -> None:
         for pull in self._pulls.values():
             pull.cancel()
 

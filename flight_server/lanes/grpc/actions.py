@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flight_server.access import OPERATIONS, Permission
 from flight_server.concurrency import dumped, in_steps
-from flight_server.datasets import Caller, Dataset, own_start, server_count
+from flight_server.datasets import Caller, Dataset, dropped_by, own_start, server_count
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -136,7 +136,9 @@ class Actions:
         assert request.dataset is not None
         if request.staged:
             caller.check(request.dataset, request.generation)
-            dataset = await self._catalogue.remove(request.dataset, request.generation, staged=True)
+            dataset = await self._catalogue.remove(
+                request.dataset, request.generation, staged=True, why=dropped_by(caller.peer)
+            )
         else:
             dataset = await self._remove(request.dataset, request.generation, caller)
         return dump_json(
@@ -153,9 +155,10 @@ class Actions:
         if generation is not None:
             self._catalogue.dropped_runs.add(name, generation)
         first, *copies = caller.held(name, generation)
+        why = dropped_by(caller.peer)
         for copy in copies:
-            self._catalogue.drop(copy.name, copy.generation)
-        dataset = await self._catalogue.remove(first.name, generation)
+            self._catalogue.drop(copy.name, copy.generation, why)
+        dataset = await self._catalogue.remove(first.name, generation, why=why)
         await self._offloads.forget(dataset)
         return dataset
 

@@ -200,9 +200,9 @@ def test_a_shuffle_that_is_replaced_before_its_seal_ends_its_attempts_and_reader
     write(dataset, 0, "a", 0, pool=pool)
     zombie, reader = dataset.begin_attempt(0, "b"), dataset.partition(0).subscribe()
     dataset.replaced()
-    with pytest.raises(DatasetDropped, match="'s' was replaced"):
+    with pytest.raises(DatasetDropped, match="'s' was overwritten"):
         reader.next_nowait()
-    with pytest.raises(Conflict, match="dropped or replaced"):
+    with pytest.raises(Conflict, match="the dataset was overwritten"):
         zombie.publish(0, frame(1))
     assert pool.used_bytes == 0
 

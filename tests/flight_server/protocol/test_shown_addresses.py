@@ -28,6 +28,13 @@ from flight_server.protocol import NotFound, shown
         ("http://host:9000/a@b", "http://host:9000/a@b"),
         ("s3://bucket/t=12:00/x@y", "s3://bucket/t=12:00/x@y"),
         ("is it there? at a@b", "is it there? at a@b"),
+        ("{'https': 'me:secret@proxy:80'}", "{'https': 'proxy:80'}"),
+        ("https=me:secret@proxy.corp;http=me:s@cret@[::1]:80", "https=proxy.corp;http=[::1]:80"),
+        ("me:secret@h.corp/x.zip is", "h.corp/x.zip is"),
+        (
+            "file:/a@b.c, a:b@c, 'k:a.Foo@1a2b' of me@h.corp",
+            "file:/a@b.c, a:b@c, 'k:a.Foo@1a2b' of me@h.corp",
+        ),
     ],
 )
 def test_an_address_is_shown_without_query_and_user_info(text: str, expected: str) -> None:

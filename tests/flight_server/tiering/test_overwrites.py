@@ -18,7 +18,7 @@ from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
 from flight_server.kinds import StreamSink, seal
 from flight_server.node import Node
-from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest, WriteMode
+from flight_server.protocol import CreateRequest, Kind, PutCommand, Retention, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, DataQuarantined, NotFound, Unavailable
 from flight_server.storage.durable_files import MANIFEST_NAME
@@ -197,7 +197,7 @@ async def test_what_has_expired_is_found_until_it_cannot_come_back(
     if ending == "lease":
         dataset.lease_seconds = 0
     else:
-        monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
+        dataset.retention = Retention(seconds=0)
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", failing(errno.EROFS))
         expired(node.catalogue)
@@ -214,9 +214,7 @@ async def test_what_has_expired_is_found_until_it_cannot_come_back(
 
 
 @pytest.mark.parametrize("ending", ["lease", "retention"])
-async def test_what_has_expired_is_kept_aside_if_it_is_damaged(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
+async def test_what_has_expired_is_kept_aside_if_it_is_damaged(node: Node, ending: str) -> None:
     dataset = await written(node, b"x")
     files = dataset.files
     assert files is not None
@@ -225,7 +223,7 @@ async def test_what_has_expired_is_kept_aside_if_it_is_damaged(
     if ending == "lease":
         dataset.lease_seconds = 0
     else:
-        monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
+        dataset.retention = Retention(seconds=0)
     expired(node.catalogue)
     await node.catalogue.disk.disposal.settled()
     assert expired(node.catalogue) == [dataset]

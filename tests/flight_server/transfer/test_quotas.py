@@ -217,6 +217,8 @@ async def test_what_a_kind_keeps_beside_frames_counts(tmp_path: Path) -> None:
             def stored(self) -> tuple[int, int, int]:
                 return 5, 700, 300
 
+            def close(self, why: str) -> None: ...
+
         dataset.attached = Stored()
         assert etl.usage.used_bytes == 1000
         node.catalogue.drop("d")
@@ -236,6 +238,8 @@ async def test_what_a_kind_has_taken_since_the_last_look_is_looked_for_before_th
 
             def stored(self) -> tuple[int, int, int]:
                 return 1, self.size_bytes, 0
+
+            def close(self, why: str) -> None: ...
 
         dataset.attached = kept = Kept()
         for _ in range(2):

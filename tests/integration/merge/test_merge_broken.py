@@ -134,7 +134,7 @@ def test_a_broken_stream_is_never_resumed_in_another_generation(
     server.action("drop", {"dataset": name})
     put(server, name, frames=3)
     way.proxy.refuse(refusing=False)
-    with pytest.raises(StaleTicket, match="replaced or dropped after 1 of its frames"):
+    with pytest.raises(StaleTicket, match="went away after 1 of its frames"):
         stream.read()
     stream.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -111,9 +111,12 @@ def test_a_type_that_spark_cannot_give_to_arrow_is_refused_before_any_job(
     if name != NOT_REFUSED_BY_SPARK_4_1 or not spark.version.startswith("4.1."):
         with pytest.raises(Exception, match=r"NOT_IMPLEMENTED|UNSUPPORTED|DUPLICATED|null"):
             df.mapInArrow(same, df.schema).collect()
-    with pytest.raises(InvalidRequest, match="the DataFrame: Spark has no Arrow type for column 'v' of type"):
+    why = "Spark has no Arrow type for column 'v' of type"
+    if name == "repeated field":
+        why = "a struct in column 'v' has two fields of the name 'a'; rename one"
+    with pytest.raises(InvalidRequest, match=f"the DataFrame: {why}"):
         client.pipeline(df)
-    with pytest.raises(InvalidRequest, match=r"stage 1 \(mapInArrow same\): .* for column 'v' of type"):
+    with pytest.raises(InvalidRequest, match=rf"stage 1 \(mapInArrow same\): {why}"):
         client.pipeline(spark.range(2)).mapInArrow(same, df.schema)
 
 
@@ -128,3 +131,23 @@ def test_user_defined_types_come_back_as_objects(client: ShuffleClient, spark: S
     assert ours.schema == schema
     assert texts(ours) == texts(df)
     assert sorted(ours.collect(), key=lambda row: row.id)[1].v == vectors[1]
+
+
+def test_names_that_spark_cannot_tell_apart_are_named(spark: SparkSession, client: ShuffleClient) -> None:
+    alike = spark.sql("select 1 as id, 2 as ID, 3 as Id, 4 as k")
+    uses: list[Callable[[], object]] = [
+        lambda: client.pipeline(alike).exchange(2, "k").toDF(),
+        lambda: client.pipeline(alike).mapInArrow(same, alike.schema).toDF(),
+        lambda: client.collect(alike),
+        lambda: client.broadcast(alike),
+    ]
+    for use in uses:
+        with pytest.raises(
+            InvalidRequest, match="the columns 'id', 'ID', 'Id' apart, which differ by case only; rename"
+        ):
+            use()
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert client.collect(alike).read_all().column("ID").to_pylist() == [2]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")

@@ -13,6 +13,7 @@ from tests.support.server_process import ServerProcess
 from tests.support.spread import everything, spread
 
 TABLE = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+DEAD = "grpc://127.0.0.1:1"
 SCHEMA = [{"name": "id", "type": "int64"}, {"name": "name", "type": "string"}]
 
 
@@ -57,6 +58,32 @@ def test_a_dataset_is_described(client: ShuffleClient, command: Command) -> None
     missing = command("stat", "none")
     assert (missing.code, missing.out) == (1, "")
     assert "'none'" in missing.err
+
+
+def test_of_several_servers_the_one_that_is_dead_is_named_beside_what_the_others_say(
+    client: ShuffleClient, command: Command, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    client.put("t", TABLE)
+    several = f"{command.location},{DEAD}"
+    with ShuffleClient(several) as both:
+        listed = both.datasets()
+        assert [each.name for each in listed] == ["t"]
+        for found in (listed, both.why(), both.why("t"), both.staged()):
+            (gone,) = found.gone
+            assert (gone["location"], gone["start"]) == (DEAD, None)
+            assert f"{DEAD}: {gone['gone']}" in repr(found)
+    said = Command(several, capfdbinary)
+    for arguments, shown in (
+        (("ls",), "t "),
+        (("why",), "no stream waits"),
+        (("servers",), command.location),
+    ):
+        people, programs = said(*arguments), said(*arguments, "--json")
+        assert (people.code, programs.code) == (1, 1)
+        assert shown in people.out
+        assert DEAD in people.out + people.err
+    assert [each["name"] for each in said("ls", "--json").lines] == ["t"]
+    assert client.datasets().gone == []
 
 
 def test_all_datasets_that_are_there_are_dropped(client: ShuffleClient, command: Command) -> None:

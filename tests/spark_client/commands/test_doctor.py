@@ -147,7 +147,10 @@ def test_planted_faults_are_found_and_each_has_its_remedy(
 
 
 def test_a_server_without_faults_has_none_and_what_was_written_is_dropped(
-    flight_server_process: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flight_server_process: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cert, key = self_signed(tmp_path)
     server = flight_server_process(tls_cert=cert, tls_key=key, memory_limit="64MiB")
@@ -165,11 +168,16 @@ def test_a_server_without_faults_has_none_and_what_was_written_is_dropped(
     root = ["--tls-root-certs", str(cert)]
     assert run(["ls", "-s", server.location, *root, "--json"]) == 0
     assert capsys.readouterr().out == ""
-    assert run(["doctor", "-s", server.location, *root, "--pyspark-python", sys.executable]) == 0
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "none"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert run(["doctor", "-s", server.location, *root]) == 0
     people = capsys.readouterr().out
     assert people.startswith(f"{server.location}\nok    gRPC port: answers over TLS\n")
     assert "warn  TLS: the certificate expires in 0 days" in people
     assert "\n      -> renew it\n" in people
+    assert f"warn  Spark's Python: PYSPARK_PYTHON is {tmp_path / 'none'}, which is not there" in people
+    java = ["--pyspark-python", sys.executable, "--java-home", str(tmp_path)]
+    assert run(["doctor", "-s", server.location, *root, *java]) == 1
 
 
 def test_a_server_that_wants_a_certificate_of_its_clients_is_checked_with_one_and_found_without(

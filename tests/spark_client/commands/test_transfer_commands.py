@@ -241,3 +241,14 @@ def test_a_column_that_csv_cannot_have_is_named_with_what_to_do(
     assert "CSV takes no such column" in said.err
     assert "list" in said.err
     assert "parquet" in said.err
+
+
+def test_dates_that_python_does_not_have_are_shown(command: Command, client: ShuffleClient) -> None:
+    late = pa.array([5_000_000, None], pa.int32()).view(pa.date32())
+    client.put(
+        "late", pa.table({"id": [1, 2], "day": late, "in": pa.StructArray.from_arrays([late], ["day"])})
+    )
+    assert [each["day"] for each in command("get", "late", "--json").lines] == [
+        "<date32[day]: 15659-07-15>",
+        None,
+    ]

@@ -43,6 +43,6 @@ def test_what_other_readers_have_used_up_is_not_said_to_be_dropped() -> None:
         with pytest.raises(Released, match="after as many readers as its retention declares"):
             list(reader.read(Share((0,))))
         client.drop("d")
-        with pytest.raises(NotFound, match="was dropped, or lost with its server, while Spark read it"):
+        with pytest.raises(NotFound, match="went away while Spark read it"):
             list(reader.read(Share((0,))))
         server.close()

@@ -195,7 +195,7 @@ def test_another_generation_is_never_read_on(server: RemoteServer) -> None:
 
     with (
         HttpSource(answer) as source,
-        pytest.raises(StaleTicket, match="replaced or dropped after 1 of its frames"),
+        pytest.raises(StaleTicket, match="went away after 1 of its frames"),
     ):
         read_all(stream_of(server, source))
 

@@ -159,7 +159,7 @@ def test_a_follower_does_not_go_on_in_another_generation(server: RemoteServer) -
     with HttpSource(lambda *_: next(answers), closes=True) as source:
         stream = stream_of(server, source, Versions(after=4, follow=True))
         assert next_step(stream) == (5, [1])
-        with pytest.raises(StaleTicket, match="replaced or dropped"):
+        with pytest.raises(StaleTicket, match="went away after"):
             next_step(stream)
         stream.close()
 

@@ -41,6 +41,14 @@ def test_sampled_boundaries_of_any_time_and_zone_are_boundaries(
     assert _column(boundaries, kind, "k").equals(keys[1:])
 
 
+def test_a_boundary_that_python_does_not_have_has_arrows_text() -> None:
+    keys = pa.array(DATES[:5], pa.int32()).view(pa.date32())
+    sample = pa.record_batch([keys, pa.array(np.ones(len(keys)))], names=["k", "weight"])
+    boundaries = _boundaries([sample], (SortKey("k"),), len(keys))
+    assert repr(boundaries[-2:]) == "[<date32[day]: 1970-01-02>, <date32[day]: 10183-09-21>]"
+    assert _column([each.scalar for each in boundaries], keys.type, "k").equals(keys[1:])
+
+
 def test_a_time_without_zone_is_on_the_clocks_of_a_session_with_an_offset() -> None:
     kind = pa.timestamp("us", "GMT+2")
     found = _column([datetime(2020, 1, 1, 2)], kind, "k")  # noqa: DTZ001 - that is what is tested

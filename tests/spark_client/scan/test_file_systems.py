@@ -182,6 +182,22 @@ def test_headers_that_are_pairs_are_cleaned_as_others() -> None:
     assert found["target_options"] == {"proxies": ["http://proxy:1"]}
 
 
+def test_a_proxy_and_an_endpoint_without_a_scheme_travel_without_their_user() -> None:
+    found = sent(
+        proxies={"https": f"me:{SECRET}@proxy:80", "http": f"{SECRET}@proxy:80"},
+        endpoint_override=f"me:{SECRET}@minio",
+        endpoint=f"me:a/{SECRET}@b@minio:9000",
+        username="me@corp.com",
+    )
+    assert found == {
+        "host": "",
+        "proxies": {"https": "proxy:80", "http": "proxy:80"},
+        "endpoint_override": "minio",
+        "endpoint": "minio:9000",
+        "username": "me@corp.com",
+    }
+
+
 @pytest.mark.parametrize("text", ["s3://KEY:hid/den@bucket/a", "s3://KEY:hidden@bucket/a?x=hidden"])
 def test_what_an_address_hides_is_in_no_error_and_no_cause(text: str) -> None:
     def failing() -> None:

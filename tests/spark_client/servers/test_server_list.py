@@ -58,7 +58,7 @@ def test_servers_are_learnt_once_each(found: ServerList) -> None:
     found.learn([ServerStart(A, "a1")])
     found.learn([ServerStart(B, "b1"), ServerStart(A, "a1")])
     assert found.locations == (A, B)
-    assert found.each(lambda server: server.location) == [A, B]
+    assert found.asked == (A, B)
     assert found.lost() == []
 
 
@@ -84,7 +84,8 @@ def test_a_server_that_is_gone_is_lost_once_and_forgotten(found: ServerList, ser
     assert found.locations == (B,)
     assert not found.knows("a1")
     del servers.starts[B]
-    assert found.each(lambda server: server.location) == []
+    assert found.lost() == [ServerStart(B, "b1")]
+    assert found.asked == ()
 
 
 def test_another_server_at_a_port_that_is_used_again_is_not_the_lost_one(
@@ -170,3 +171,24 @@ def test_a_server_that_is_left_out_is_said_once_until_it_answers(
     given.lost()
     said = [record.getMessage() for record in caplog.records]
     assert said == [f"the server {B} is left out until it answers: it is away"] * 2
+
+
+@pytest.mark.parametrize("learnt", [True, False])
+def test_a_question_to_all_servers_names_those_that_do_not_answer_and_loses_none(
+    found: ServerList, given: ServerList, servers: Servers, learnt: bool
+) -> None:
+    asked = found if learnt else given
+    if learnt:
+        found.learn([ServerStart(A, "a1"), ServerStart(B, "b1")])
+    else:
+        given.lost()
+    del servers.starts[B]
+    answers, gone = asked.answers(lambda server, **how: server.action("why", **how))
+    assert (answers, gone) == (
+        {A: {"start": "a1", "servers": [A]}},
+        [{"location": B, "start": "b1", "gone": "it is away"}],
+    )
+    assert (asked.locations, asked.starts, asked.patience_seconds(B)) == ((A, B), {A: "a1", B: "b1"}, None)
+    del servers.starts[A]
+    with pytest.raises(Unavailable, match="away"):
+        asked.answers(lambda server, **how: server.action("why", **how))

@@ -124,8 +124,13 @@ def shown_row(row: dict[str, object]) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
-def _text(rows: pa.Table) -> str:
-    return ", ".join(map(shown_row, rows.to_pylist())) or "none"
+def _text(rows: pa.Table | pa.RecordBatch) -> str:
+    try:
+        found = rows.to_pylist()
+    except (ValueError, OverflowError):  # Python has no dates after 9999
+        columns = [[pa.array([each]).to_string(indent=0) for each in column] for column in rows.columns]
+        found = [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return ", ".join(map(shown_row, found)) or "none"
 
 
 class UserQuery:
@@ -155,7 +160,7 @@ class UserQuery:
             self._run(self._copies(rows, counts))
         except InvalidRequest as failure:
             bad, why = self._bad_row(rows, time.monotonic() + seconds)
-            on = "these rows together" if bad is None else f"the row {shown_row(bad.to_pylist()[0])}"
+            on = "these rows together" if bad is None else f"the row {_text(bad)}"
             raise InvalidRequest(
                 f"{(why or failure).message}. It fails on {on}, and nothing of the put was kept: put rows that the "
                 "query can take, or create the changelog with a query that takes them (try_cast, coalesce)"

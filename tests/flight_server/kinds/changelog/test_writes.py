@@ -193,7 +193,7 @@ def test_a_put_that_goes_on_after_a_drop_is_told_so_also_when_the_changelog_was_
 ) -> None:
     with closing(Engine(tmp_path, SCHEMA, None)) as engine:
         dataset = engine.catalogue.find(NAME)
-        engine.changelog.close()
+        engine.changelog.close("was dropped")
         for _ in range(2):
             with pytest.raises(DatasetDropped):
                 engine.store.write(dataset)

@@ -121,3 +121,12 @@ def test_a_query_that_moves_rows_to_another_key_is_refused() -> None:
     rule = sql("select 'XAU' as currency, time, amount from input")
     with pytest.raises(InvalidRequest, match=r"keys that are not in its input: \{'currency': 'XAU'\}"):
         rule.check_idempotent(SAMPLE)
+
+
+def test_a_row_that_python_does_not_have_is_named_by_arrows_text() -> None:
+    schema = pa.schema([("currency", pa.string()), ("day", pa.date32())])
+    late = pa.array([5_000_000], pa.int32()).view(pa.date32())
+    rows = pa.RecordBatch.from_arrays([pa.array(["EUR"]), late], schema=schema)
+    query = sql("select error(currency) as currency, day from input", schema=schema)
+    with pytest.raises(InvalidRequest, match=r"It fails on the row .*EUR.*15659-07-15"):
+        query.check_rows(rows, np.ones(1, np.int64), 10.0)
