@@ -352,26 +352,6 @@ def test_a_merge_that_was_abandoned_after_a_checkpoint_does_not_end_the_next_sta
     assert recovered.snapshot(2) == shown(*rows(0, 30, 2))
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"holds": {"old": [1, 4e9]}}, "a hold in the state file does not have its fields"),
-        ({"transactions": {"a": [7, 2]}}, "is no transaction"),
-    ],
-)
-def test_a_changelog_whose_state_is_of_another_form_is_set_aside(
-    change: dict[str, Any], sentence: str, engines: Callable[..., Engine], base: Path
-) -> None:
-    engine = engines()
-    engine.commit(rows(0, 2, 1))
-    engine.publish(merge_to_file(engine))
-    directory = only(copied(engine, base, "again"), state_file.STATE_NAME).parent
-    state_file.write_state(directory, state_file.read_state(directory) | change)
-    (said,) = engines("again").disk.disposal.quarantine
-    assert said.dataset == NAME
-    assert sentence in said.reason
-
-
 def test_a_hold_that_the_disk_refuses_is_an_error_and_can_be_asked_for_again(
     engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
