@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from flight_server.datasets.dataset import Dataset
@@ -49,7 +48,6 @@ WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
     "parquet": write_parquet,
     "ipc": write_ipc_file,
     "ipc stream": write_ipc_stream,
-    "csv": pa_csv.write_csv,
 }
 
 

@@ -1,12 +1,12 @@
-"""Parquet, Arrow IPC and CSV: a file's schema, and its rows batch by batch.
+"""Parquet and Arrow IPC: a file's schema, and its rows batch by batch.
 
 Guarantee: :meth:`Format.batches` gives every row of the file, in order, or raises; the same file gives the same
 batches. Everything here blocks and uses one thread.
 
 Memory
     A reader holds one batch and its encoded bytes: of Parquet about ``TARGET_BYTES`` and the pages under it
-    (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of CSV a block of
-    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written, for which it asks for room first.
+    (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of IPC a whole
+    batch as it was written, for which it asks for room first.
 
     Of an IPC file the size of a batch is known before Arrow reads it. Of a compressed one it is the sum of the sizes
     before its compressed buffers, which Arrow allocates: a file of 38 KiB can hold a batch of a gigabyte. Of another
@@ -14,11 +14,11 @@ Memory
     behind them.
 
 Headers
-    A Parquet footer, an IPC footer or schema, and the first line of a CSV file are parsed in one piece, into ten times
-    their size and, for columns with short names, much more, which no account counts. So at most ``background.SLOTS``
-    pulls, and one more ``create`` than that, have a file open at a time. A header of more than ``MAX_HEADER_BYTES`` or
-    ``MAX_CSV_COLUMNS``, and an IPC header that ``frames.schema_size`` refuses, is refused before it is parsed. The
-    Arrow schema in a Parquet footer is parsed unseen.
+    A Parquet footer and an IPC footer or schema are parsed in one piece, into ten times their size and, for columns
+    with short names, much more, which no account counts. So at most ``background.SLOTS`` pulls, and one more ``create``
+    than that, have a file open at a time. A header of more than ``MAX_HEADER_BYTES``, and an IPC header that
+    ``frames.schema_size`` refuses, is refused before it is parsed. The Arrow schema in a Parquet footer is parsed
+    unseen.
 
 Truncated IPC streams
     Arrow's reader takes a stream that ends between two messages for whole, so the end-of-stream marker is required.
@@ -26,34 +26,28 @@ Truncated IPC streams
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from flight_server.frames import TARGET_BYTES, check_footer, measure
 from flight_server.protocol import CONTINUATION, END_OF_STREAM, BadFrame, InvalidRequest, ipc_framing
 
 MAX_BATCH_ROWS = 65_536
-CSV_BLOCK_BYTES = 4 << 20
 MAX_HEADER_BYTES = 16 << 20
-MAX_CSV_COLUMNS = 100_000
 _IPC_MAGIC = b"ARROW1"
 _PARQUET_MAGIC = b"PAR1"
-_LINE_END = re.compile(rb"[\r\n]")
-_CODECS = {".bz2": "bz2", ".gz": "gzip", ".lz4": "lz4", ".zst": "zstd"}
 
 
 class Format(Protocol):
     """One format. ``stream`` is an open ``pyarrow.NativeFile``, at its start."""
 
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
-        """The file's columns; None if it says nothing about them. ``wanted`` has types to prefer."""
+    def schema(self, stream: Any) -> pa.Schema:
+        """The file's columns."""
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         """The rows, with at least those columns of ``wanted`` that the file has. ``hold`` is called before a batch is
         read whose size the file's writer chose.
         """
@@ -62,11 +56,11 @@ class Format(Protocol):
 class Parquet:
     """Parquet files."""
 
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
+    def schema(self, stream: Any) -> pa.Schema:
         _check_footer(stream, _PARQUET_MAGIC)
         return pq.ParquetFile(stream, pre_buffer=False).schema_arrow
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         _check_footer(stream, _PARQUET_MAGIC)
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
@@ -80,10 +74,10 @@ class Parquet:
 class Ipc:
     """Arrow IPC files (also called Feather) and streams."""
 
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
+    def schema(self, stream: Any) -> pa.Schema:
         return self._open(stream)[0].schema
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         names = self._open(stream)[0].schema.names
         stream.seek(0)
         wanted_names = frozenset(wanted.names)
@@ -124,41 +118,6 @@ def _each(reader: Any) -> Iterator[pa.RecordBatch]:
     return iter(reader)
 
 
-class Csv:
-    """CSV with a header, in UTF-8; compressed if its name ends so (``_CODECS``). Types not given are found in the first
-    block.
-    """
-
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
-        if stream.size() == 0:
-            return None
-        return self._open(stream, path, wanted).schema
-
-    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
-        if stream.size() > 0:
-            yield from self._open(stream, path, wanted, only=wanted.names)
-
-    def _open(self, stream: Any, path: str, wanted: pa.Schema | None, only: list[str] | None = None) -> Any:
-        types = {} if wanted is None else {field.name: field.type for field in wanted}
-        codec = next((name for suffix, name in _CODECS.items() if path.endswith(suffix)), None)
-        # Not through the stream, which a CompressedInputStream closes. A codec adds less than an eighth to any data.
-        start = pa.BufferReader(stream.read_at(min(stream.size(), CSV_BLOCK_BYTES * 9 // 8), 0))
-        first_block = (pa.CompressedInputStream(start, codec) if codec else start).read(CSV_BLOCK_BYTES)
-        commas = _LINE_END.split(first_block, maxsplit=1)[0].count(b",")
-        if commas >= MAX_CSV_COLUMNS:
-            raise pa.ArrowInvalid(
-                f"its first line names more than {MAX_CSV_COLUMNS} columns: write it with fewer, or as rows"
-            )
-        stream.seek(0)
-        return pa_csv.open_csv(
-            pa.CompressedInputStream(stream, codec) if codec else stream,
-            read_options=pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=types, include_columns=only, include_missing_columns=True
-            ),
-        )
-
-
 def _check_footer(stream: Any, magic: bytes) -> int:
     """How many bytes the footer has; 0 if there is none, which the file's reader refuses. Raise if too many."""
     end_bytes = 4 + len(magic)
@@ -187,7 +146,7 @@ def _check_header(size_bytes: int) -> None:
         )
 
 
-FORMATS: dict[str, Format] = {"parquet": Parquet(), "ipc": Ipc(), "csv": Csv()}
+FORMATS: dict[str, Format] = {"parquet": Parquet(), "ipc": Ipc()}
 
 
 def format_named(name: str) -> Format:
