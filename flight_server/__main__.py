@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,9 +63,7 @@ def _announce(ready: list[dict[str, Any]], log_format: str) -> None:
 
 async def _serve(settings: config.Settings, announce: Callable[[Server], None], *, tuned: bool) -> None:
     server = Server(settings, tuned=tuned)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Before the start: a signal ends the server cleanly before the ready line, too.
-        asyncio.get_running_loop().add_signal_handler(number, server.node.drain_requested.set)
+    server.drain_on_signals()  # before the start: a signal ends the server cleanly before the ready line, too
     try:
         await server.start()
     except BaseException:

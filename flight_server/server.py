@@ -84,6 +84,7 @@ class Server:
         self._http = self.node.http_server()
         self._certificates = self.node.certificates
         self._grace_seconds = 0.0
+        self.signalled = False
         self._port, self._http_port = settings.port, settings.http_port
         self._heap = Heap(self.catalogue.budget.memory, tuned=tuned)
         # Stops the parts that exist, the last one started first.
@@ -149,11 +150,19 @@ class Server:
         self._parts.push_async_callback(asyncio.to_thread, self._heap.stop)
         self._heap.start()
 
+    def drain_on_signals(self) -> None:
+        """From now on SIGTERM and SIGINT drain the server, and set ``signalled``. Twice is fine."""
+
+        def drain() -> None:
+            self.signalled = True
+            self.node.drain_requested.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, drain)
+
     async def run(self) -> None:
         """Serve until a drain is requested; then stop."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.node.drain_requested.set)
+        self.drain_on_signals()
         if self.settings.exit_with_parent:
             self.node.background.keep(self._watch_parent, "parent")
         if self.settings.exit_with_process is not None:
@@ -162,7 +171,7 @@ class Server:
             await self.node.drain_requested.wait()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+                asyncio.get_running_loop().remove_signal_handler(number)
             await self.stop(self.settings.drain_grace_seconds)
             if self.settings.copies_of is not None:
                 bases = self.settings.host_file_dirs

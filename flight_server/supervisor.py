@@ -1,8 +1,8 @@
 """Supervisor: ``--workers N`` runs N servers on one machine, each a process with an event loop of its own.
 
-Guarantee: the supervisor touches no data and listens on no port. A worker that ends by a fault is started again on its
-ports and in its data directory; one that was drained by its action stays away. When the supervisor ends, in any way,
-its workers drain.
+Guarantee: the supervisor touches no data and listens on no port. A worker that ends by a fault or a signal is started
+again on its ports and in its data directory; one that was drained by its action stays away. When the supervisor ends,
+in any way, its workers drain.
 
 Shares: worker ``i`` has the ports ``port + i * step`` and ``http_port + i * step`` (free ones for 0), an N-th of the
 memory limit and of the disk limit, and the folder ``worker-i`` of the data directory.
@@ -103,6 +103,8 @@ class _Worker:
         self.ended: int | None = None
         """Readable when the process has ended."""
         self.socket: socket.socket | None = None
+        self.server: Server | None = None
+        """In the worker's process."""
         self.starts_at: float | None = 0.0
         """When it is to be started; None while it runs, or if it stays away."""
         self.exit_code = 0
@@ -329,11 +331,16 @@ def _run_worker(
         # The supervisor's stack is below this one: nothing of it may run in the worker.
         sys.stdout.flush()
         sys.stderr.flush()
+        if not code and worker.server is not None and worker.server.signalled:
+            # It has drained, as after the action ``drain``, whose exit code is 0.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
         os._exit(code)
 
 
 def _serving(server: Server, worker: _Worker, control: socket.socket) -> None:
     """The worker serves: write its ready line, follow what the supervisor says, and let the others see its numbers."""
+    worker.server = server
     node, fellows = server.node, server.node.observed.fellows
     fellows.join(worker.board, worker.number)
     node.background.keep(fellows.post, "fellows", every_seconds=POST_SECONDS)

@@ -226,6 +226,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         client._embedded = process
         # Of several, one that ends is a server that is lost, and its supervisor starts it again.
         client._server.embedded = len(process.locations) == 1
+        client._server.direct = True
         return client
 
     @classmethod

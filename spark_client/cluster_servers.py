@@ -37,7 +37,7 @@ def servers_in_executors(
     from spark_client.settings import EXECUTORS  # noqa: PLC0415 - only here
 
     token = secrets.token_urlsafe(32)
-    like = RemoteServer(EXECUTORS, token=token, **calls)
+    like = RemoteServer(EXECUTORS, token=token, direct=True, **calls)
     host = driver["host"] if "host" in driver else address_of_driver(spark)
     home = DriverServer(like, {**driver, "host": host, "token": token})
     options = {"memory_limit": max(_LEAST_BYTES, overhead_bytes(spark) // 2), **options}

@@ -41,8 +41,9 @@ class Decoding:
         def hold(size_bytes: int) -> None:
             if size_bytes * COPIES > self.limit_bytes:
                 raise InvalidRequest(
-                    f"it has a batch that takes {size_bytes} bytes when it is read, more than this server's limit of "
-                    f"{self.limit_bytes // COPIES}: write it with smaller batches, or raise --memory-limit",
+                    f"it has a batch that takes {size_bytes} bytes when it is read, more than this server's "
+                    f"limit of {self.limit_bytes // COPIES}: write it with smaller batches or row groups, or raise "
+                    "--memory-limit",
                     limit_bytes=self.limit_bytes // COPIES,
                 )
             held.clear()

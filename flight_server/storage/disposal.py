@@ -2,8 +2,9 @@
 
 Guarantee: files given to :meth:`Disposal.forget` are deleted or, if they are damaged and were not dropped, moved to the
 quarantine. A refusal by the disk is logged once, and the call is tried again at each :meth:`Disposal.forget_again`;
-such a round ends at its first refusal, so that a sick disk does not keep the thread from its other work. Once the
-thread has ended, because the server stops, callers do the work themselves, at once.
+such a round ends at its first refusal, so that a sick disk does not keep the thread from its other work. Generations of
+one name are forgotten in the order of the calls, and stay while the disk keeps an earlier one, which the next start
+would serve otherwise. Once the thread has ended, because the server stops, callers do the work themselves, at once.
 
 Finalizers
     :meth:`Disposal.dispose` is called by finalizers, and the collector runs these in any thread, inside any lock that
@@ -48,9 +49,9 @@ class Disposal:
             target=_work_off, args=(self._work,), name="flight-server-disposal", daemon=True
         )
         self._thread.start()
-        # The files that the disk refused to forget or to withdraw, in the order of the next tries. Changed in the
-        # thread only.
-        self._refused: dict[DurableFiles, None] = {}
+        # By dataset the files that are still to be forgotten or withdrawn, because the disk refused the first of them;
+        # datasets in the order of the next tries, files in that of the calls. Replaced in the thread only.
+        self._refused: dict[str | None, list[DurableFiles]] = {}
         self._closed = False
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
@@ -75,12 +76,12 @@ class Disposal:
 
     @property
     def refused(self) -> int:
-        """How many datasets have files that the disk has refused to delete or to withdraw."""
-        return len(self._refused)
+        """How many generations have files that the disk has refused to delete or to withdraw."""
+        return sum(map(len, self._refused.values()))
 
     def may_come_back(self, name: str) -> bool:
         """Whether the disk has refused to forget a generation of this name, so that the next start may find it."""
-        return any(files.dataset == name and files.committed for files in list(self._refused))
+        return any(files.committed for files in self._refused.get(name, ()))
 
     def damaged(self, files: DurableFiles, said: Quarantined) -> None:
         """Note the first damage of the files, here and on disk; see ``quarantine``."""
@@ -139,16 +140,25 @@ class Disposal:
                 _do_safely(work)
 
     def _try_again(self) -> None:
-        all(self._try(files) for files in list(self._refused))  # up to the first that is refused
+        all(self._try(files[-1]) for files in list(self._refused.values()))  # up to the first that is refused
 
     def _try_all(self) -> None:
-        for files in list(self._refused):
-            self._try(files)
+        for files in list(self._refused.values()):
+            self._try(files[-1])
 
     def _try(self, files: DurableFiles) -> bool:
-        """Forget or withdraw the files; False if the disk refuses, then they are tried last the next time."""
-        known = files in self._refused
-        others = {each: None for each in self._refused if each is not files}
+        """Forget or withdraw the files, after those of the dataset that the disk has refused before. False if it
+        refuses one; then the dataset is tried last the next time.
+        """
+        known = self._refused.get(files.dataset, [])
+        waiting = known if files in known else [*known, files]
+        others = {name: each for name, each in self._refused.items() if name != files.dataset}
+        while waiting and self._try_one(waiting[0], known=waiting[0] in known):
+            waiting = waiting[1:]
+        self._refused = {**others, files.dataset: waiting} if waiting else others
+        return not waiting
+
+    def _try_one(self, files: DurableFiles, *, known: bool) -> bool:
         facts = {"directory": files.directory.name}
         try:
             if files.forgotten:
@@ -158,15 +168,12 @@ class Disposal:
         except DiskTrouble as trouble:
             if not known:
                 _log.error("files_not_forgotten", **facts, trouble=str(trouble))
-            self._refused = {**others, files: None}
             return False
         except Exception as bug:  # noqa: BLE001  # the others must be forgotten, too
             _log.error("files_not_forgotten", **facts, exc_info=bug)
         else:
             if known:
                 _log.info("files_forgotten", **facts)
-        if known:
-            self._refused = others
         return True
 
     def _forget(self, files: DurableFiles) -> None:

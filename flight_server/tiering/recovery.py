@@ -163,17 +163,25 @@ def _restore_newest(catalogue: Catalogue, generations: list[_Generation]) -> Non
                 damage = noted_damage(older.directory, older.marker)
                 if damage is None:
                     _delete(older.directory)
+                elif (aside := put_aside(older.directory, damage)).path == damage.path:
+                    raise OSError(
+                        f"{older.directory} could not be put aside, and would be served after a drop of the newer one"
+                    )
                 else:
-                    catalogue.disk.disposal.quarantine.append(put_aside(older.directory, damage))
+                    catalogue.disk.disposal.quarantine.append(aside)
             return
     damaged = ", ".join(str(each.marker.generation) for each in generations if each.damage is not None)
-    for each in generations:
+    # The damaged ones last, and none after one that the disk keeps: else the next start would find whole ones alone.
+    kept = False
+    for each in sorted(generations, key=lambda each: each.damage is not None):
         reason = each.damage or (
             f"it is whole, but it may be older than a damaged generation ({damaged}): move the directory back to "
             f"{DATASETS_NAME} while the server is stopped to have this one served"
         )
         said = Quarantined.now(each.dataset, each.marker.generation, each.directory, reason)
-        catalogue.disk.disposal.quarantine.append(put_aside(each.directory, said))
+        said = said if kept else put_aside(each.directory, said)
+        kept = said.path == str(each.directory)
+        catalogue.disk.disposal.quarantine.append(said)
 
 
 def _delete(directory: Path) -> None:

@@ -75,7 +75,9 @@ def _near(
     }
     body = {"dataset": name, "kind": "source", "source": spec, "lease_seconds": LEASE_SECONDS}
     timeouts = replace(origin.timeouts, tries=1)  # the broadcast's server has it, too
-    server = RemoteServer(here.location, token=servers.token, timeouts=timeouts, reading=origin.reading)
+    server = RemoteServer(
+        here.location, token=servers.token, timeouts=timeouts, reading=origin.reading, direct=True
+    )
     with closing(server):
         # It exists where another directory of this host has made it.
         with suppress(AlreadyExists):

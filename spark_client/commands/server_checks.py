@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import json
 import secrets
 import ssl
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError, Forbidden, NotFound, Unauthenticated, Unsupported
 from spark_client import Reading, Timeouts, Writing
-from spark_client.connection import TimedOut, Unreachable
+from spark_client.connection import TimedOut, Unreachable, is_loopback, proxy_of
 
 from .connected import Link
 from .findings import Finding, bad, ok, warn
@@ -76,6 +75,7 @@ class ServerChecks:
         address = self._http_address(places)
         web = Answer(Speaks.REFUSED) if address is None else self._probe(*address, Speaks.HTTP)
         yield self._grpc_port(grpc, web, said)
+        yield from self._proxy(said)
         yield from self._http_port(address, web, grpc, known=places is not None)
         yield from self._certificate(grpc)
         yield self._token(grpc, said, address if web.speaks is Speaks.HTTP else None)
@@ -120,6 +120,18 @@ class ServerChecks:
                 _GRPC, f"is a gRPC server, and not this one: {said.message}", "name the port of flight-server"
             )
         return ok(_GRPC, "answers" + (" over TLS" if self._is_tls else ""))
+
+    def _proxy(self, said: FlightShuffleError | None) -> Iterator[Finding]:
+        name = proxy_of(self._location)
+        if name is None:
+            return
+        # Not its value, which may have a password.
+        text = f"gRPC connects through the proxy of the variable {name}, HTTP to the server itself"
+        remedy = f"add {self._host} to no_proxy, here and on executors, unless the proxy is meant"
+        failed = isinstance(said, Unreachable | TimedOut)
+        yield (
+            bad("proxy", f"{text}; the call failed there", remedy) if failed else warn("proxy", text, remedy)
+        )
 
     def _http_port(
         self, address: tuple[str, int] | None, web: Answer, grpc: Answer, *, known: bool
@@ -174,7 +186,7 @@ class ServerChecks:
             )
         if grpc.speaks is not Speaks.GRPC or said is not None:
             return warn(_TOKEN, "not checked", "make the gRPC port answer first")
-        far = not _is_loopback(self._host)
+        far = not is_loopback(self._host)
         if given and far and not self._is_tls:
             return warn(
                 _TOKEN,
@@ -326,10 +338,3 @@ def _clock(date: str | None, now_seconds: float) -> Iterator[Finding]:
         yield warn("clock", text, remedy)
     else:
         yield ok("clock", "the server's is this one's, to the second")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -5,6 +5,7 @@ from .calls import Call, EmbeddedEnded, ForkedProcess, TimedOut, Unreachable, im
 from .drops import drop
 from .leases import LeaseKeeper
 from .owners import owner, owner_of_process, user
+from .proxies import is_loopback, proxy_of
 from .refusals import refuses
 from .restarts import AWAY, retrying
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression

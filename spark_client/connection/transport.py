@@ -55,6 +55,7 @@ from flight_server.protocol import FlightShuffleError, dump_json, parse_json
 
 from .advice import read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children
+from .proxies import is_remote
 from .restarts import retrying
 from .stream_options import Reading, Timeouts, Writing
 from .tls import ClientCertificate
@@ -63,7 +64,6 @@ WINDOW_BYTES = 4 << 20
 CREDENTIALS = ("token", "tls_root_certs", "tls_client_cert", "tls_client_key")
 """The arguments that belong to one server's address."""
 T = TypeVar("T")
-
 
 _grpc_pid: int | None = None
 """The process that made the first gRPC call: its forked children must not make any."""
@@ -90,6 +90,7 @@ class RemoteServer:
         max_connections: TCP connections to this address, opened as they are needed.
         window_bytes: ``lookahead_bytes``, see the module.
         embedded: it is a client's own, which ends with the client: errors say so.
+        direct: the client has started it, so that no proxy is between, see ``proxies``.
 
     ``patient``: whether calls are made again from the first one on, see *Restarts*; else from the first answer on.
     """
@@ -108,6 +109,7 @@ class RemoteServer:
         max_connections: int = 4,
         window_bytes: int = WINDOW_BYTES,
         embedded: bool = False,
+        direct: bool = False,
     ) -> None:
         self.location = location
         self.given_token = token
@@ -121,13 +123,13 @@ class RemoteServer:
         self._max_connections = max_connections
         self._window_bytes = window_bytes
         self.embedded = embedded
+        self.direct = direct
         self.patient = False
         self._connections = _Connections()
         self._peers: dict[str, RemoteServer] | None = None
 
     def __repr__(self) -> str:
-        # Without the token: logs and error messages have this.
-        return f"<Server {self.location}>"
+        return f"<Server {self.location}>"  # without the token: logs and error messages have this
 
     @property
     def token(self) -> str | None:
@@ -148,6 +150,7 @@ class RemoteServer:
             "max_connections": self._max_connections,
             "window_bytes": self._window_bytes,
             "embedded": self.embedded,
+            "direct": self.direct,
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -219,7 +222,6 @@ class RemoteServer:
             return flight.FlightClient(self.location, middleware=[CollectFactory()], **options)
 
     def grpc_options(self) -> list[tuple[str, int]]:
-        connect_ms = int(self.timeouts.connect_seconds * 1000)
         return [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.http2.lookahead_bytes", self._window_bytes),
@@ -228,9 +230,10 @@ class RemoteServer:
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.min_reconnect_backoff_ms", connect_ms),
+            ("grpc.min_reconnect_backoff_ms", int(self.timeouts.connect_seconds * 1000)),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2_000),
+            ("grpc.enable_http_proxy", int(not self.direct and is_remote(self.location))),
         ]
 
     def attached(self, key: Any, make: Callable[[], T]) -> T:

@@ -113,6 +113,7 @@ class SourceOptions:
             timeouts=replace(base.timeouts, **fields_of(Timeouts, values)),
             reading=replace(base.reading, **fields_of(Reading, values)),
             writing=replace(base.writing, **fields_of(Writing, values)),
+            direct=base.direct,
         )
         server.patient = True
         return server

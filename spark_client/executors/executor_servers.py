@@ -153,7 +153,7 @@ class ExecutorServers:
         """Whether a server answers, and each that accepts connections does."""
         answered = False
         for location in running.locations:
-            with closing(RemoteServer(location, token=self.token)) as remote:
+            with closing(RemoteServer(location, token=self.token, direct=True)) as remote:
                 try:
                     remote.action("locations", timeout_seconds=ANSWER_SECONDS, once=True)
                     answered = True

@@ -23,7 +23,6 @@ Worth it
 
 from __future__ import annotations
 
-import ipaddress
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -31,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import IpcHeader, MessageKind, Table
+from spark_client.connection import is_loopback
 
 from .byte_pieces import Pieces
 
@@ -49,11 +49,7 @@ _LZ4_FRAME = 0  # ``CompressionType`` of Arrow's ``Message.fbs``
 
 def most_to(host: str, own: str | None = None) -> float:
     """To which part of its size a buffer must shrink on its way to ``host``; ``own`` is this side's address."""
-    try:
-        here = host == own or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        here = host in ("", "localhost")
-    return MOST_ON_THIS_HOST if here else MOST
+    return MOST_ON_THIS_HOST if host in ("", own) or is_loopback(host) else MOST
 
 
 def shrinks(batch: Any, most: float) -> bool:

@@ -104,15 +104,16 @@ def test_one_server_lists_itself(start: Start) -> None:
     assert asked(server.location, "locations")["servers"] == [server.location]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_that_is_killed_comes_back_at_its_address_with_what_was_durable(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
     supervisor = start(data_dir=tmp_path / "data")
     locations = supervisor.ready["locations"]
     for location in locations:
         put_durable(location, f"of-{urlsplit(location).port}")
     for pid in workers(supervisor):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     wait_for(lambda: len(supervisor.events("worker_ended")) == 2 and all(map(answers, locations)))
     for location in locations:
         assert get(location, f"of-{urlsplit(location).port}") == ROWS
@@ -167,7 +168,7 @@ from flight_server import supervisor
 from flight_server.config import load
 supervisor.FIRST_PAUSE_SECONDS = supervisor.LONGEST_PAUSE_SECONDS = 0.0
 facts = {"location": "grpc://a:1", "http": None, "port": 1, "http_port": 2}
-server = SimpleNamespace(facts=lambda: facts)
+server = SimpleNamespace(facts=lambda: facts, signalled=False)
 background = SimpleNamespace(keep=lambda *_, **__: None)
 fellows = SimpleNamespace(join=lambda *_: None, post=None)
 server.node = SimpleNamespace(background=background, observed=SimpleNamespace(fellows=fellows))

@@ -22,6 +22,7 @@ from tests.support.server_process import ServerProcess
 DEADLINE_SECONDS = 60.0
 ROWS = 200_000
 NEAR = {"source_flight": "127.0.0.1"}
+A_PROXY = {"https_proxy": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1"}
 Start = Callable[..., ServerProcess]
 
 
@@ -128,7 +129,7 @@ def test_a_relay_fetches_each_partition_once_and_passes_on_the_same_bytes(
     flight_server_process: Start, connect: Connect, files: Path
 ) -> None:
     upstream = connect(server := flight_server_process(source_roots=files))
-    relay = connect(flight_server_process(**NEAR))
+    relay = connect(flight_server_process(environment=A_PROXY, **NEAR))
     upstream.create("d", format="parquet", path=str(files))
     relay.create("near", flight=server.location, dataset="d")
     assert relay.info("near").schema.equals(table_of(0).schema)
@@ -279,6 +280,59 @@ class PlainServer(flight.FlightServerBase):
         assert ticket.ticket == b"\x00opaque"
         self.gets += 1
         return flight.RecordBatchStream(table_of(0))
+
+
+class Contradicting(PlainServer):
+    """One whose streams do not fit its FlightInfo: they have other columns, or are not there."""
+
+    streams: pa.Table | None = pa.table({"n": pa.array([1.5])})
+    schema = table_of(0).schema
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        endpoint = flight.FlightEndpoint(b"opaque", [])
+        return flight.FlightInfo(self.schema, descriptor, [endpoint], -1, -1)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        if self.streams is None:
+            raise KeyError("no such stream")
+        return flight.RecordBatchStream(self.streams)
+
+
+def test_an_upstream_that_contradicts_itself_for_good_fails_and_is_no_new_generation(
+    flight_server_process: Start, connect: Connect
+) -> None:
+    relay = connect(flight_server_process(source_failure_seconds=0, **NEAR))
+    with Contradicting() as plain:
+        generation = relay.create("d", flight=f"grpc://127.0.0.1:{plain.port}", dataset="d")
+        ticket = relay.info("d").endpoints[0].ticket
+        for _ in range(3):
+            with pytest.raises(
+                flight.FlightInternalError,
+                match=r"FlightInfo .*n: int64, word: dictionary.*stream .*n: double",
+            ) as failed:
+                relay.read(ticket)
+            assert "cast the batches" not in str(failed.value)
+        plain.streams = None
+        for _ in range(2):
+            with pytest.raises(flight.FlightInternalError, match=r"lists .* and does not find"):
+                relay.read(ticket)
+        plain.streams = table_of(0)  # mended
+        assert same_rows(relay.read(ticket), table_of(0))
+        assert relay.action("statistics")["datasets"]["d"]["generation"] == generation
+
+
+def test_a_relay_of_a_server_of_another_kind_follows_a_changed_schema(
+    flight_server_process: Start, connect: Connect
+) -> None:
+    relay = connect(flight_server_process(source_failure_seconds=0, **NEAR))
+    with Contradicting() as plain:
+        generation = relay.create("d", flight=f"grpc://127.0.0.1:{plain.port}", dataset="d")
+        assert plain.streams is not None
+        plain.schema = plain.streams.schema
+        with pytest.raises(flight.FlightUnavailableError, match="new generation"):
+            relay.read(relay.info("d").endpoints[0].ticket)
+        relay.until("renewed", lambda: _generation_after_a_read(relay) != generation)
+        assert relay.tables("d")[0].equals(plain.streams)
 
 
 def put(client: Client, dataset: str, numbers: list[int], **command: Any) -> None:

@@ -6,7 +6,14 @@ batches. Everything here blocks and uses one thread.
 Memory
     A reader holds one batch and its encoded bytes: of Parquet about ``TARGET_BYTES`` and the pages under it
     (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of IPC a whole
-    batch as it was written, for which it asks for room first.
+    batch as it was written. It asks for room first.
+
+    Of a Parquet file the footer has the rows and values of each row group, by which rows are cut to batches: a file of
+    639 bytes can hold a row of a gigabyte. Values are short or long: where a column has a dictionary its longest value
+    counts (:meth:`_RowGroup.longest_bytes`), so that a batch takes at most ``MOST_BYTES`` or one row. Lists are short
+    or long, too, and no count says where: those of a row group that decode to more than ``MOST_FOLD`` times their bytes
+    in the file are taken for one batch. No account counts pages that decompress to more than a batch, what a footer
+    says falsely, and texts in lists of which one row has many more than the average.
 
     Of an IPC file the size of a batch is known before Arrow reads it. Of a compressed one it is the sum of the sizes
     before its compressed buffers, which Arrow allocates: a file of 38 KiB can hold a batch of a gigabyte. Of another
@@ -30,12 +37,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flight_server.frames import TARGET_BYTES, check_footer, measure
 from flight_server.protocol import CONTINUATION, END_OF_STREAM, BadFrame, InvalidRequest, ipc_framing
 
 MAX_BATCH_ROWS = 65_536
+MOST_BYTES, MOST_FOLD = 16 << 20, 100
+"""Of a Parquet file; see *Memory*."""
+_LISTS = pa.ListArray | pa.LargeListArray | pa.ListViewArray | pa.LargeListViewArray | pa.FixedSizeListArray
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+"""Of physical types in Arrow; of bytes that of an offset."""
 MAX_HEADER_BYTES = 16 << 20
 _IPC_MAGIC = b"ARROW1"
 _PARQUET_MAGIC = b"PAR1"
@@ -63,12 +76,100 @@ class Parquet:
     def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         _check_footer(stream, _PARQUET_MAGIC)
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
-        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
-        row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
-        rows = max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // max(1, row_bytes)))
         wanted_names = frozenset(wanted.names)  # ``names`` is a list that each access makes anew
-        names = [name for name in file.schema_arrow.names if name in wanted_names]
-        yield from file.iter_batches(rows, columns=names, use_threads=False)
+        columns = [field for field in file.schema_arrow if field.name in wanted_names]
+        names, least_bytes = (
+            [field.name for field in columns],
+            sum(_least_bytes(each.type) for each in columns),
+        )
+        for index in range(file.metadata.num_row_groups):
+            group = _RowGroup(file, index, wanted_names, least_bytes)
+            hold(group.list_bytes)
+            longest_bytes = max(1, group.longest_bytes(stream))
+            rows = max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // group.row_bytes, MOST_BYTES // longest_bytes))
+            hold(max(group.list_bytes, rows * group.row_bytes, longest_bytes))
+            yield from file.iter_batches(rows, row_groups=[index], columns=names, use_threads=False)
+
+
+class _RowGroup:
+    """How much the columns of a row group decode to, by the footer.
+
+    ``row_bytes`` is a row's average; ``list_bytes`` what lists may take in one row, 0 if that is not much.
+    """
+
+    def __init__(self, file: Any, index: int, names: frozenset[str], least_bytes: int) -> None:
+        group = file.metadata.row_group(index)
+        self._index = index
+        self._dictionaries: dict[
+            str, int
+        ] = {}  # the leaves that have one: their values in each row, on average
+        decoded_bytes = listed_bytes = in_file_bytes = 0
+        for number in range(group.num_columns):
+            leaf, chunk = file.schema.column(number), group.column(number)
+            if not _is_of(chunk.path_in_schema, names):
+                continue
+            width = _WIDTHS.get(chunk.physical_type, leaf.length)
+            size_bytes = max(chunk.total_uncompressed_size, chunk.num_values * width)
+            decoded_bytes += size_bytes
+            if leaf.max_repetition_level:
+                listed_bytes += size_bytes
+                in_file_bytes += chunk.total_compressed_size
+            if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
+                self._dictionaries[chunk.path_in_schema] = -(-chunk.num_values // max(1, group.num_rows))
+        self.row_bytes = max(1, least_bytes, -(-decoded_bytes // max(1, group.num_rows)))
+        is_folded = listed_bytes > max(MOST_BYTES, MOST_FOLD * in_file_bytes)
+        self.list_bytes = listed_bytes if is_folded else 0
+
+    def longest_bytes(self, stream: Any) -> int:
+        """What a row takes whose texts are all the longest one of their dictionary."""
+        paths = list(self._dictionaries)
+        if not paths:
+            return 0
+        file = pq.ParquetFile(
+            stream,
+            read_dictionary=paths,
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            arrow_extensions_enabled=False,
+        )
+        longest_bytes = 0
+        for path, values in self._dictionaries.items():
+            # With the first row comes the whole dictionary, of which no value is copied.
+            batches = file.iter_batches(1, row_groups=[self._index], columns=[path], use_threads=False)
+            first = next(batches, None)
+            if first is not None:
+                longest_bytes += values * max(map(_longest_bytes, first.columns), default=0)
+        return longest_bytes
+
+
+def _is_of(path: str, names: frozenset[str]) -> bool:
+    """Whether a leaf is a part of one of these columns, whose names may have dots."""
+    parts = path.split(".")
+    return any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1))
+
+
+def _least_bytes(kind: pa.DataType) -> int:
+    """What each value takes in Arrow, also a null, for which a Parquet file has no bytes."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _least_bytes(kind.value_type)
+    if pa.types.is_struct(kind):
+        return sum(_least_bytes(field.type) for field in kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _least_bytes(kind.storage_type)
+    return (
+        -(-kind.bit_width // 8) if pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind) else 0
+    )
+
+
+def _longest_bytes(array: pa.Array) -> int:
+    """The longest value of the dictionaries in an array."""
+    if isinstance(array, pa.DictionaryArray):
+        return int(pc.max(pc.binary_length(array.dictionary)).as_py() or 0)
+    if isinstance(array, pa.MapArray):
+        return max(_longest_bytes(array.keys), _longest_bytes(array.items))
+    if isinstance(array, pa.StructArray):
+        return max(map(_longest_bytes, array.flatten()), default=0)
+    return _longest_bytes(array.values) if isinstance(array, _LISTS) else 0
 
 
 class Ipc:

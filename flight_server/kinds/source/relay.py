@@ -9,7 +9,8 @@ pull's end counts only with status OK and, from a server of this kind, with tota
 Snapshot
     The endpoints' tickets. Those of a server of this kind name its generation, so an upstream dataset that was replaced
     or lost is NOT_FOUND, never other data. With other servers ``pulls`` finds a second
-    pull that differs.
+    pull that differs. Where a stream does not fit the snapshot the upstream is asked again: if its FlightInfo is the
+    same, the upstream contradicts itself, which a new generation would not mend.
 
 Trust
     The upstream is asked only at its configured location, because the token must not go where an endpoint says; an
@@ -27,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -38,7 +39,7 @@ from pyarrow import flight
 from flight_server.access import ANY_HOST, FlightLocation
 from flight_server.concurrency import Background
 from flight_server.datasets import Totals
-from flight_server.frames import Accepted, Checked, FrameDecoder, SchemaMessage, check_text, measure
+from flight_server.frames import Checked, FrameDecoder, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     AS_STORED,
     BATCHES_HEADER,
@@ -118,6 +119,9 @@ class FlightSpec(Body, what="source"):
         return f"{self.location} dataset {self.dataset!r}"
 
 
+_NOT_FOUND = "the upstream lists this partition and does not find it (NOT_FOUND): let it do both or neither"
+_SHOWN = 500
+"""So many characters of a schema are in an error."""
 TICKET_BYTES = 64
 """A ticket's object and its place in the list, beside its bytes."""
 
@@ -154,8 +158,16 @@ class RelaySource:
             InvalidRequest: it has another generation, wants another token, or cannot be relayed from there.
             SourceUnavailable: it cannot be reached, or does not answer as Flight.
         """
+        header, tickets = await cls._look(spec, options["max_message_bytes"], options["keepalive_seconds"])
+        return cls(spec, SchemaMessage(header), tickets, **options)
+
+    @staticmethod
+    async def _look(
+        spec: FlightSpec, max_message_bytes: int, keepalive_seconds: float
+    ) -> tuple[bytes, list[bytes]]:
+        """The schema's header and the tickets. Raises as :meth:`open`."""
         descriptor = flight.FlightDescriptor.for_path(spec.dataset).serialize()
-        async with _channel(spec, options["max_message_bytes"], options["keepalive_seconds"]) as channel:
+        async with _channel(spec, max_message_bytes, keepalive_seconds) as channel:
             try:
                 info = await _ask(channel, spec, "GetFlightInfo", descriptor)
                 # Not the last one: there may be many endpoints behind it.
@@ -178,7 +190,7 @@ class RelaySource:
             raise InvalidRequest(
                 f"source: {spec} has {len(tickets)} endpoints; 1 to {MAX_PARTITIONS} are relayed"
             )
-        return cls(spec, SchemaMessage(header), tickets, **options)
+        return header, tickets
 
     @property
     def held_bytes(self) -> int:
@@ -222,13 +234,14 @@ class RelaySource:
                         accepted = await self._background.in_thread(decoder.decode, inspected)
                     else:
                         accepted = decoder.decode(inspected)
-                    pulled = self._checked(accepted, message)
-                    if pulled is not None:
-                        yield pulled
-                    del message, inspected, pulled
+                    if accepted.schema is not None:
+                        await self._check_schema(spec, accepted.schema)
+                    elif accepted.kind is not ipc_framing.MessageKind.NONE:
+                        yield Checked(message, accepted)
+                    del message, inspected, accepted
                 await self._check_end(call, so_far())
             except grpc.aio.AioRpcError as error:
-                raise _pull_error(error) from None
+                raise await self._differing(spec, _pull_error(error), _NOT_FOUND) from None
             finally:
                 call.cancel()
                 decoder.end()
@@ -245,16 +258,26 @@ class RelaySource:
                 raise SourceUnavailable(f"{self._spec} does not answer: {error.details()}") from None
         return {}
 
-    def _checked(self, accepted: Accepted, message: bytes) -> Checked | None:
-        if accepted.schema is not None:
-            try:
-                self.schema.check_same(accepted.schema, self._spec.dataset)
-            except InvalidRequest as other:
-                raise SourceChanged(f"its stream has another schema: {other.message}") from None
-            return None
-        if accepted.kind is ipc_framing.MessageKind.NONE:
-            return None
-        return Checked(message, accepted)
+    async def _check_schema(self, spec: FlightSpec, schema: SchemaMessage) -> None:
+        """Raise PartitionFailed or SourceChanged if it is not that of the snapshot."""
+        try:
+            self.schema.check_same(schema, spec.dataset)
+        except InvalidRequest:
+            both = f"its FlightInfo has {_columns(self.schema)}, and its stream has {_columns(schema)}"
+            raise await self._differing(
+                spec, SourceChanged(both), f"{both}: let the upstream say one schema"
+            ) from None
+
+    async def _differing(self, spec: FlightSpec, error: Exception, lasting: str) -> Exception:
+        """What a pull that does not fit the snapshot raises: ``error`` if a new snapshot would differ, or none is to be
+        had; else that the contradiction is a ``lasting`` one.
+        """
+        if isinstance(error, SourceChanged) and spec is self._spec:
+            with suppress(FlightShuffleError):
+                seen = await self._look(spec, self._max_message_bytes, self._keepalive_seconds)
+                if seen == (self.schema.header, self._tickets):
+                    return PartitionFailed(lasting)
+        return error
 
     async def _check_end(self, call: Any, arrived: Totals) -> None:
         """Raise SourceUnavailable unless the pull has ended as the guarantee says."""
@@ -274,6 +297,11 @@ class RelaySource:
                 f"the upstream says rows, frames, checksum {said}, but {arrived.rows} rows in {arrived.frames} "
                 "frames arrived, or other ones"
             )
+
+
+def _columns(schema: SchemaMessage) -> str:
+    text = ", ".join(f"{field.name}: {field.type}" for field in schema.schema)
+    return f"({text})" if len(text) <= _SHOWN else f"({text[:_SHOWN]}…)"
 
 
 def _is_at(place: str, location: FlightLocation) -> bool:

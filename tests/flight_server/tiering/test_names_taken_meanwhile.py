@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -163,12 +165,13 @@ async def test_a_manifest_that_the_disk_did_not_take_back_is_withdrawn_later_or_
     assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"w"]
 
 
-async def test_nothing_is_dropped_while_an_older_generation_may_come_back(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ending", ["drop", "lease"])
+async def test_no_generation_is_forgotten_before_an_older_one_that_may_come_back(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     await seal(node.durability, *staged(node, WriteMode.OVERWRITE, "old"))
     (old,) = manifests(tmp_path)
-    unlink = os.unlink
+    unlink, disposal = os.unlink, node.catalogue.disk.disposal
 
     def refuse_old(path: Any, **options: Any) -> None:
         if Path(path) == old:
@@ -177,14 +180,29 @@ async def test_nothing_is_dropped_while_an_older_generation_may_come_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", refuse_old)
-        await seal(node.durability, *staged(node, WriteMode.OVERWRITE, "new"))
-        await node.catalogue.disk.disposal.settled()
-        with pytest.raises(Unavailable, match="not dropped yet"):
-            await node.catalogue.remove("d")
-        assert restarted(tmp_path).find("d").rows == 1, "the drop would not outlive a crash"
-    node.catalogue.disk.disposal.forget_again()
-    await node.catalogue.remove("d")
+        dataset, request = staged(node, WriteMode.OVERWRITE, "new")
+        await seal(node.durability, dataset, request)
+        await disposal.settled()
+        if ending == "drop":
+            with pytest.raises(Unavailable, match="not dropped yet"):
+                await node.catalogue.remove("d")
+        else:
+            dataset.lease_seconds = 0
+            assert not any(node.catalogue.expire())
+        for _ in range(3):  # also when the newer one is tried again first
+            disposal.forget_again()
+            await disposal.settled()
+            assert not any(node.catalogue.expire())
+        assert node.catalogue.find("d") is dataset
+        copy = tmp_path / "as after a crash"
+        shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns(copy.name))
+        with closing(restarted(copy)) as after:
+            assert bytes_of(after.find("d"), 0) == [b"new"], "the old one had been overwritten"
+        shutil.rmtree(copy)
+    disposal.forget_again()
+    await disposal.settled()
     assert manifests(tmp_path) == []
+    assert [each for each in node.catalogue.expire() if each] == [dataset]
 
 
 async def test_a_staged_overwrite_keeps_what_the_request_leaves_open(node: Node) -> None:

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +256,71 @@ async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
         assert "cannot be read" in aside.reason
         assert (Path(aside.path) / MANIFEST_NAME).is_file()
         assert [each.read_back() for each in catalogue.find("d").partition(0).frames()] == [b"new"]
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+@pytest.mark.parametrize("damaged", ["manifest", "segment-000001"])
+@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("how", [Killed, OSError])
+async def test_an_older_generation_is_not_served_when_only_some_could_be_put_into_the_quarantine(
+    node: Node,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    damaged: str,
+    kept: int,
+    how: type[BaseException],
+) -> None:
+    old = await written(node, b"old")
+    assert old.files is not None
+    directory, copy = old.files.directory, tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    del old
+    await overwrite(node, b"new").end()
+    await node.catalogue.disk.disposal.settled()
+    (manifest,) = manifests(tmp_path / "datasets")
+    copy.rename(directory)  # as after a crash before it was deleted
+    os.truncate(manifest.parent / damaged, 1)
+    rename, moves = os.rename, 0
+
+    def fails_once(before: Any, after: Any) -> None:
+        nonlocal moves
+        moves += Path(before).parent.name == "datasets"
+        if moves == kept:
+            raise how(errno.EIO, os.strerror(errno.EIO))
+        rename(before, after)
+
+    with monkeypatch.context() as patch, suppress(Killed, OSError):
+        patch.setattr(os, "rename", fails_once)
+        restarted(tmp_path).close()
+    assert moves == kept
+    with closing(restarted(tmp_path)) as catalogue, pytest.raises(DataQuarantined):
+        catalogue.find("d")
+    assert len(list((tmp_path / "quarantine").iterdir())) == 2
+
+
+async def test_a_damaged_generation_that_cannot_be_put_into_the_quarantine_ends_the_start(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await written(node, b"old")
+    assert old.files is not None
+    directory, copy = old.files.directory, tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    del old
+    await overwrite(node, b"new").end()
+    await node.catalogue.disk.disposal.settled()
+    copy.rename(directory)  # as after a crash before it was moved
+    (directory / DAMAGE_NAME).write_bytes(b"torn")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", failing(errno.EIO))
+        with pytest.raises(OSError, match="could not be put aside"):
+            restarted(tmp_path)
+    with closing(restarted(tmp_path)) as catalogue:
+        await catalogue.remove("d")
+    assert restarted(tmp_path).get("d") is None
 
 
 async def test_a_manifest_that_the_disk_neither_finishes_nor_removes_is_removed_later(

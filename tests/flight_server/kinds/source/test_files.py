@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
-from flight_server.kinds.source.formats import MAX_HEADER_BYTES
+from flight_server.kinds.source.formats import MAX_HEADER_BYTES, MOST_BYTES, Parquet
 from flight_server.protocol import CONTINUATION, END_OF_STREAM, encapsulate
 from flight_server.protocol.errors import InvalidRequest, PartitionFailed
+from tests.support.arrow_peak import arrow_peak
 from tests.support.file_sources import TABLE, WRITERS, Served
 from tests.support.folded import folded_schema
 from tests.support.nodes import read_messages, read_table, running_node
@@ -177,10 +178,12 @@ async def test_rows_of_very_different_size_are_cut_until_each_message_fits(serve
     assert max(frame.size_bytes for frame in dataset.partition(0).frames()) <= limit_bytes
 
 
-async def test_a_row_larger_than_a_message_is_an_error_that_says_what_to_do(served: Served) -> None:
-    served.write("parquet", pa.table({"text": ["x" * (served.node.max_message_bytes + 1)]}), "a")
-    with pytest.raises(PartitionFailed, match=r"/a: a row has .* raise --max-message"):
-        await served.read(await served.create("parquet"))
+async def test_a_row_larger_than_a_message_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    async with running_node(tmp_path, source_roots=[tmp_path], max_message=8 << 20) as node:
+        served = Served(node, tmp_path)
+        served.write("parquet", pa.table({"text": ["x" * (node.max_message_bytes + 1)]}), "a")
+        with pytest.raises(PartitionFailed, match=r"/a: a row has .* raise --max-message"):
+            await served.read(await served.create("parquet", "a"))
 
 
 @every_format
@@ -272,3 +275,46 @@ async def test_a_compressed_batch_that_would_not_fit_is_refused_before_it_is_dec
     dataset = await served.create("ipc")
     with pytest.raises(PartitionFailed, match=r"a batch that takes 5[0-9]* bytes when it is read"):
         await served.read(dataset)
+
+
+ZEROS = pa.Array.from_buffers(pa.int8(), 48 << 20, [None, pa.py_buffer(bytes(48 << 20))])
+FOLDED = {
+    "one list": pa.ListArray.from_arrays(pa.array([0, len(ZEROS)], pa.int32()), ZEROS),
+    "lists": pa.ListArray.from_arrays(pa.array([0, *[10] * 999, len(ZEROS)], pa.int32()), ZEROS),
+    "nulls of a list": pa.nulls(3, pa.list_(pa.int8(), 48 << 20)),
+    "a text in a list": pa.array([["a" * (1 << 20)] * 48]),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDED)
+async def test_a_row_of_parquet_that_would_not_fit_is_refused_before_it_is_decoded(
+    served: Served, kind: str
+) -> None:
+    path = served.root / "a.parquet"
+    pq.write_table(pa.table({"n": FOLDED[kind]}), path, compression="zstd")
+    assert path.stat().st_size < 100_000
+    dataset = await served.create("parquet")
+    with arrow_peak() as pool:
+        with pytest.raises(PartitionFailed, match=r"a.parquet: it has a batch that takes [0-9]{8,} bytes"):
+            await served.read(dataset)
+        assert pool.max_memory() < 8 << 20
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_binary(), pa.dictionary(pa.int32(), pa.string()), pa.json_()]
+)
+def test_long_texts_that_a_parquet_file_has_once_are_read_some_rows_at_a_time(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    texts = pa.array(["short", "long" * (1 << 18), None] * 64)
+    if isinstance(kind, pa.BaseExtensionType):
+        column: pa.Array = pa.ExtensionArray.from_storage(kind, texts)
+    else:
+        column = texts.cast(kind)
+    table, held = pa.table({"a.b": column, "n": range(len(column))}), [0]
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd")
+    with pa.OSFile(str(tmp_path / "a.parquet")) as stream:
+        batches = list(Parquet().batches(stream, table.schema, held.append))
+    assert pa.Table.from_batches(batches).equals(table)
+    assert max(batch.nbytes for batch in batches) <= MOST_BYTES
+    assert max(held) < 2 * MOST_BYTES
