@@ -17,18 +17,14 @@ Memory
 
     Of an IPC file the size of a batch is known before Arrow reads it. Of a compressed one it is the sum of the sizes
     before its compressed buffers, which Arrow allocates: a file of 38 KiB can hold a batch of a gigabyte. Of another
-    one it is that of its body. A file's dictionaries are read with its first batch, those of a stream with the batch
-    behind them.
+    one it is that of its body. A file's dictionaries are read with its first batch.
 
 Headers
-    A Parquet footer and an IPC footer or schema are parsed in one piece, into ten times their size and, for columns
+    A Parquet footer and an IPC footer are parsed in one piece, into ten times their size and, for columns
     with short names, much more, which no account counts. So at most ``background.SLOTS`` pulls, and one more ``create``
-    than that, have a file open at a time. A header of more than ``MAX_HEADER_BYTES``, and an IPC header that
+    than that, have a file open at a time. A footer of more than ``MAX_HEADER_BYTES``, and an IPC one that
     ``frames.schema_size`` refuses, is refused before it is parsed. The Arrow schema in a Parquet footer is parsed
     unseen.
-
-Truncated IPC streams
-    Arrow's reader takes a stream that ends between two messages for whole, so the end-of-stream marker is required.
 """
 
 from __future__ import annotations
@@ -40,8 +36,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flight_server.frames import TARGET_BYTES, check_footer, measure
-from flight_server.protocol import CONTINUATION, END_OF_STREAM, BadFrame, InvalidRequest, ipc_framing
+from flight_server.frames import TARGET_BYTES, check_footer
+from flight_server.protocol import BadFrame, InvalidRequest, ipc_framing
 
 MAX_BATCH_ROWS = 65_536
 MOST_BYTES, MOST_FOLD = 16 << 20, 100
@@ -173,50 +169,38 @@ def _longest_bytes(array: pa.Array) -> int:
 
 
 class Ipc:
-    """Arrow IPC files (also called Feather) and streams."""
+    """Arrow IPC files (also called Feather); no streams, whose end cannot be told from one that was cut off."""
 
     def schema(self, stream: Any) -> pa.Schema:
         return self._open(stream)[0].schema
 
     def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         names = self._open(stream)[0].schema.names
-        stream.seek(0)
         wanted_names = frozenset(wanted.names)
         included = [index for index, name in enumerate(names) if name in wanted_names]
-        options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
-        reader, sizes = self._open(stream, options)
-        yield from _held(_each(reader), sizes, hold)
+        reader, footer = self._open(
+            stream, pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+        )
+        try:
+            for number, size_bytes in enumerate(_batch_sizes(stream, footer)):
+                hold(size_bytes)
+                yield reader.get_batch(number)
+        except BadFrame as bad:
+            raise pa.ArrowInvalid(bad.message) from None
 
-    def _open(self, stream: Any, options: Any = None) -> tuple[Any, Iterator[int]]:
-        """Arrow's reader, and the sizes of the batches that it will give."""
-        if stream.read_at(len(_IPC_MAGIC), 0) == _IPC_MAGIC:
-            footer_bytes = _check_footer(stream, _IPC_MAGIC)
-            footer = b""
-            if footer_bytes:
-                end_bytes = footer_bytes + 4 + len(_IPC_MAGIC)
-                footer = stream.read_at(footer_bytes, stream.size() - end_bytes)
-                _unfolded(check_footer, footer)
-            return pa.ipc.open_file(stream, options=options), _sizes_in_file(stream, footer)
-        size_bytes = stream.size()
-        end_bytes = len(END_OF_STREAM)
-        if size_bytes < end_bytes or stream.read_at(end_bytes, size_bytes - end_bytes) != END_OF_STREAM:
+    def _open(self, stream: Any, options: Any = None) -> tuple[Any, bytes]:
+        """Arrow's reader, and the footer."""
+        footer_bytes = _check_footer(stream, _IPC_MAGIC)
+        if not footer_bytes:
             raise pa.ArrowInvalid(
-                "neither an Arrow IPC file nor a complete stream: the end-of-stream marker is missing"
+                "it is no Arrow IPC file: a stream, or cut off; write it with pyarrow.ipc.new_file"
             )
-        prefix = stream.read_at(len(CONTINUATION) + 4, 0)
-        # Before format version 5 the header's size came first.
-        at = len(prefix) if prefix.startswith(CONTINUATION) else 4
-        header_bytes = int.from_bytes(prefix[at - 4 : at], "little")
-        _check_header(header_bytes)
-        _unfolded(measure, stream.read_at(header_bytes, at))
-        stream.seek(0)
-        return pa.ipc.open_stream(stream, options=options), _sizes_in_stream(stream, 0)
-
-
-def _each(reader: Any) -> Iterator[pa.RecordBatch]:
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
-        return map(reader.get_batch, range(reader.num_record_batches))
-    return iter(reader)
+        footer = stream.read_at(footer_bytes, stream.size() - footer_bytes - 4 - len(_IPC_MAGIC))
+        try:
+            check_footer(footer)
+        except BadFrame as bad:
+            raise pa.ArrowInvalid(bad.message) from None
+        return pa.ipc.open_file(stream, options=options), footer
 
 
 def _check_footer(stream: Any, magic: bytes) -> int:
@@ -229,14 +213,6 @@ def _check_footer(stream: Any, magic: bytes) -> int:
     footer_bytes = int.from_bytes(end[:4], "little")
     _check_header(footer_bytes)
     return footer_bytes if footer_bytes + end_bytes <= size_bytes else 0
-
-
-def _unfolded(check: Callable[[bytes], object], header: bytes) -> None:
-    """Raise if Arrow's objects of the header would be many times its size."""
-    try:
-        check(header)
-    except BadFrame as bad:
-        raise pa.ArrowInvalid(bad.message) from None
 
 
 def _check_header(size_bytes: int) -> None:
@@ -265,48 +241,12 @@ Hold = Callable[[int], None]
 """Called with the bytes of the next batch before it is read; raises if there is no room for it."""
 
 
-def _sizes_in_file(stream: Any, footer: bytes) -> Iterator[int]:
-    """The size of each batch of an IPC file."""
+def _batch_sizes(stream: Any, footer: bytes) -> Iterator[int]:
+    """The size of each batch of an IPC file, with the file's dictionaries."""
     dictionaries, batches = ipc_framing.footer_blocks(footer)
     kept_bytes = sum(_size(stream, *place) for place in dictionaries)
     for place in batches:
         yield kept_bytes + _size(stream, *place)
-
-
-def _sizes_in_stream(stream: Any, first: int) -> Iterator[int]:
-    """The size of each batch of an IPC stream whose schema message begins at ``first``.
-
-    Arrow's stream reader goes on where the file stands, so its position is as it was at each batch.
-    """
-    at, kept_bytes, stands = first, 0, stream.tell()
-    while True:
-        prefix = stream.read_at(8, at)
-        prefix_bytes = 8 if prefix.startswith(ipc_framing.CONTINUATION) else 4
-        header_bytes = int.from_bytes(prefix[prefix_bytes - 4 : prefix_bytes], "little")
-        if not header_bytes:
-            return
-        header = ipc_framing.IpcHeader(stream.read_at(header_bytes, at + prefix_bytes))
-        kind = header.kind
-        if kind is ipc_framing.MessageKind.DICTIONARY:
-            kept_bytes += _size(stream, at, prefix_bytes + header_bytes)
-        elif kind is ipc_framing.MessageKind.RECORD_BATCH:
-            size_bytes = kept_bytes + _size(stream, at, prefix_bytes + header_bytes)
-            stream.seek(stands)
-            yield size_bytes
-            stands = stream.tell()
-        at += prefix_bytes + header_bytes + header.body_bytes
-
-
-def _held(batches: Iterator[pa.RecordBatch], sizes: Iterator[int], hold: Hold) -> Iterator[pa.RecordBatch]:
-    """The batches, each after ``hold`` was called with its size."""
-    try:
-        for size_bytes in sizes:
-            hold(size_bytes)
-            yield next(batches)
-    except BadFrame as bad:
-        raise pa.ArrowInvalid(bad.message) from None
-    except StopIteration:
-        raise pa.ArrowInvalid("it ends before its last batch") from None
 
 
 def _size(stream: Any, position: int, encapsulated_bytes: int) -> int:

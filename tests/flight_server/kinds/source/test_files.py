@@ -14,7 +14,6 @@ import pytest
 import pytest_asyncio
 
 from flight_server.kinds.source.formats import MAX_HEADER_BYTES, MOST_BYTES, Parquet
-from flight_server.protocol import CONTINUATION, END_OF_STREAM, encapsulate
 from flight_server.protocol.errors import InvalidRequest, PartitionFailed
 from tests.support.arrow_peak import arrow_peak
 from tests.support.file_sources import TABLE, WRITERS, Served
@@ -146,15 +145,15 @@ async def test_dictionaries_reach_every_reader_and_are_encoded_once(served: Serv
 # Sizes
 
 
-@every_format
-async def test_frames_are_neither_too_large_nor_too_small(served: Served, written: str) -> None:
+@pytest.mark.parametrize(("written", "chunk"), [("parquet", 1 << 30), ("ipc", 1 << 30), ("ipc", 1000)])
+async def test_frames_are_neither_too_large_nor_too_small(served: Served, written: str, chunk: int) -> None:
     rows = 1_500_000
     table = pa.table({"n": np.arange(rows), "m": np.arange(rows)})  # 24 MB
     if written == "parquet":
-        pq.write_table(table, served.root / "large", row_group_size=rows)
+        pq.write_table(table, served.root / "large", row_group_size=chunk)
     else:
         with pa.ipc.new_file(served.root / "large", table.schema) as writer:
-            writer.write_table(table, max_chunksize=rows if written == "ipc" else 1000)
+            writer.write_table(table, max_chunksize=chunk)
     (got,) = await served.read(dataset := await served.create(written))
     assert got.equals(table)
     sizes = [frame.size_bytes for frame in dataset.partition(0).frames()]
@@ -229,39 +228,21 @@ async def test_a_header_above_the_limit_is_refused_before_it_is_parsed(served: S
         await served.create(written)
 
 
-async def test_streams_of_the_format_before_version_5_are_read(served: Served) -> None:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(
-        sink, TABLE.schema, options=pa.ipc.IpcWriteOptions(use_legacy_format=True)
-    ) as writer:
-        writer.write_table(TABLE)
-    (served.root / "a.arrow").write_bytes(
-        sink.getvalue().to_pybytes().removesuffix(b"\0" * 4) + END_OF_STREAM
-    )
-    dataset = await served.create("ipc")
-    assert (await served.read(dataset))[0].equals(TABLE)
-
-
 async def test_a_header_that_shares_its_parts_is_refused_before_it_is_parsed(served: Served) -> None:
     """It would become 100,000 names of 10,000 bytes."""
-    message = folded_schema(100_000, 1, b"x" * 10_000)
     footer = folded_schema(100_000, 1, b"x" * 10_000, footer=True)
     magic = b"ARROW1"
-    stream = encapsulate(message) + END_OF_STREAM
-    file = magic + b"\0\0" + stream + footer + struct.pack("<I", len(footer)) + magic
-    old_stream = stream.removeprefix(CONTINUATION)
-    for content in (stream, old_stream, file):
-        (served.root / "a.arrow").write_bytes(content)
-        with pytest.raises(
-            InvalidRequest, match=r"a\.arrow cannot be read.* write each field, text and metadata"
-        ):
-            await served.create("ipc")
+    file = magic + b"\0\0" + footer + struct.pack("<I", len(footer)) + magic
+    (served.root / "a.arrow").write_bytes(file)
+    with pytest.raises(
+        InvalidRequest, match=r"a\.arrow cannot be read.* write each field, text and metadata"
+    ):
+        await served.create("ipc")
 
 
-@pytest.mark.parametrize("kind", ["file", "stream"])
 @pytest.mark.parametrize("column", ["values", "dictionary"])
 async def test_a_compressed_batch_that_would_not_fit_is_refused_before_it_is_decoded(
-    served: Served, kind: str, column: str
+    served: Served, column: str
 ) -> None:
     zeros = pa.Array.from_buffers(pa.int8(), 48 << 20, [None, pa.py_buffer(bytes(48 << 20))])
     values: pa.Array = zeros
@@ -269,8 +250,7 @@ async def test_a_compressed_batch_that_would_not_fit_is_refused_before_it_is_dec
         values = pa.DictionaryArray.from_arrays(pa.array([0] * 3, pa.int32()), zeros)
     batch = pa.record_batch({"n": values})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
-    with new(str(served.root / "a.arrow"), batch.schema, options=options) as writer:
+    with pa.ipc.new_file(str(served.root / "a.arrow"), batch.schema, options=options) as writer:
         writer.write_batch(batch)
     dataset = await served.create("ipc")
     with pytest.raises(PartitionFailed, match=r"a batch that takes 5[0-9]* bytes when it is read"):
