@@ -23,7 +23,7 @@ RUN python -m venv /opt/flight-spark \
 
 FROM build AS server-packages
 RUN python -m venv /opt/flight-server \
-    && /opt/flight-server/bin/pip install --constraint constraints.txt "$(echo wheels/*.whl)[server,sql]"
+    && /opt/flight-server/bin/pip install --constraint constraints.txt "$(echo wheels/*.whl)[server]"
 
 FROM python:3.11-slim AS spark
 # tini ends with Java, and takes the exit of what executors started. Versions are those of Debian's release: a rebuild

@@ -184,8 +184,6 @@ class Server:
             kind.drain()
         await self._side_services.drain()
         await self.node.running.end(grace_seconds)
-        for kind in self.node.kinds.values():
-            await asyncio.to_thread(kind.end_work)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()
         await self.node.calls.tell_suppressed()

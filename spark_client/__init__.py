@@ -9,7 +9,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast
-    from spark_client.changelogs import Changelog, latest, pair, sql, top_k, until_closed
+    from spark_client.changelogs import Changelog, latest, pair, top_k, until_closed
     from spark_client.client import ShuffleClient
     from spark_client.connection import Reading, Timeouts, Writing
     from spark_client.dataset_calls import DatasetInfo
@@ -30,7 +30,6 @@ _HOMES = {
     "Writing": "spark_client.connection.stream_options",
     "latest": "spark_client.changelogs.declared_rules",
     "pair": "spark_client.changelogs.declared_rules",
-    "sql": "spark_client.changelogs.declared_rules",
     "top_k": "spark_client.changelogs.declared_rules",
     "until_closed": "spark_client.changelogs.declared_rules",
 }
@@ -48,7 +47,6 @@ __all__ = [
     "Writing",
     "latest",
     "pair",
-    "sql",
     "top_k",
     "until_closed",
 ]

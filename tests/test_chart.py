@@ -254,7 +254,6 @@ def test_with_everything_that_can_be_asked_for_it_is_still_what_kubernetes_takes
         "image": {"repository": "registry/flight", "tag": "2"},
         "imagePullSecrets": [{"name": "pull"}],
         "settings": {"drain_grace_seconds": 90.5, "source_roots": ["/data"], "max_datasets": 2_000_000},
-        "sql": True,
         "resources": {"limits": {"memory": "6Gi", "cpu": 4}},
         "persistence": {"storageClassName": "fast"},
         "access": {"tokenFileSecret": {"name": "principals"}},
@@ -371,7 +370,6 @@ def test_other_settings_restart_the_pods(tmp_path: Path) -> None:
     [
         ({"resources": {"limits": {"memory": "4095Mi"}}}, "limits.memory 4095Mi is too small"),
         ({"resources": {"requests": {"memory": "1Gi"}}}, "requests.memory 1Gi is too small"),
-        ({"sql": True, "resources": {"limits": {"memory": "4Gi"}}}, "of which sql takes 1 GiB, are 5120Mi"),
         ({"settings": {"memory_limit": "4GB"}, "resources": {"limits": {"memory": "4G"}}}, "is too small"),
         ({"persistence": {"size": "45Gi"}}, "must be below persistence.size"),
         ({"persistence": {"enabled": False, "size": "45Gi"}}, "the pod is evicted"),

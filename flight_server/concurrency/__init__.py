@@ -6,7 +6,6 @@ from .background import Background
 from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock
 from .changes import Changes
 from .loop_lag import LoopLag
-from .one_by_one import OneByOne
 from .running import Running
 from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
 from .ticks import seconds_to_tick

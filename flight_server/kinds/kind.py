@@ -159,9 +159,6 @@ class DatasetKind:
     def drain(self) -> None:
         """End its streams that have no end, once they have all versions. Twice is fine."""
 
-    def end_work(self) -> None:
-        """End the work that calls still wait for when the time to drain is over. Blocks. Twice is fine."""
-
     def close(self) -> None:
         """End its threads. Blocks. Twice is fine."""
 

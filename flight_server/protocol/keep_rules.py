@@ -11,8 +11,6 @@ shows it.
                                                                      column ``kind`` has the first of the two values
                                                                      and one with the second cancel. ``emit`` names a
                                                                      dataset that gets a row for each pair
-    sql            {"rule", "query", "key"}                          what the query over ``input`` returns; with a key
-                                                                     it must give each key's rows by themselves
     (no rule)                                                        every row
 
 ``order_by`` lists columns, the first one counts most; with ``-`` before its name the smallest value is the greatest.
@@ -35,7 +33,6 @@ DIFF_COLUMN = "_diff"
 VERSION_COLUMN, HASH_COLUMN = "_version", "_hash"
 RESERVED_COLUMNS = (DIFF_COLUMN, VERSION_COLUMN, HASH_COLUMN)
 MAX_K = 1_000_000
-MAX_QUERY_CHARACTERS = 20_000
 
 
 class RuleName(StrEnum):
@@ -45,7 +42,6 @@ class RuleName(StrEnum):
     TOP_K = "top_k"
     UNTIL_CLOSED = "until_closed"
     PAIR = "pair"
-    SQL = "sql"
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,6 @@ class KeepRule:
     kind: str | None = None
     values: tuple[Any, Any] | None = None
     emit: str | None = None
-    query: str | None = None
 
     @classmethod
     def parse(cls, value: object) -> KeepRule:
@@ -85,7 +80,7 @@ class KeepRule:
         if name not in set(RuleName):
             raise InvalidRequest(f"keep: 'rule' is one of {', '.join(RuleName)}, not {name!r}")
         rule = RuleName(name)
-        key = _columns(fields.any("key"), "key", empty=rule is RuleName.SQL)
+        key = _columns(fields.any("key"), "key")
         match rule:
             case RuleName.LATEST | RuleName.TOP_K:
                 parsed = cls(rule, key, _order(fields.any("order_by")), _k(fields, rule))
@@ -121,13 +116,6 @@ class KeepRule:
                     values=(_scalar(values[0], "values"), _scalar(values[1], "values")),
                     emit=None if emit is None else check_dataset_name(emit),
                 )
-            case RuleName.SQL:
-                query = fields.text("query")
-                if not query or len(query) > MAX_QUERY_CHARACTERS:
-                    raise InvalidRequest(
-                        f"keep: 'sql' needs 'query', SQL over 'input' of up to {MAX_QUERY_CHARACTERS} characters"
-                    )
-                parsed = cls(rule, key, query=query)
         fields.end()
         return parsed
 
@@ -151,8 +139,6 @@ class KeepRule:
                     "order_by": order or None,
                     "emit": self.emit,
                 }
-            case RuleName.SQL:
-                body["query"] = self.query
         return {name: value for name, value in body.items() if value is not None}
 
     @property
@@ -170,9 +156,7 @@ def _k(fields: Fields, rule: RuleName) -> int:
     return k
 
 
-def _columns(value: object, what: str, *, empty: bool = False) -> tuple[str, ...]:
-    if value is None and empty:
-        return ()
+def _columns(value: object, what: str) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise InvalidRequest(f"keep: {what!r} is a list of columns, not {value!r}")

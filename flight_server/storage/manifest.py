@@ -35,9 +35,7 @@ Algorithm of a reader
     3. Open the segments; if one is missing or too short, the dataset is damaged (see ``tiering.recovery``).
     4. Delete every segment that the manifest does not name.
 
-A manifest is never changed. Its magic is its version: a file with another one is refused and left as it is. Two earlier
-ones are read, too: "FLSHMAN3", whose header has no "forgotten" and the last number only of each transaction id, and
-"FLSHMAN2", whose header has no "transactions" either.
+A manifest is never changed. Its magic is its version: a file with another one is refused and left as it is.
 """
 
 from __future__ import annotations
@@ -65,12 +63,6 @@ from .ownership import OtherFormat
 from .transaction_entries import TransactionEntry, parse_transaction
 
 MAGIC = b"FLSHMAN4"
-_EARLIER: dict[bytes, dict[str, Any]] = {
-    b"FLSHMAN3": {"forgotten": ""},
-    b"FLSHMAN2": {"transactions": {}, "forgotten": ""},
-}
-"""The keys that the header lacked."""
-
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct("<IQQQIII")
 _FRAMES = np.dtype(
@@ -224,7 +216,6 @@ class Manifest:
         records = body[start + length :]
         try:
             header = json.loads(bytes(body[start : start + length]))
-            header = {**_EARLIER.get(bytes(body[: len(MAGIC)]), {}), **header}
             if set(header) != {field.name for field in fields(cls)} - {"frames"}:
                 raise Torn("the header has other keys")
             header["segments"] = [(str(name), int(size)) for name, size in header["segments"]]
@@ -235,8 +226,7 @@ class Manifest:
             ]
             header["partitions"] = [PartitionRecord(*map(int, each)) for each in header["partitions"]]
             header["transactions"] = {
-                name: parse_transaction(value, header["sealed_at"])
-                for name, value in header["transactions"].items()
+                name: parse_transaction(value) for name, value in header["transactions"].items()
             }
             _require("the length of the frames", holds=len(records) % _FRAME.size == 0)
             manifest = cls(**header, frames=PackedFrames(records))
@@ -265,7 +255,7 @@ class Manifest:
         Retention.parse(self.retention)
         for name, entry in self.transactions.items():
             check_attempt(name, "a transaction's id")
-            _require("a transaction", holds=parse_transaction(entry, 0.0) == entry)
+            _require("a transaction", holds=parse_transaction(entry) == entry)
         _require("what is forgotten", holds=len(base64.b64decode(self.forgotten, validate=True)) % 8 == 0)
         _require("the generation", holds=bool(_GENERATION.fullmatch(self.generation)))
         _require("a segment's name", holds=all(_SEGMENT_NAME.fullmatch(name) for name, _ in self.segments))
@@ -316,7 +306,7 @@ def _covered_bytes(data: bytes) -> memoryview:
         raise Torn(f"a file of {len(data)} bytes does not end where it says")
     if google_crc32c.value(body) != checksum:
         raise Torn("the footer's checksum is another one")
-    if magic != MAGIC and magic not in _EARLIER:
+    if magic != MAGIC:
         raise OtherFormat(
             f"its manifest has format {magic.decode('ascii', 'replace')}, and this version reads {MAGIC.decode()}: "
             "start the version that wrote it, or move the directory away; nothing was changed"

@@ -8,27 +8,14 @@ TransactionEntry = tuple[int, ...]
 """Integers: when the id was used last, in seconds since the epoch; the number below which some that were committed may
 have been forgotten; and the remembered numbers, ascending, each with the version that it made. The version of a plain
 dataset is 1, or 0 if the write was in a generation that was overwritten.
-
-Earlier versions of this program stored the last number only: ``n`` in manifests, ``[n, version]`` in state files.
 """
 
 
-def parse_transaction(value: object, used: float) -> TransactionEntry:
-    """An entry as it was stored.
-
-    Args:
-        used: for one that earlier versions stored, which has the last number, with its version or without.
-
-    Raises:
-        ValueError, TypeError: it is none.
-    """
-    if isinstance(value, int):
-        value = [value, 1]
+def parse_transaction(value: object) -> TransactionEntry:
+    """An entry as it was stored. Raises ValueError or TypeError if it is none."""
     if not isinstance(value, list | tuple):
         raise TypeError(f"{value!r} is no transaction")
     entry = tuple(map(int, value))
-    if len(entry) == 2:
-        entry = (int(used), entry[0], *entry)
     numbers = entry[2::2]
     if len(entry) < 4 or len(entry) % 2 or sorted({*numbers}) != [*numbers] or min(entry[1:]) < 0:
         raise ValueError(f"{value!r} is no transaction")

@@ -92,7 +92,7 @@ class Changelog:
             key: column or columns, as ``keep`` needs them.
             order_by: column or columns, the first counts most; with ``-`` before its name the smallest value counts as
                 the greatest.
-            keep: ``latest()``, ``top_k(k)``, ``until_closed(…)``, ``pair(…)`` or ``sql(…)``; None keeps every row.
+            keep: ``latest()``, ``top_k(k)``, ``until_closed(…)`` or ``pair(…)``; None keeps every row.
             delay_seconds: how long rows that the rule does not keep can still come back; None for the server's 1 s.
 
         Raises:

@@ -3,8 +3,8 @@
 Guarantee: a wrong rule is refused here as the server would (``protocol.keep_rules`` describes the rules), before
 anything is sent. The server compares the columns with the schema.
 
-:func:`latest`, :func:`top_k`, :func:`until_closed`, :func:`pair` and :func:`sql` make a rule without its ``key`` and
-``order_by``, which :func:`declaration` adds.
+:func:`latest`, :func:`top_k`, :func:`until_closed` and :func:`pair` make a rule without its ``key`` and ``order_by``,
+which :func:`declaration` adds.
 """
 
 from __future__ import annotations
@@ -43,13 +43,6 @@ def pair(kind: str = "kind", values: tuple[Any, Any] = ("send", "recv"), emit: s
     return KeepRule(RuleName.PAIR, (), kind=kind, values=values, emit=emit)
 
 
-def sql(query: str) -> KeepRule:
-    """Keep the rows that ``query`` over ``input`` returns. With a ``key`` it must give each key's rows by
-    themselves.
-    """
-    return KeepRule(RuleName.SQL, (), query=query)
-
-
 def declaration(
     dataset: str,
     schema: pa.Schema,
@@ -69,10 +62,7 @@ def declaration(
         raise InvalidRequest(f"keep is a rule, such as latest() or top_k(3), not {keep!r}")
     else:
         order = tuple(Order(name.removeprefix("-"), name.startswith("-")) for name in _names(order_by))
-        body = replace(keep, key=_names(key), order_by=order).to_json()
-        if order and "order_by" not in body and "keep" not in body:
-            raise InvalidRequest(f"the rule {keep.rule.value!r} takes no 'order_by'")
-        keep = KeepRule.parse(body)
+        keep = KeepRule.parse(replace(keep, key=_names(key), order_by=order).to_json())
     request = CreateRequest(
         dataset,
         Kind.CHANGELOG,

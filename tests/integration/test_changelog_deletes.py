@@ -12,7 +12,7 @@ import pytest
 from pyarrow import flight
 
 from flight_server.protocol.errors import InvalidRequest
-from spark_client import Changelog, Reading, ShuffleClient, Writing, latest, sql
+from spark_client import Changelog, Reading, ShuffleClient, Writing, latest
 from tests.support import changelogs
 from tests.support.changelogs import LATEST, SCHEMA, numbers, rates, read, signed, snapshot
 from tests.support.durable import action, names
@@ -132,14 +132,11 @@ def test_keys_that_do_not_fit_are_refused_and_make_no_version(
 def test_only_a_changelog_whose_rule_has_a_key_takes_deletes(
     client: flight.FlightClient, raw: RawFlight
 ) -> None:
-    query = {"rule": "sql", "query": "select distinct * from input"}
-    for name, keep in (("everything", None), ("query", query)):
-        changelogs.create(client, name, SCHEMA, **({} if keep is None else {"keep": keep}))
+    changelogs.create(client, "everything", SCHEMA)
     put_stream(client, rates(("EUR", 1, 1.0)), dataset="plain")
     action(client, "create", dataset="shuffled", kind="shuffle", partitions=1)
     for body, why in (
         ({"dataset": "everything"}, "has no keep rule with a 'key'"),
-        ({"dataset": "query"}, "has no keep rule with a 'key'"),
         ({"dataset": "plain"}, "is not a changelog: nothing can be deleted"),
         (
             {"dataset": "shuffled", "producer": 0, "attempt": "1"},
@@ -236,8 +233,7 @@ def test_keys_that_do_not_fit_are_refused_by_the_client(table: Changelog, given:
 
 def test_the_client_says_that_a_changelog_has_no_key(server: ServerProcess) -> None:
     with ShuffleClient(server.location) as shuffle:
-        query = sql("select distinct * from input")
-        for found in (shuffle.changelog("all", RATES), shuffle.changelog("asked", RATES, keep=query)):
-            for given in (keys("EUR"), [{"currency": "EUR"}], []):
-                with pytest.raises(InvalidRequest, match="has no keep rule with a key"):
-                    found.delete(given)
+        found = shuffle.changelog("all", RATES)
+        for given in (keys("EUR"), [{"currency": "EUR"}], []):
+            with pytest.raises(InvalidRequest, match="has no keep rule with a key"):
+                found.delete(given)

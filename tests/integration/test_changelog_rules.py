@@ -6,18 +6,15 @@ import datetime as dt
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyarrow import flight
 
 from tests.support import changelogs
 from tests.support.changelogs import folded, numbers, read, snapshot, steps, ticket
 from tests.support.polling import eventually
-from tests.support.raw_flight import RawFlight, Refused, command, put_messages
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -174,55 +171,3 @@ def test_sends_and_receives_cancel_in_either_order_and_emit_their_latency_once(
         changes = read(client, "latencies", after=numbers(client, "latencies")["since"])
         assert all(diff == 1 for *_, diff in changes.rows), "a latency was taken back"
         assert snapshot(client, "messages") == []
-
-
-def test_a_query_keeps_what_it_returns_and_one_that_is_not_idempotent_is_refused(
-    empty_server: ServerProcess,
-) -> None:
-    schema = pa.schema([("page", pa.string()), ("visits", pa.int64())])
-    visits: list[Row] = [(f"/p{n % 7}", n % 5 + 1) for n in range(300)]
-    totals: Counter[str] = Counter()
-    for page, number in visits:
-        totals[page] += number
-    query = "select page, sum(visits)::bigint as visits from input group by page"
-    with flight.connect(empty_server.location) as client, RawFlight(empty_server.location) as raw:
-        keep = {"rule": "sql", "query": query, "key": ["page"]}
-        changelogs.create(client, "visits", schema, keep=keep, delay_seconds=0)
-        for start in range(0, len(visits), 50):
-            changelogs.put(client, "visits", table(schema, visits[start : start + 50]))
-        settled(client, "visits", len(totals))
-        assert snapshot(client, "visits") == sorted(totals.items(), key=repr)
-        counting = {"rule": "sql", "query": "select page, count(*) as visits from input group by page"}
-        changelogs.create(client, "counted", schema, keep=counting | {"key": ["page"]}, delay_seconds=0)
-        with pytest.raises(Refused, match="is not idempotent") as refused:
-            raw.put(put_messages(command({"dataset": "counted"}), table(schema, visits).to_batches()))
-        assert refused.value.status == "INVALID_ARGUMENT"
-        assert "'page': '/p" in refused.value.message
-        assert read(client, "counted") == changelogs.Step(0, [])
-        reading = {"rule": "sql", "query": "select * from read_csv('/etc/passwd')"}
-        files = changelogs.declaration("files", schema, keep=reading)
-        with pytest.raises(Refused) as refused:
-            raw.action("create", files)
-        assert refused.value.status == "INVALID_ARGUMENT"
-
-
-def test_a_query_that_runs_ends_with_its_server(flight_server_process: Start) -> None:
-    schema = pa.schema([("n", pa.int64())])
-    slow = {"rule": "sql", "query": "select n from input, range(100000000000000) where n + range < 0"}
-    server = flight_server_process(drain_grace_seconds=0.1)
-    pid = server.process.pid
-    with flight.connect(server.location) as client, RawFlight(server.location) as raw:
-        changelogs.create(client, "slow", schema, keep=slow)
-        tasks = Path(f"/proc/{pid}/task").glob("*/children")
-        (child,) = [int(each) for path in tasks for each in path.read_text().split()]
-        with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(
-                raw.put, put_messages(command({"dataset": "slow"}), table(schema, [(1,)]).to_batches())
-            )
-            state = Path(f"/proc/{child}/stat")
-            eventually(lambda: state.read_text().split()[2], "R")
-            assert server.terminate() == 0
-            with pytest.raises(Refused):
-                waiting.result(60)
-    assert not state.exists()
-    assert not [line for line in server.log if "Traceback" in line]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from flight_server.datasets.dataset import Dataset
@@ -35,21 +34,14 @@ def write_parquet(table: pa.Table, path: Path) -> None:
     pq.write_table(table, path, row_group_size=_part_rows(table))
 
 
-def write_ipc_file(table: pa.Table, path: Path) -> None:
+def write_ipc(table: pa.Table, path: Path) -> None:
     with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table, max_chunksize=_part_rows(table))
-
-
-def write_ipc_stream(table: pa.Table, path: Path) -> None:
-    with pa.ipc.new_stream(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=_part_rows(table))
 
 
 WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
     "parquet": write_parquet,
-    "ipc": write_ipc_file,
-    "ipc stream": write_ipc_stream,
-    "csv": pa_csv.write_csv,
+    "ipc": write_ipc,
 }
 
 
@@ -71,7 +63,7 @@ class Served:
     ) -> Dataset:
         text = None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
         body = {
-            "format": written.split(maxsplit=1)[0],
+            "format": written,
             **({} if "paths" in source else {"path": path}),
             **source,
         }

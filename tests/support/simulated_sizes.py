@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from flight_server.concurrency import Background
 from flight_server.kinds.changelog import changelog as changelogs
 from flight_server.kinds.changelog import compactor as compactors
 from flight_server.kinds.changelog import planning
@@ -114,7 +113,7 @@ class Simulation:
         patch.setattr(compactors, "Merge", self._merge)
         patch.setattr(compactors, "next_log", lambda changelog: None)
         patch.setattr(changelogs, "time", self.clock)
-        self.compactor = Compactor(MemoryPool(None), Background(lambda event, **facts: None))
+        self.compactor = Compactor(MemoryPool(None))
         state = StateRecord("log", "1", "", None, delay_seconds, None)
         self.changelog = Changelog(
             state,

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -40,7 +39,6 @@ from flight_server.storage import Forgotten
 from .holds import Holds, gone
 from .journal import StateRecord, log_name, run_name
 from .planning import waiting
-from .rule_checks import RuleChecks
 from .rules import Rule
 from .runs import Layout, LogFile, MemoryRun, Run, RunFile
 from .timeline import Timeline, past_time
@@ -90,10 +88,7 @@ class Changelog:
         hooks: are told of each change.
     """
 
-    # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger. Of a rule
-    # of the user's own: its threads, so that no other work waits for the rule; and the tests of puts.
-    querying: Executor | None = None
-    checks: RuleChecks | None = None
+    # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger.
     damage: str | None = None
     why_closed = ""  # follows its name, once it is
     final: View | None = None  # of a closed changelog, for the readers that it has

@@ -131,9 +131,6 @@ class ChangelogKind(DatasetKind):
     def drain(self) -> None:
         self._store.drain()
 
-    def end_work(self) -> None:
-        self._store.end_queries()
-
     def close(self) -> None:
         self._store.close()
 

@@ -1,7 +1,5 @@
 """Compactor: the one duty that merges runs, of all changelogs in turn, a slice at a time, in one thread.
 
-Changelogs with rules of users' own are merged beside the others (``Changelog.querying``), which wait for no query.
-
 Guarantee: a changelog costs nothing here while there is nothing to merge: it has no task and no timer. Merges go on
 without new input until nothing is left to compact.
 
@@ -29,14 +27,13 @@ import math
 import time
 import weakref
 from collections import OrderedDict
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 
 import structlog
 
-from flight_server.concurrency import Background
 from flight_server.memory import MemoryPool
-from flight_server.protocol import DatasetDropped, FlightShuffleError
+from flight_server.protocol import DataQuarantined, DatasetDropped
 from flight_server.storage import DiskTrouble, Forgotten, in_thread
 
 from .changelog import Changelog, ChangelogState
@@ -63,12 +60,10 @@ class Compactor:
 
     Args:
         memory: counts memory runs.
-        background: has the tasks that look at changelogs with rules of users' own.
     """
 
-    def __init__(self, memory: MemoryPool, background: Background) -> None:
+    def __init__(self, memory: MemoryPool) -> None:
         self._memory = memory
-        self._background = background
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-merge")
         self._due: OrderedDict[Changelog, None] = OrderedDict()
         self._soon: dict[Changelog, float] = {}  # when they are due, in this order
@@ -80,7 +75,6 @@ class Compactor:
         self._entered = 0
         self._slow_at = 0.0  # when old rows that are too few may be merged
         self._looking = False
-        self._apart: set[Changelog] = set()
         self._wake = asyncio.Event()
 
     def poke(self, changelog: Changelog, *, soon: bool = False) -> None:
@@ -118,21 +112,16 @@ class Compactor:
         while self._soon and self._soon[first := next(iter(self._soon))] <= now:
             del self._soon[first]
             self._due[first] = None
-        if any(each not in self._apart for each in self._due):
+        if self._due:
             return 0.0
         times = [*([self._later[0][0]] if self._later else ()), *islice(self._soon.values(), 1)]
         return min(times) - now if times else None
 
     async def look_at_next(self) -> None:
-        """Look at the changelog that is due first, of those that are not looked at; there is one."""
-        found = self._next()
-        assert found is not None
+        """Look at the changelog that is due first; there is one."""
+        found = next(chain(self._due, self._soon))
         self._due.pop(found, None)
         self._soon.pop(found, None)
-        if found.querying is not None:
-            self._apart.add(found)
-            self._background.start(self._look_apart(found), f"merge of {found.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
-            return
         changelogs = [found]
         del found  # no variable holds it while this waits
         self._looking = True
@@ -141,21 +130,10 @@ class Compactor:
         finally:
             self._looking = False
 
-    def _next(self) -> Changelog | None:
-        return next((each for each in chain(self._due, self._soon) if each not in self._apart), None)
-
-    async def _look_apart(self, changelog: Changelog) -> None:
-        """Look at a changelog whose rule may take long, while others are looked at."""
-        try:
-            await self.look(changelog)
-        finally:
-            self._apart.discard(changelog)
-            self._wake.set()
-
     @property
     def busy(self) -> bool:
         """Whether a changelog is looked at, or is to be soon."""
-        return bool(self._due or self._soon or self._apart) or self._looking
+        return bool(self._due or self._soon) or self._looking
 
     @property
     def timers(self) -> int:
@@ -176,7 +154,7 @@ class Compactor:
             for merge in list(changelog.merges):
                 await self._work(changelog, merge)
             if not changelog.merges and changelog.log.size_bytes > LOG_BYTES:  # of holds
-                await begin_log(changelog, self._threads_of(changelog))
+                await begin_log(changelog, self._threads)
         except (DiskTrouble, OSError) as trouble:
             _log.warning("merge_failed", dataset=changelog.name, trouble=str(trouble))
             await self._abandon(changelog)
@@ -185,14 +163,8 @@ class Compactor:
             _log.error("changelog_damaged", dataset=changelog.name, damage=str(damage))
             await self._abandon(changelog)
             changelog.damaged(str(damage))
-        except (DatasetDropped, Forgotten):
+        except (DatasetDropped, DataQuarantined, Forgotten):
             await self._abandon(changelog)
-        except FlightShuffleError as error:
-            _log.warning(
-                "merge_failed", dataset=changelog.name, trouble=error.message
-            )  # its rule refuses these rows
-            await self._abandon(changelog)
-            self._look_at(changelog, time.monotonic() + TROUBLE_SECONDS)
 
     async def _begin(self, changelog: Changelog) -> None:
         now = time.monotonic()
@@ -261,23 +233,18 @@ class Compactor:
                 return
             changelog.tick_at = time.monotonic() + TICK_SECONDS
             changelog.fuel_rows = TICK_ROWS
-        threads = self._threads_of(changelog)
-        rows = await in_thread(threads, merge.step)
+        rows = await in_thread(self._threads, merge.step)
         if files:
             changelog.fuel_rows -= rows
         if merge.done:
-            await merge.publish(threads, self._memory)
+            await merge.publish(self._threads, self._memory)
         elif merge.checkpoint_due():
-            await merge.checkpoint(threads)
+            await merge.checkpoint(self._threads)
         self.poke(changelog)
 
     async def _abandon(self, changelog: Changelog) -> None:
-        threads = self._threads_of(changelog)
         for merge in list(changelog.merges):
-            await in_thread(threads, merge.abandon)
-
-    def _threads_of(self, changelog: Changelog) -> Executor:
-        return changelog.querying or self._threads
+            await in_thread(self._threads, merge.abandon)
 
     def _look_at(self, changelog: Changelog, when: float) -> None:
         if when < self._times.get(changelog, math.inf):

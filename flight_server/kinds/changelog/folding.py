@@ -78,14 +78,9 @@ def snapshot(
     kept = rule.kept(distinct.groups(distinct.counts(version)))
     if not start and (kept.counts == 1).all():
         return kept.rows, False
-    rows, counts = kept.rows, kept.counts
-    if rows is not distinct.rows and (start or counts.sum() > max_rows):
-        # A rule that makes rows may make them in another order the next time.
-        ordered = Updates.of(updates.layout, rows, np.zeros(len(counts), np.int64), counts)
-        rows, counts = ordered.rows, ordered.diffs
-    ends = np.cumsum(counts)
+    ends = np.cumsum(kept.counts)
     places = np.arange(start, min(start + max_rows, int(ends[-1])))
-    return rows.take(pa.array(np.searchsorted(ends, places, "right"))), start + max_rows < int(ends[-1])
+    return kept.rows.take(pa.array(np.searchsorted(ends, places, "right"))), start + max_rows < int(ends[-1])
 
 
 def deltas(updates: Updates, after: int, upto: int, rule: Rule) -> Kept:
@@ -93,20 +88,11 @@ def deltas(updates: Updates, after: int, upto: int, rule: Rule) -> Kept:
     distinct = Distinct.of(updates)
     before = rule.kept(distinct.groups(distinct.counts(after)))
     now = rule.kept(distinct.groups(distinct.counts(upto)))
-    if before.rows is now.rows:
-        changes = Kept(now.rows, now.counts - before.counts)
-    else:
-        layout = updates.layout
-        rows = pa.concat_batches([before.rows, now.rows])
-        both = Updates.of(
-            layout, rows, np.zeros(rows.num_rows, np.int64), np.concatenate([-before.counts, now.counts])
-        )
-        changed = Distinct.of(both)
-        changes = Kept(changed.rows, changed.summed(both.diffs))
-    differ = np.flatnonzero(changes.counts)
-    if len(differ) == len(changes.counts):
-        return changes
-    return Kept(changes.rows.take(pa.array(differ)), changes.counts[differ])
+    changes = now.counts - before.counts
+    differ = np.flatnonzero(changes)
+    if len(differ) == len(changes):
+        return Kept(distinct.rows, changes)
+    return Kept(distinct.rows.take(pa.array(differ)), changes[differ])
 
 
 def emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Layout) -> Updates:
@@ -166,47 +152,23 @@ def compacted(
         return tombstones
     layout = updates.layout
     nothing = Elsewhere(np.zeros(0, np.uint64), Updates.empty(layout))
-    applied = _applied(updates, since, rule, nothing.pending)
-    parts = [applied.left, tombstones]
-    if len(applied.changed):
-        found = nothing if elsewhere is None else elsewhere(applied.changed)
+    left, changed = _applied(updates, since, rule, nothing.pending)
+    parts = [left, tombstones]
+    if len(changed):
+        found = nothing if elsewhere is None else elsewhere(changed)
         pending = living(found.pending)[0]
-        untouched = unique(found.untouched, applied.clashing(pending))
-        again = np.setdiff1d(pending.hashes, untouched)
-        for hashes, of_these in ((untouched, EveryRow()), (again, rule)):
+        again = np.setdiff1d(pending.hashes, found.untouched)
+        for hashes, of_these in ((found.untouched, EveryRow()), (again, rule)):
             if len(hashes):
                 parts[0] = parts[0].where(~np.isin(parts[0].hashes, hashes))
-                parts.append(_applied(updates.of_hashes(hashes), since, of_these, pending).left)
+                parts.append(_applied(updates.of_hashes(hashes), since, of_these, pending)[0])
     return Updates.joined(layout, parts)
 
 
-@dataclass(frozen=True)
-class _Applied:
-    """The updates that a rule leaves.
-
-    Args:
-        left: the updates above ``since``, and those that stand for all up to ``since``.
-        changed: sorted and unique, the hashes of keys of which that is not just the sum.
-        signs: if the rule makes up rows, these, and with diffs below zero those that have, or will have, a count below
-            zero; else None.
+def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> tuple[Updates, Hashes]:
+    """The updates that a rule leaves: those above ``since``, and those that stand for all up to ``since``; and the
+    hashes of keys, sorted and unique, of which that is not just the sum.
     """
-
-    left: Updates
-    changed: Hashes
-    signs: Updates | None
-
-    def clashing(self, pending: Updates) -> Hashes:
-        """The keys for which the rule made up a row of which retractions wait for another one: these would meet."""
-        if self.signs is None:
-            return np.zeros(0, np.uint64)
-        both = Distinct.of(Updates.joined(self.left.layout, [self.signs, pending]))
-        diffs = both.updates.diffs
-        meet = (both.summed(diffs > 0) > 0) & (both.summed(diffs < 0) > 0)
-        return unique(both.updates.hashes[both.firsts[meet]])
-
-
-def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> _Applied:
-    layout = updates.layout
     distinct = Distinct.of(_with_pending(updates, pending) if len(pending) else updates)
     versions, diffs = distinct.updates.versions, distinct.updates.diffs
     old = versions <= since
@@ -214,25 +176,15 @@ def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> _App
     taken = -np.abs(diffs) if rule.whole_keys else np.minimum(diffs, 0)
     retracted = distinct.summed(np.where(old, 0, taken))
     hashes = distinct.updates.hashes[distinct.firsts]
-    kept = rule.needed(distinct.groups(counts), retracted)
-    left = np.flatnonzero(kept.counts)
-    if kept.rows is distinct.rows:
-        # The first update of a row stands for all up to ``since``.
-        latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
-        wanted = ~old & (versions != _PENDING)
-        first, versions, diffs = distinct.firsts[left], versions.copy(), diffs.copy()
-        wanted[first], versions[first], diffs[first] = True, latest[left], kept.counts[left]
-        found = Updates(layout, distinct.updates.rows, distinct.updates.hashes, versions, diffs).where(wanted)
-        return _Applied(found, unique(hashes[kept.counts != counts]), None)
-    # Not ``since``, which may be above the version of a tombstone in a newer run.
-    newest = versions[old].max(initial=0)
-    rows = kept.rows.take(pa.array(left))
-    base = Updates.of(layout, rows, np.full(len(left), newest), kept.counts[left])
-    below = np.flatnonzero((counts < 0) | (retracted < 0))
-    ones = np.ones(len(below), np.int64)
-    less = Updates(layout, distinct.rows.take(pa.array(below)), hashes[below], ones, -ones)
-    whole = Updates.joined(layout, [base, updates.where(updates.versions > since)])
-    return _Applied(whole, unique(hashes), Updates.joined(layout, [base, less]))
+    needed = rule.needed(distinct.groups(counts), retracted).counts
+    left = np.flatnonzero(needed)
+    # The first update of a row stands for all up to ``since``.
+    latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
+    wanted = ~old & (versions != _PENDING)
+    first, versions, diffs = distinct.firsts[left], versions.copy(), diffs.copy()
+    wanted[first], versions[first], diffs[first] = True, latest[left], needed[left]
+    found = Updates(updates.layout, distinct.updates.rows, distinct.updates.hashes, versions, diffs)
+    return found.where(wanted), unique(hashes[needed != counts])
 
 
 def _with_pending(updates: Updates, pending: Updates) -> Updates:

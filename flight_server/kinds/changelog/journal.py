@@ -15,7 +15,7 @@ Files of a changelog's directory
                              of the one version.
     ``run-000001`` …         runs that the state file or a log entry names, and the output of the merge in progress
 
-    Times are seconds since the epoch. Older files have holds without ``taken`` and ``owner``.
+    Times are seconds since the epoch.
 
 Covering
     ``covered`` is the last version up to which all updates are in the state file's runs. A log whose versions are all
@@ -104,13 +104,15 @@ class StateRecord:
     def parse(cls, value: dict[str, Any]) -> StateRecord:
         """Raises Damaged."""
         try:
+            for each in fields(cls):
+                if each.name not in value:
+                    raise Damaged(f"{STATE_NAME} lacks {each.name}")
             state = cls(**value)
             state.runs = [
                 (str(name), None if version is None else int(version)) for name, version in state.runs
             ]
             state.transactions = {
-                name: parse_transaction(value, state.covered_time)
-                for name, value in state.transactions.items()
+                name: parse_transaction(value) for name, value in state.transactions.items()
             }
             base64.b64decode(state.forgotten, validate=True)
             for name, _ in state.runs:
@@ -140,13 +142,12 @@ def stored_hold(hold: Hold) -> list[Any]:
 
 def bring_back_hold(holds: Holds, name: str, stored: Sequence[Any]) -> None:
     """Put a hold as :func:`stored_hold` gave it. Raises TypeError or ValueError."""
-    version, until, taken, owner, principal = (*stored, None, None, None)[:5]
-    since = past_time(time.time() if taken is None else float(taken))
+    version, until, taken, owner, principal = (*stored, None)[:5]
     holds.put(
         name,
         int(version),
         monotonic_time(float(until)),
-        taken=since,
+        taken=past_time(float(taken)),
         owner=None if owner is None else str(owner),
         principal=None if principal is None else str(principal),
     )

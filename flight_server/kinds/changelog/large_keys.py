@@ -5,9 +5,9 @@ added up first: equal rows are one row then, beside the updates above ``since``.
 so each piece is added up with the tombstones of all.
 
 Folding
-    A rule with ``in_parts`` needs the same rows of two parts as of both together. So the pieces are taken one after the
-    other, and of those before only the needed rows are held. Of other rules' keys all rows are held once they are added
-    up. A merge's look-ups in other runs (``merges``) are made once for all pieces.
+    A rule needs the same rows of two parts as of both together. So the pieces are taken one after the other, and of
+    those before only the needed rows are held. Of the keys of a rule of ``whole_keys`` all rows are held once they are
+    added up. A merge's look-ups in other runs (``merges``) are made once for all pieces.
 
 Memory
     A piece has about twice ``piece_bytes`` at most, unless one row has more. The caller limits the bytes held beside
@@ -108,7 +108,7 @@ def folded(
     """The updates that stand for all of one hash at the versions from ``since`` to ``upto``. Raises TooLarge. ``runs``:
     all that have updates of this hash.
     """
-    rule = rule if rule.in_parts else EveryRow()
+    rule = EveryRow() if rule.whole_keys else rule
     held = Updates.empty(layout)
     for piece in pieces(layout, runs, since, upto, piece_bytes, oldest=True):
         held = compacted(Updates.joined(layout, [held, piece]), since, rule, oldest=True)
@@ -140,14 +140,14 @@ def needed(
     def found(_: object) -> Elsewhere:
         return Elsewhere(_NONE, pending)
 
-    of_pieces = rule if rule.in_parts else EveryRow()
+    of_pieces = EveryRow() if rule.whole_keys else rule
     held = Updates.empty(layout)
     for piece in pieces(layout, runs, since, upto, piece_bytes, oldest=oldest):
         held = compacted(Updates.joined(layout, [held, piece]), since, of_pieces, found, oldest=oldest)
         if COPIES * (held.size_bytes + pending.size_bytes) > limit_bytes:
             return None
         yield len(piece)
-    return held if rule.in_parts else compacted(held, since, rule, found, oldest=oldest)
+    return compacted(held, since, rule, found, oldest=oldest) if rule.whole_keys else held
 
 
 def _pending(

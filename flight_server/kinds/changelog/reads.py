@@ -101,8 +101,7 @@ class ChangelogReads:
 
         Raises:
             Compacted: a version is below ``since``, or the stream has fallen behind too far.
-            InvalidRequest: a version is above ``upper``; or one key has more rows than there can be room for; or a rule
-                of the user's own fails on the rows.
+            InvalidRequest: a version is above ``upper``; or one key has more rows than there can be room for.
             Conflict: the changelog was dropped.
             DataQuarantined: the data is damaged on disk.
             Draining: a follower has all that there is, and the server goes down.
@@ -188,16 +187,15 @@ class ChangelogReads:
         # The task holds the view, and through it runs, only while the slice is read.
         view = changelog.view()
         work = partial(self._messages, view, after, upto, at, allowed_bytes)
-        threads = changelog.querying or self._threads
         try:
             # Only at the beginning: it gives all of the changes, also those of slices that were sent.
             begins = few and not at.low
-            if begins and after is not None and changelog.querying is None and changelog.layout.is_simple:
+            if begins and after is not None and changelog.layout.is_simple:
                 part = view.few_deltas(after, upto, IN_LOOP_ROWS, FOLLOWED_BYTES)
                 if part is not None:
                     return self._encoded(part, upto)
             del view
-            return await in_thread(threads, work)
+            return await in_thread(self._threads, work)
         except Damaged as damage:
             changelog.damaged(str(damage))
             raise DataQuarantined(
@@ -208,8 +206,7 @@ class ChangelogReads:
             ) from None
         except InvalidRequest as failure:
             raise InvalidRequest(
-                f"dataset {changelog.name!r}: {failure.message}; retract the rows that it cannot take together",
-                dataset=changelog.name,
+                f"dataset {changelog.name!r}: {failure.message}", dataset=changelog.name
             ) from None
         except OSError as error:
             changelog.step("read")

@@ -226,8 +226,6 @@ def _resume(changelog: Changelog, state: StateRecord) -> set[str]:
     """Go on with the merge that the state file names, if its output is there; the name of that."""
     said = state.merge
     assert said is not None
-    if "began" not in said:
-        return set()  # an earlier version began it, which wrote another field; the merge begins again
     by_name = {run.path.name: run for run in changelog.runs if isinstance(run, RunFile)}
     try:
         runs = tuple(by_name[str(name)] for name in said["runs"])
@@ -236,13 +234,19 @@ def _resume(changelog: Changelog, state: StateRecord) -> set[str]:
         end = blocks[-1].offset + blocks[-1].size_bytes if blocks else 0
         if not path.exists() or path.stat().st_size < end:
             return set()  # it was abandoned after its last checkpoint
-        counts = int(said["retractions"]), int(said.get("tombstones", 0))
+        counts = int(said["retractions"]), int(said["tombstones"])
         room = changelog.disk.empty()
-        writer = RunWriter.resumed(path, changelog.layout, room, blocks, counts, of_kept=OF_KEPT_FOR_MERGES)
+        writer = RunWriter.resumed(
+            path,
+            changelog.layout,
+            room,
+            blocks,
+            counts,
+            ages=Ages(said["ages"]),
+            of_kept=OF_KEPT_FOR_MERGES,
+        )
         merge = Merge(changelog, Plan(runs, to_file=True), int(said["since"]), writer=writer, saved=said)
         writer.since = merge.settles
-        if "ages" in said:  # servers before this one did not say
-            writer.ages = Ages(said["ages"])
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"the merge in the state file does not have its fields: {error}") from error
     return {path.name}

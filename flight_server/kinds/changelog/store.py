@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from flight_server.concurrency import Background, OneByOne, Waits
+from flight_server.concurrency import Background, Waits
 from flight_server.datasets import Append, Caller, Catalogue, Dataset, check_same
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
@@ -30,7 +30,6 @@ from flight_server.protocol import (
     KeepRule,
     Kind,
     OutOfBudget,
-    RuleName,
     Unavailable,
     directory_name,
 )
@@ -45,19 +44,13 @@ from .emitting import Emitter, is_emitting
 from .holding import take_hold
 from .journal import StateRecord
 from .reads import ChangelogReads
-from .rule_checks import RuleChecks
-from .rules import SAMPLE_BYTES, Emitting, Query, QueryProcesses, make_rule
+from .rules import Emitting, make_rule
 from .runs import Layout
 from .saving import KEPT_DISK_PARTS
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
 """Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""
-
-QUERIES = 3
-"""Queries of users' rules that run at the same time, each in a thread, which waits for a process: beside a slow rule
-and a slow ``create`` there is a thread for others.
-"""
 
 CHANGELOG_BYTES = 4096
 """An idle changelog beside its dataset: the object, its state, its rule and its log."""
@@ -96,10 +89,7 @@ class Store:
         )
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-commit")
         self._reading = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-read")
-        self.queries = QueryProcesses()
-        self._querying = ThreadPoolExecutor(max_workers=QUERIES, thread_name_prefix="flight-server-query")
-        self._declaring = OneByOne(self._querying)
-        self.compactor = Compactor(self.memory, background)
+        self.compactor = Compactor(self.memory)
         self.commits = Commits(
             background, waits, self.memory, self.threads, deadline_seconds=deadline_seconds, short=self.short
         )
@@ -178,9 +168,9 @@ class Store:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored, lasting=True)
         directory = self._directory(request.dataset, dataset.generation)
-        own = request.keep is not None and request.keep.rule is RuleName.SQL
-        threads = self._declaring if own else self.threads
-        changelog = await in_thread(threads, self._new, request, dataset.generation, layout, directory)
+        state = StateRecord.new(request, dataset.generation)
+        # In a thread: a rule's first use may import libraries.
+        changelog = await in_thread(self.threads, self.changelog_of, state, layout, request.keep, directory)
         self._check_emitted(changelog)
         self._count(changelog)
         files = ChangelogFiles(directory, self.catalogue.disk.marker(request.dataset, dataset.generation))
@@ -266,15 +256,6 @@ class Store:
                 await self._emit_from(changelog, partial(self._found_target, changelog))
             self.wake(changelog)
 
-    def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
-        """In a thread: a rule's first use may import libraries, and a query is tried. Raises InvalidRequest if the rule
-        does not fit the schema, and what :meth:`Query.check` raises.
-        """
-        changelog = self.changelog_of(StateRecord.new(request, generation), layout, request.keep, directory)
-        if isinstance(changelog.rule, Query):
-            changelog.rule.check()
-        return changelog
-
     def changelog_of(
         self, state: StateRecord, layout: Layout, keep: KeepRule | None, directory: Path
     ) -> Changelog:
@@ -282,7 +263,7 @@ class Store:
         return Changelog(
             state,
             layout,
-            make_rule(keep, layout.schema, self.queries),
+            make_rule(keep, layout.schema),
             directory,
             disk=self.catalogue.disk.pool,
             metadata=self.catalogue.budget.metadata,
@@ -291,9 +272,8 @@ class Store:
         )
 
     def _count(self, changelog: Changelog) -> None:
-        size_bytes = CHANGELOG_BYTES + (SAMPLE_BYTES if isinstance(changelog.rule, Query) else 0)
         changelog.room = self.catalogue.budget.metadata.reserve(
-            size_bytes, f"changelog {changelog.name!r}", dataset=changelog.name
+            CHANGELOG_BYTES, f"changelog {changelog.name!r}", dataset=changelog.name
         )
 
     def add(self, dataset: Dataset, changelog: Changelog, files: ChangelogFiles) -> None:
@@ -302,11 +282,6 @@ class Store:
         dataset.files = files
         dataset.attached = AttachedChangelog(changelog, self.append)
         files.in_use = lambda: changelog.state is not ChangelogState.CLOSED
-        if isinstance(changelog.rule, Query):
-            changelog.querying = OneByOne(self._querying)
-            changelog.checks = RuleChecks(
-                changelog.name, changelog.rule, changelog.layout, changelog.querying
-            )
         changelog.save = files.save
         changelog.check_held = self.catalogue.disk.check_held
         self._changelogs[dataset.generation] = changelog
@@ -329,12 +304,10 @@ class Store:
         return await take_hold(self.of(dataset), request, self.threads, caller)
 
     def expire_holds(self) -> None:
-        """End holds whose lease or lag has ended, and idle processes of queries; log holds that hold compaction back
-        for long, and forget closed changelogs: a duty of the server.
+        """End holds whose lease or lag has ended; log holds that hold compaction back for long, and forget closed
+        changelogs: a duty of the server.
         """
         now = time.monotonic()
-        if len(self.queries):
-            self.threads.submit(self.queries.end_idle, now)
         for emitter in self._emitters.values():
             emitter.look()
         for changelog in self._left:
@@ -366,14 +339,8 @@ class Store:
         for changelog in self:
             changelog.changes.tell()
 
-    def end_queries(self) -> None:
-        """End the queries of users' rules, so that nothing waits for them. Blocks. Twice is fine."""
-        self.queries.close()
-
     def close(self) -> None:
         """End the threads. Blocks. Twice is fine."""
-        self.end_queries()
-        self._querying.shutdown(wait=True, cancel_futures=True)
         self.threads.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
         self.compactor.close()

@@ -76,7 +76,7 @@ class ChangelogWrite:
 
         Raises:
             BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``.
-            BadFrame, InvalidRequest: of a large write, as of ``commit``.
+            BadFrame: of a large write, as of ``commit``.
             OutOfBudget, Unavailable: the disk does not take a large write now.
         """
         self._check(batch)
@@ -114,7 +114,6 @@ class ChangelogWrite:
 
         Raises as :meth:`Commits.commit`, and:
             BadFrame: a column that is declared without nulls has some.
-            InvalidRequest: a rule of the user's own fails on these rows, see ``rule_checks``.
         """
         changelog = self.changelog
         updates: Updates | None = None
@@ -128,8 +127,6 @@ class ChangelogWrite:
                 if self._is_small()
                 else await in_thread(self._threads, made, changelog, batches)
             )
-            if transaction is None or changelog.transactions.find(transaction) is None:
-                await self._check_rule(updates)
         files, self._files = self._files, []
         version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
         self._batches, self._rooms = [], []
@@ -150,17 +147,12 @@ class ChangelogWrite:
         for file in files:
             delete_soon(self._threads, file)
 
-    async def _check_rule(self, updates: Updates) -> None:
-        if self.changelog.checks is not None:
-            await self.changelog.checks.check(updates)
-
     async def _to_file(self) -> None:
         changelog = self.changelog
         changelog.check_step("write")
         batches, self._batches = self._batches, []
         try:
             updates = await in_thread(self._threads, self._made, changelog, batches)
-            await self._check_rule(updates)
             of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
             write = partial(RunFile.of, of_kept=of_kept)
             file = await in_thread(

@@ -4,7 +4,7 @@ Guarantee: the files, their identities and the schema are those of the moment of
 SourceChanged if its file's identity is another one before or after the reading. Rows come in the file's order, as
 messages of about ``encoder.TARGET_BYTES``.
 
-    {"format": "parquet" | "ipc" | "csv", "path": "…" or "paths": ["…", …],
+    {"format": "parquet" | "ipc", "path": "…" or "paths": ["…", …],
      "columns": ["…", …], "batch_rows": n}
 
 Schema
@@ -122,7 +122,7 @@ class _File:
 
     path: str
     identity: tuple[int, ...]
-    schema: pa.Schema | None
+    schema: pa.Schema
     keys: dict[str, str | None]
 
 
@@ -213,8 +213,6 @@ class FileSource:
             opened.close()
 
     def _batches(self, file: _File, opened: OpenFile) -> Iterator[pa.RecordBatch]:
-        if file.schema is None:
-            return
         schema = self.schema.schema
         in_file = frozenset(file.schema.names)
         inside = pa.schema([field for field in schema if field.name in in_file])
@@ -224,7 +222,7 @@ class FileSource:
             if field.name not in in_file
         }
         with self._decoding.holding() as hold:
-            for batch in self._spec.format.batches(opened.stream, file.path, inside, hold):
+            for batch in self._spec.format.batches(opened.stream, inside, hold):
                 batch.validate(full=self._full_validation)
                 if batch.schema.equals(schema):
                     yield batch
@@ -273,13 +271,12 @@ def _look(spec: FileSpec, where: Files, wanted: pa.Schema | None) -> tuple[list[
         )
     files: list[_File] = []
     for path in paths:
-        file = _look_at(spec, where, path, wanted)
-        before = files[-1].schema if files else None
+        file = _look_at(spec, where, path)
         # Most files have the schema of the one before, which is held once.
-        if file.schema is not None and before is not None and file.schema.equals(before, check_metadata=True):
-            file = replace(file, schema=before)
+        if files and file.schema.equals(files[-1].schema, check_metadata=True):
+            file = replace(file, schema=files[-1].schema)
         files.append(file)
-    schema = _unified(files, wanted)
+    schema = _unified(files)
     if wanted is not None:
         unknown = _missing(wanted.names, schema)
         if unknown:
@@ -293,21 +290,20 @@ def _look(spec: FileSpec, where: Files, wanted: pa.Schema | None) -> tuple[list[
     return files, schema
 
 
-def _look_at(spec: FileSpec, where: Files, path: str, wanted: pa.Schema | None) -> _File:
+def _look_at(spec: FileSpec, where: Files, path: str) -> _File:
     try:
         opened = where.open(path)
     except OSError as error:
         raise SourceUnavailable(f"source: {path} cannot be opened: {error.strerror or error}") from None
     try:
         identity = opened.identity()
-        schema = spec.format.schema(opened.stream, path, wanted)
-        if schema is not None:
-            check_text(schema)
+        schema = spec.format.schema(opened.stream)
+        check_text(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRequest(f"source: {path} cannot be read: {_first_line(error)}") from None
     finally:
         opened.close()
-    if schema is not None and len(set(schema.names)) != len(schema.names):
+    if len(set(schema.names)) != len(schema.names):
         raise InvalidRequest(f"source: {path} has two columns of one name")
     keys = [matched for part in path.split("/")[:-1] if (matched := _HIVE_KEY.fullmatch(part))]
     return _File(path, identity, schema, {each["key"]: _hive_value(each["value"]) for each in keys})
@@ -326,17 +322,12 @@ def _different_schemas(files: Sequence[_File]) -> list[tuple[str, pa.Schema]]:
     """Each schema, with the first file that has it."""
     different: dict[int, tuple[str, pa.Schema]] = {}
     for file in files:
-        if file.schema is not None:
-            different.setdefault(id(file.schema), (file.path, file.schema))
+        different.setdefault(id(file.schema), (file.path, file.schema))
     return list(different.values())
 
 
-def _unified(files: Sequence[_File], wanted: pa.Schema | None) -> pa.Schema:
+def _unified(files: Sequence[_File]) -> pa.Schema:
     schemas = _different_schemas(files)
-    if not schemas:
-        if wanted is not None:
-            return wanted
-        raise InvalidRequest("source: every file is empty, so there are no columns; give a schema")
     first, together = schemas[0]
     for path, schema in schemas[1:]:
         if not schema.equals(together):

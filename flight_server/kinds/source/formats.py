@@ -1,12 +1,12 @@
-"""Parquet, Arrow IPC and CSV: a file's schema, and its rows batch by batch.
+"""Parquet and Arrow IPC: a file's schema, and its rows batch by batch.
 
 Guarantee: :meth:`Format.batches` gives every row of the file, in order, or raises; the same file gives the same
 batches. Everything here blocks and uses one thread.
 
 Memory
     A reader holds one batch and its encoded bytes: of Parquet about ``TARGET_BYTES`` and the pages under it
-    (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of CSV a block of
-    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written. For batches of Parquet and IPC it asks for room first.
+    (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of IPC a whole
+    batch as it was written. It asks for room first.
 
     Of a Parquet file the footer has the rows and values of each row group, by which rows are cut to batches: a file of
     639 bytes can hold a row of a gigabyte. Values are short or long: where a column has a dictionary its longest value
@@ -17,33 +17,27 @@ Memory
 
     Of an IPC file the size of a batch is known before Arrow reads it. Of a compressed one it is the sum of the sizes
     before its compressed buffers, which Arrow allocates: a file of 38 KiB can hold a batch of a gigabyte. Of another
-    one it is that of its body. A file's dictionaries are read with its first batch, those of a stream with the batch
-    behind them.
+    one it is that of its body. A file's dictionaries are read with its first batch.
 
 Headers
-    A Parquet footer, an IPC footer or schema, and the first line of a CSV file are parsed in one piece, into ten times
-    their size and, for columns with short names, much more, which no account counts. So at most ``background.SLOTS``
-    pulls, and one more ``create`` than that, have a file open at a time. A header of more than ``MAX_HEADER_BYTES`` or
-    ``MAX_CSV_COLUMNS``, and an IPC header that ``frames.schema_size`` refuses, is refused before it is parsed. The
-    Arrow schema in a Parquet footer is parsed unseen.
-
-Truncated IPC streams
-    Arrow's reader takes a stream that ends between two messages for whole, so the end-of-stream marker is required.
+    A Parquet footer and an IPC footer are parsed in one piece, into ten times their size and, for columns
+    with short names, much more, which no account counts. So at most ``background.SLOTS`` pulls, and one more ``create``
+    than that, have a file open at a time. A footer of more than ``MAX_HEADER_BYTES``, and an IPC one that
+    ``frames.schema_size`` refuses, is refused before it is parsed. The Arrow schema in a Parquet footer is parsed
+    unseen.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from flight_server.frames import TARGET_BYTES, check_footer, measure
-from flight_server.protocol import CONTINUATION, END_OF_STREAM, BadFrame, InvalidRequest, ipc_framing
+from flight_server.frames import TARGET_BYTES, check_footer
+from flight_server.protocol import BadFrame, InvalidRequest, ipc_framing
 
 MAX_BATCH_ROWS = 65_536
 MOST_BYTES, MOST_FOLD = 16 << 20, 100
@@ -51,22 +45,18 @@ MOST_BYTES, MOST_FOLD = 16 << 20, 100
 _LISTS = pa.ListArray | pa.LargeListArray | pa.ListViewArray | pa.LargeListViewArray | pa.FixedSizeListArray
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 """Of physical types in Arrow; of bytes that of an offset."""
-CSV_BLOCK_BYTES = 4 << 20
 MAX_HEADER_BYTES = 16 << 20
-MAX_CSV_COLUMNS = 100_000
 _IPC_MAGIC = b"ARROW1"
 _PARQUET_MAGIC = b"PAR1"
-_LINE_END = re.compile(rb"[\r\n]")
-_CODECS = {".bz2": "bz2", ".gz": "gzip", ".lz4": "lz4", ".zst": "zstd"}
 
 
 class Format(Protocol):
     """One format. ``stream`` is an open ``pyarrow.NativeFile``, at its start."""
 
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
-        """The file's columns; None if it says nothing about them. ``wanted`` has types to prefer."""
+    def schema(self, stream: Any) -> pa.Schema:
+        """The file's columns."""
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         """The rows, with at least those columns of ``wanted`` that the file has. ``hold`` is called before a batch is
         read whose size the file's writer chose.
         """
@@ -75,11 +65,11 @@ class Format(Protocol):
 class Parquet:
     """Parquet files."""
 
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
+    def schema(self, stream: Any) -> pa.Schema:
         _check_footer(stream, _PARQUET_MAGIC)
         return pq.ParquetFile(stream, pre_buffer=False).schema_arrow
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         _check_footer(stream, _PARQUET_MAGIC)
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         wanted_names = frozenset(wanted.names)  # ``names`` is a list that each access makes anew
@@ -204,85 +194,38 @@ def _longest_bytes(array: pa.Array) -> int:
 
 
 class Ipc:
-    """Arrow IPC files (also called Feather) and streams."""
+    """Arrow IPC files (also called Feather); no streams, whose end cannot be told from one that was cut off."""
 
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
+    def schema(self, stream: Any) -> pa.Schema:
         return self._open(stream)[0].schema
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         names = self._open(stream)[0].schema.names
-        stream.seek(0)
         wanted_names = frozenset(wanted.names)
         included = [index for index, name in enumerate(names) if name in wanted_names]
-        options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
-        reader, sizes = self._open(stream, options)
-        yield from _held(_each(reader), sizes, hold)
-
-    def _open(self, stream: Any, options: Any = None) -> tuple[Any, Iterator[int]]:
-        """Arrow's reader, and the sizes of the batches that it will give."""
-        if stream.read_at(len(_IPC_MAGIC), 0) == _IPC_MAGIC:
-            footer_bytes = _check_footer(stream, _IPC_MAGIC)
-            footer = b""
-            if footer_bytes:
-                end_bytes = footer_bytes + 4 + len(_IPC_MAGIC)
-                footer = stream.read_at(footer_bytes, stream.size() - end_bytes)
-                _unfolded(check_footer, footer)
-            return pa.ipc.open_file(stream, options=options), _sizes_in_file(stream, footer)
-        size_bytes = stream.size()
-        end_bytes = len(END_OF_STREAM)
-        if size_bytes < end_bytes or stream.read_at(end_bytes, size_bytes - end_bytes) != END_OF_STREAM:
-            raise pa.ArrowInvalid(
-                "neither an Arrow IPC file nor a complete stream: the end-of-stream marker is missing"
-            )
-        prefix = stream.read_at(len(CONTINUATION) + 4, 0)
-        # Before format version 5 the header's size came first.
-        at = len(prefix) if prefix.startswith(CONTINUATION) else 4
-        header_bytes = int.from_bytes(prefix[at - 4 : at], "little")
-        _check_header(header_bytes)
-        _unfolded(measure, stream.read_at(header_bytes, at))
-        stream.seek(0)
-        return pa.ipc.open_stream(stream, options=options), _sizes_in_stream(stream, 0)
-
-
-def _each(reader: Any) -> Iterator[pa.RecordBatch]:
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
-        return map(reader.get_batch, range(reader.num_record_batches))
-    return iter(reader)
-
-
-class Csv:
-    """CSV with a header, in UTF-8; compressed if its name ends so (``_CODECS``). Types not given are found in the first
-    block.
-    """
-
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
-        if stream.size() == 0:
-            return None
-        return self._open(stream, path, wanted).schema
-
-    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
-        if stream.size() > 0:
-            yield from self._open(stream, path, wanted, only=wanted.names)
-
-    def _open(self, stream: Any, path: str, wanted: pa.Schema | None, only: list[str] | None = None) -> Any:
-        types = {} if wanted is None else {field.name: field.type for field in wanted}
-        codec = next((name for suffix, name in _CODECS.items() if path.endswith(suffix)), None)
-        # Not through the stream, which a CompressedInputStream closes. A codec adds less than an eighth to any data.
-        start = pa.BufferReader(stream.read_at(min(stream.size(), CSV_BLOCK_BYTES * 9 // 8), 0))
-        first_block = (pa.CompressedInputStream(start, codec) if codec else start).read(CSV_BLOCK_BYTES)
-        commas = _LINE_END.split(first_block, maxsplit=1)[0].count(b",")
-        if commas >= MAX_CSV_COLUMNS:
-            raise pa.ArrowInvalid(
-                f"its first line names more than {MAX_CSV_COLUMNS} columns: write it with fewer, or as rows"
-            )
-        stream.seek(0)
-        return pa_csv.open_csv(
-            pa.CompressedInputStream(stream, codec) if codec else stream,
-            read_options=pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=types, include_columns=only, include_missing_columns=True
-            ),
+        reader, footer = self._open(
+            stream, pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
         )
+        try:
+            for number, size_bytes in enumerate(_batch_sizes(stream, footer)):
+                hold(size_bytes)
+                yield reader.get_batch(number)
+        except BadFrame as bad:
+            raise pa.ArrowInvalid(bad.message) from None
+
+    def _open(self, stream: Any, options: Any = None) -> tuple[Any, bytes]:
+        """Arrow's reader, and the footer."""
+        footer_bytes = _check_footer(stream, _IPC_MAGIC)
+        if not footer_bytes:
+            raise pa.ArrowInvalid(
+                "it is no Arrow IPC file: a stream, or cut off; write it with pyarrow.ipc.new_file"
+            )
+        footer = stream.read_at(footer_bytes, stream.size() - footer_bytes - 4 - len(_IPC_MAGIC))
+        try:
+            check_footer(footer)
+        except BadFrame as bad:
+            raise pa.ArrowInvalid(bad.message) from None
+        return pa.ipc.open_file(stream, options=options), footer
 
 
 def _check_footer(stream: Any, magic: bytes) -> int:
@@ -297,14 +240,6 @@ def _check_footer(stream: Any, magic: bytes) -> int:
     return footer_bytes if footer_bytes + end_bytes <= size_bytes else 0
 
 
-def _unfolded(check: Callable[[bytes], object], header: bytes) -> None:
-    """Raise if Arrow's objects of the header would be many times its size."""
-    try:
-        check(header)
-    except BadFrame as bad:
-        raise pa.ArrowInvalid(bad.message) from None
-
-
 def _check_header(size_bytes: int) -> None:
     if size_bytes > MAX_HEADER_BYTES:
         raise pa.ArrowInvalid(
@@ -313,7 +248,7 @@ def _check_header(size_bytes: int) -> None:
         )
 
 
-FORMATS: dict[str, Format] = {"parquet": Parquet(), "ipc": Ipc(), "csv": Csv()}
+FORMATS: dict[str, Format] = {"parquet": Parquet(), "ipc": Ipc()}
 
 
 def format_named(name: str) -> Format:
@@ -331,48 +266,12 @@ Hold = Callable[[int], None]
 """Called with the bytes of the next batch before it is read; raises if there is no room for it."""
 
 
-def _sizes_in_file(stream: Any, footer: bytes) -> Iterator[int]:
-    """The size of each batch of an IPC file."""
+def _batch_sizes(stream: Any, footer: bytes) -> Iterator[int]:
+    """The size of each batch of an IPC file, with the file's dictionaries."""
     dictionaries, batches = ipc_framing.footer_blocks(footer)
     kept_bytes = sum(_size(stream, *place) for place in dictionaries)
     for place in batches:
         yield kept_bytes + _size(stream, *place)
-
-
-def _sizes_in_stream(stream: Any, first: int) -> Iterator[int]:
-    """The size of each batch of an IPC stream whose schema message begins at ``first``.
-
-    Arrow's stream reader goes on where the file stands, so its position is as it was at each batch.
-    """
-    at, kept_bytes, stands = first, 0, stream.tell()
-    while True:
-        prefix = stream.read_at(8, at)
-        prefix_bytes = 8 if prefix.startswith(ipc_framing.CONTINUATION) else 4
-        header_bytes = int.from_bytes(prefix[prefix_bytes - 4 : prefix_bytes], "little")
-        if not header_bytes:
-            return
-        header = ipc_framing.IpcHeader(stream.read_at(header_bytes, at + prefix_bytes))
-        kind = header.kind
-        if kind is ipc_framing.MessageKind.DICTIONARY:
-            kept_bytes += _size(stream, at, prefix_bytes + header_bytes)
-        elif kind is ipc_framing.MessageKind.RECORD_BATCH:
-            size_bytes = kept_bytes + _size(stream, at, prefix_bytes + header_bytes)
-            stream.seek(stands)
-            yield size_bytes
-            stands = stream.tell()
-        at += prefix_bytes + header_bytes + header.body_bytes
-
-
-def _held(batches: Iterator[pa.RecordBatch], sizes: Iterator[int], hold: Hold) -> Iterator[pa.RecordBatch]:
-    """The batches, each after ``hold`` was called with its size."""
-    try:
-        for size_bytes in sizes:
-            hold(size_bytes)
-            yield next(batches)
-    except BadFrame as bad:
-        raise pa.ArrowInvalid(bad.message) from None
-    except StopIteration:
-        raise pa.ArrowInvalid("it ends before its last batch") from None
 
 
 def _size(stream: Any, position: int, encapsulated_bytes: int) -> int:

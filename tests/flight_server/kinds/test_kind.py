@@ -137,9 +137,6 @@ class KeptKind(DatasetKind):
     def drain(self) -> None:
         self.seen.append("drain")
 
-    def end_work(self) -> None:
-        self.seen.append("end_work")
-
     def close(self) -> None:
         self.seen.append("close")
 
@@ -192,4 +189,4 @@ async def test_a_kind_is_added_without_a_change_of_lanes_puts_reads_or_reports(t
         "posted": b'{"said":"y"}',
         "metric": True,
     }
-    assert kind.seen == ["recover", "start", "drain", "end_work", "close"]
+    assert kind.seen == ["recover", "start", "drain", "close"]

@@ -107,8 +107,6 @@ def keep_rules(draw: st.DrawFn) -> KeepRule:
             return KeepRule(
                 rule, draw(COLUMNS), order_by, kind=draw(st.text()), values=("send", "recv"), emit=emit
             )
-        case RuleName.SQL:
-            return KeepRule(rule, draw(st.just(()) | COLUMNS), query=draw(st.text(min_size=1)))
     raise AssertionError(rule)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flight_server.storage import OtherFormat
 from flight_server.storage.manifest import FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
 
 MANIFEST = Manifest(
@@ -49,18 +50,28 @@ def test_a_manifest_says_what_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("magic", "header", "transactions"),
-    [(b"FLSHMAN2", b"", {}), (b"FLSHMAN3", b'"transactions":{"job":3},', {"job": (1, 3, 3, 1)})],
+    ("magic", "transactions", "refusal", "sentence"),
+    [
+        (
+            b"FLSHMAN3",
+            b'"transactions":{"job":[1,3,3,1]},',
+            OtherFormat,
+            "has format FLSHMAN3, and this version",
+        ),
+        (b"FLSHMAN4", b'"transactions":{"job":3},', Torn, "3 is no transaction"),
+        (b"FLSHMAN4", b"", Torn, "the header has other keys"),
+    ],
 )
-def test_a_manifest_of_an_earlier_version_has_the_last_number_of_an_id_or_none(
-    magic: bytes, header: bytes, transactions: dict[str, tuple[int, ...]]
+def test_a_manifest_of_another_format_is_refused(
+    magic: bytes, transactions: bytes, refusal: type[Exception], sentence: str
 ) -> None:
-    now = b'"transactions":{"job":[1,3,3,1]},"forgotten":"AAAAAAAAAAA=",'
-    data = MANIFEST.encode().replace(now, header).replace(b"FLSHMAN4", magic)
+    now = b'"transactions":{"job":[1,3,3,1]},'
+    data = MANIFEST.encode().replace(now, transactions).replace(b"FLSHMAN4", magic)
     (length,) = struct.unpack_from("<I", data, 8)
-    body = data[:8] + struct.pack("<I", length - len(now) + len(header)) + data[12:-20]
+    body = data[:8] + struct.pack("<I", length - len(now) + len(transactions)) + data[12:-20]
     footer = struct.pack("<QI8s", len(body), google_crc32c.value(body), magic)
-    assert Manifest.decode(body + footer) == replace(MANIFEST, transactions=transactions, forgotten="")
+    with pytest.raises(refusal, match=sentence):
+        Manifest.decode(body + footer)
 
 
 @given(st.integers(0, len(MANIFEST.encode()) - 1), st.integers(1, 255))

@@ -203,6 +203,8 @@ STATE = StateRecord(
         "blocks": [],
         "output": "run-000003",
         "retractions": 0,
+        "tombstones": 0,
+        "ages": [],
         "since": 0,
     },
 )

@@ -149,7 +149,6 @@ def _json_samples() -> list[bytes]:
             "keep": {"rule": "latest", "order_by": ["b"]},
         },
         {"rule": "pair", "key": ["a"], "kind": "k", "values": ["send", "recv"], "emit": "pairs"},
-        {"rule": "sql", "query": "SELECT * FROM input", "key": ["a"]},
     ]
     return [*map(dump_json, rules), b'{"a":{"\\u00e9":[1,2.5e3,true,null,"x"],"b":{"c":{}}}}']
 

@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.protocol import CreateRequest
 from flight_server.protocol.errors import InvalidRequest
-from spark_client import latest, pair, sql, top_k, until_closed
+from spark_client import latest, pair, top_k, until_closed
 from spark_client.changelogs import declaration
 
 SCHEMA = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("kind", pa.string())])
@@ -47,14 +47,8 @@ BY = {"key": "currency", "order_by": "time"}
                 "emit": "latencies",
             },
         ),
-        (sql("select * from input"), {}, {"rule": "sql", "query": "select * from input"}),
-        (
-            sql("select * from input"),
-            {"key": "time"},
-            {"rule": "sql", "key": ["time"], "query": "select * from input"},
-        ),
     ],
-    ids=["latest", "top_k", "until_closed", "pair", "sql", "sql by key"],
+    ids=["latest", "top_k", "until_closed", "pair"],
 )
 def test_a_rule_is_sent_with_its_key_and_order(
     keep: Any, arguments: dict[str, Any], expected: dict[str, Any]
@@ -84,8 +78,6 @@ def test_without_a_rule_everything_is_kept() -> None:
         ({"keep": until_closed({}), **BY}, "closed_by"),
         ({"keep": until_closed({"kind": None}), **BY}, "closed_by"),
         ({"keep": pair(values=("send", "send")), "key": "currency"}, "values"),
-        ({"keep": sql(""), **BY}, "order_by"),
-        ({"keep": sql("")}, "query"),
         ({"keep": "latest", **BY}, "latest"),
         ({"key": "currency"}, "keep"),
         ({"delay_seconds": -1.0}, "delay_seconds"),

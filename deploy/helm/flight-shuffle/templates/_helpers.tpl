@@ -32,15 +32,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- /* Resources as given, with the memory that the settings need. */ -}}
 {{- define "flight.resources" -}}
 {{- $limit := include "flight.bytes" .Values.settings.memory_limit | int64 -}}
-{{- $beside := ternary 1536 512 .Values.sql -}}
-{{- $needed := add $limit (mul $beside 1048576) -}}
+{{- $needed := add $limit (mul 512 1048576) -}}
 {{- $memory := printf "%dMi" (div (add $needed 1048575) 1048576) -}}
 {{- $given := deepCopy .Values.resources -}}
 {{- $resources := mergeOverwrite (dict "requests" (dict "memory" $memory) "limits" (dict "memory" $memory)) $given -}}
 {{- range $kind := list "limits" "requests" -}}
 {{- $found := index $resources $kind "memory" -}}
 {{- if lt (include "flight.bytes" $found | int64) $needed -}}
-{{- fail (printf "resources.%s.memory %s is too small: settings.memory_limit %s and %d MiB beside it%s are %s" $kind (toString $found) (toString $.Values.settings.memory_limit) $beside (ternary ", of which sql takes 1 GiB," "" $.Values.sql) $memory) -}}
+{{- fail (printf "resources.%s.memory %s is too small: settings.memory_limit %s and 512 MiB beside it are %s" $kind (toString $found) (toString $.Values.settings.memory_limit) $memory) -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $resources -}}

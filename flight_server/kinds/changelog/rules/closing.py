@@ -26,7 +26,6 @@ class UntilClosed:
     """The rule ``until_closed``. Raises InvalidRequest if a value does not fit its column's type."""
 
     whole_keys = False
-    in_parts = True
     greatest_rows = None
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:

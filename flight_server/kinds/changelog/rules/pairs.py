@@ -34,7 +34,6 @@ class Pairs:
     """The rule ``pair``. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
 
     whole_keys = True
-    in_parts = False
     greatest_rows = None
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:

@@ -60,7 +60,7 @@ class Kept:
     """A collection: rows and how often each is there.
 
     Args:
-        rows: the declared columns. The very object that was given, if the rule picks rows of its input.
+        rows: the declared columns; those of the groups, of which a rule picks.
         counts: int64, one for each row; zero for a row that is not there.
     """
 
@@ -118,7 +118,6 @@ class Greatest:
     """``latest`` (k = 1) and ``top_k``."""
 
     whole_keys = False
-    in_parts = True
 
     def __init__(self, k: int) -> None:
         self.greatest_rows = self._k = k

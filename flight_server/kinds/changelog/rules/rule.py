@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from flight_server.protocol import KeepRule, RuleName
 
-from .queries import Query
-from .query_processes import QueryProcesses
 from .ranked import Groups, Kept
 
 
@@ -32,10 +30,8 @@ class Rule(Protocol):
 
     whole_keys: bool
     """Whether ``needed`` has to know all updates of a key. Else a part of a key's updates is enough, with the
-    retractions of its rows that are elsewhere."""
-    in_parts: bool
-    """Whether the needed rows of a part of a key, added to the key's other rows, need the same as all rows: then the
-    rows of a large key are taken in parts, each row with all its updates.
+    retractions of its rows that are elsewhere; and the needed rows of a part of a key, added to the key's other rows,
+    need the same as all rows, so the rows of a large key are taken in parts, each row with all its updates.
     """
 
     @property
@@ -80,7 +76,6 @@ class EveryRow:
     """No rule: every row is shown and needed."""
 
     whole_keys = False
-    in_parts = True
     greatest_rows = None
 
     def kept(self, groups: Groups) -> Kept:
@@ -90,22 +85,20 @@ class EveryRow:
         return Kept(groups.rows, groups.counts)
 
 
-def make_rule(spec: KeepRule | None, schema: pa.Schema, processes: QueryProcesses | None = None) -> Rule:
+def make_rule(spec: KeepRule | None, schema: pa.Schema) -> Rule:
     """The rule that a ``create`` declares, for rows of this schema; without a declaration every row is kept.
 
     Args:
         schema: the declared columns, dictionary-encoded ones as their value type.
-        processes: run the queries of the rule ``sql``, which needs them. Its query is not checked here: see
-            :meth:`Query.check`.
 
-    Raises InvalidRequest if the declaration does not fit the schema; Unsupported for ``sql`` if the server has no
-    DuckDB.
+    Raises InvalidRequest if the declaration does not fit the schema.
     """
-    if spec is None:
-        return EveryRow()
-    # Imported for the first rule: Arrow's compute kernels cost a server without changelogs 0.1 s.
+    # Imported for the first changelog, not by its first put, which would stop the event loop for 0.1 s: Arrow's compute
+    # kernels would cost a server without changelogs the same.
     from .declared import check_columns  # noqa: PLC0415  # as said above
 
+    if spec is None:
+        return EveryRow()
     check_columns(spec, schema)
     match spec.rule:
         case RuleName.LATEST | RuleName.TOP_K:
@@ -120,6 +113,3 @@ def make_rule(spec: KeepRule | None, schema: pa.Schema, processes: QueryProcesse
             from .pairs import Pairs  # noqa: PLC0415  # as said above
 
             return Pairs(spec, schema)
-        case RuleName.SQL:
-            assert processes is not None
-            return Query(spec, schema, processes)

@@ -89,20 +89,18 @@ class RunWriter:
         blocks: Sequence[Block],
         counts: tuple[int, int],
         *,
+        ages: Ages,
         of_kept: float = 0.0,
     ) -> RunWriter:
-        """Go on behind these blocks, which :meth:`sync` had written; the rest of the file is cut off. Rows count as the
-        newest of their block, and ``since`` as 0, unless the caller knows it better. ``counts``: of their retractions
-        and tombstones.
+        """Go on behind these blocks, which :meth:`sync` had written; the rest of the file is cut off.
+        ``since`` is 0 unless the caller knows it better. ``counts``: of their retractions and tombstones.
         """
         writer = cls.__new__(cls)
         writer._fd = -1
         writer._of_kept = of_kept
         writer.path, writer._layout, writer.room = path, layout, room
         writer.blocks, (writer.retractions, writer.tombstones) = list(blocks), counts
-        writer.since, writer.ages = 0, Ages()
-        for block in blocks:
-            writer.ages.add(np.full(block.rows, block.last_version, np.int64))
+        writer.since, writer.ages = 0, ages
         writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
         writer._fd = writer._open(0)
         room.grow(writer._offset)
@@ -213,13 +211,12 @@ class RunFile:
         try:
             self.rows = int(footer["rows"])
             self.retractions = int(footer["retractions"])
-            self.tombstones = int(footer.get("tombstones", 0))  # a file of an earlier release does not say
+            self.tombstones = int(footer["tombstones"])
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
-            # Servers before this one wrote neither: such a run is merged as if it never was.
-            self.since = int(footer.get("since", 0))
-            self._ages = Ages(footer.get("ages", [[self.last_version, self.rows]]))
+            self.since = int(footer["since"])
+            self._ages = Ages(footer["ages"])
             self._lows = np.array([block.low for block in self.blocks], np.uint64)
             self._highs = np.array([block.high for block in self.blocks], np.uint64)
         except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -54,12 +54,6 @@ RULES: dict[str, dict[str, Any] | None] = {
         "values": ["send", "recv"],
         "order_by": ["time", "-value"],
     },
-    "sql": {
-        "rule": "sql",
-        "key": ["key"],
-        "query": "select * from input qualify row_number() over (partition by key order by time desc nulls last, "
-        "kind desc nulls last, value desc nulls last) = 1",
-    },
     "every row": None,
 }
 
@@ -72,12 +66,6 @@ rows = st.tuples(
 paired_rows = st.tuples(
     st.sampled_from(["a", "b"]), st.integers(1, 3), st.sampled_from(["send", "recv", None]), st.integers(0, 1)
 )
-# A sum, whose rows are not those of the input, but may equal rows that come later.
-SUMS = {
-    "rule": "sql",
-    "key": ["key"],
-    "query": "select key, 1 as time, 'bid' as kind, sum(value) as value from input group by key",
-}
 
 
 class History(RuleBasedStateMachine):
@@ -124,15 +112,7 @@ class History(RuleBasedStateMachine):
         there = +self.counts(version)
         if self.keep is None:
             return there
-        spec = KeepRule.parse(LATEST if self.keep["rule"] == "sql" else self.keep)
-        if self.keep["rule"] != "sql":
-            return keep_model.kept(spec, there, SCHEMA)
-        found: dict[str | None, Row] = {}
-        for row in there:
-            best = found.get(row[0])
-            if best is None or _order(row) > _order(best):
-                found[row[0]] = row
-        return Counter(found.values())
+        return keep_model.kept(KeepRule.parse(self.keep), there, SCHEMA)
 
     # What happens
 
@@ -179,7 +159,7 @@ class History(RuleBasedStateMachine):
 
     def late_copies(self) -> list[tuple[Row, int]]:
         """The rows that are, and were, the only ones of their keys."""
-        if self.keep is None or self.keep["rule"] == "sql":
+        if self.keep is None:
             return []
         counts = self.counts(len(self.versions))
         keys = Counter(row[0] for row in counts)
@@ -320,13 +300,6 @@ class AnyPattern(History):
         self.check()
         after, shown = self.stored(), self.first_read[changelog.upper]
         waiting = {row for row, count in before.items() if count < 0}
-        if self.keep is SUMS:
-            assert {row for row, count in after.items() if count < 0} == waiting
-            clashing = {row[0] for row in waiting & shown.keys()}
-            assert {row for row, count in after.items() if count > 0 and row[0] not in clashing} == {
-                row for row in shown if row[0] not in clashing
-            }
-            return
         kept = waiting | shown.keys()
         if self.keep is not None and self.keep["rule"] == "until_closed":
             closing = [row for row in after.keys() - kept if row[2] == "closed"]
@@ -360,13 +333,9 @@ def _is_memory(run: Run) -> bool:
     return isinstance(run, MemoryRun)
 
 
-def _order(row: Row) -> list[tuple[bool, Any]]:
-    return [(value is not None, value) for value in row[1:]]
-
-
 CASES = [
     *((History, name, False) for name in RULES),
-    *((AnyPattern, name, False) for name in [*RULES, "sums"] if name != "sql"),
+    *((AnyPattern, name, False) for name in RULES),
     *((History, name, True) for name in ("latest", "until_closed", "pair")),
 ]
 
@@ -384,14 +353,13 @@ def test_a_changelog_is_what_its_whole_history_says(
     strategy = paired_rows if name == "pair" else rows
 
     class Machine(machine):  # type: ignore[misc, valid-type]
-        keep = {**RULES, "sums": SUMS}[name]
+        keep = RULES[name]
         rows = strategy
 
-    slow = 10 if name in {"sql", "sums"} else 1  # a query takes some 10 ms
     many = settings(
-        # The pieces of a key take some 10 ms, too.
-        max_examples=3 if large_keys else max(2, 12 // slow // (2 if machine is AnyPattern else 1)),
-        stateful_step_count=14 if name == "sums" else 25,  # it reads all versions again and again
+        # The pieces of a key take some 10 ms.
+        max_examples=3 if large_keys else 6 if machine is AnyPattern else 12,
+        stateful_step_count=25,  # it reads all versions again and again
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
         suppress_health_check=list(HealthCheck),

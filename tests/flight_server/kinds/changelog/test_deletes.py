@@ -36,12 +36,6 @@ RULES: dict[str, dict[str, Any]] = {
         "keep": {"rule": "latest", "order_by": ["value", "-time"]},
     },
     "pair": PAIR,
-    "sql": {
-        "rule": "sql",
-        "key": ["key"],
-        "query": "select * from input qualify row_number() over (partition by key order by time desc, kind desc, "
-        "value desc) = 1",
-    },
 }
 
 
@@ -49,8 +43,7 @@ class Model:
     """All that was written, as plain lists. A version is rows with their diffs, or keys that were deleted."""
 
     def __init__(self, keep: dict[str, Any]) -> None:
-        self.spec = KeepRule.parse(LATEST if keep["rule"] == "sql" else keep)
-        self.unique = keep["rule"] == "sql"
+        self.spec = KeepRule.parse(keep)
         self.versions: list[list[tuple[Row, int]] | set[str]] = []
 
     def counts(self, version: int) -> Counter[Row]:
@@ -66,7 +59,7 @@ class Model:
 
     def shown(self, version: int) -> Counter[Row]:
         there = +self.counts(version)
-        return keep_model.kept(self.spec, dict.fromkeys(there, 1) if self.unique else there)
+        return keep_model.kept(self.spec, there)
 
     def changes(self, after: int, upto: int) -> dict[Row, int]:
         before, now = self.shown(after), self.shown(upto)
@@ -164,8 +157,8 @@ def test_deletes_are_what_a_model_says_at_every_version(
         monkeypatch.setattr(views, "SLICE_ROWS", 3)
         monkeypatch.setattr(views, "SLICE_BYTES", 150)
         monkeypatch.setattr(merges, "HELD_BYTES", 1200)
-    # A query takes some 10 ms, as do the pieces of a key.
-    seeds, steps, every = (1, 12, 6) if name == "sql" or large_keys else (4, 40, 4)
+    # The pieces of a key take some 10 ms.
+    seeds, steps, every = (1, 12, 6) if large_keys else (4, 40, 4)
     for seed in range(seeds):
         with ram_directory() as directory:
             scenario = Scenario(directory, RULES[name], seed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flight_server.kinds.changelog.folding import Elsewhere, compacted, deltas, snapshot
-from flight_server.kinds.changelog.rules import Groups, Kept, Rule, make_rule
+from flight_server.kinds.changelog.rules import Rule, make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
 from tests.support import keep_model
@@ -165,30 +164,6 @@ def test_a_row_that_is_there_a_million_times_comes_in_small_batches() -> None:
     found = list(batches(updates, 1, make_rule(None, schema), 300_000))
     assert [batch.num_rows for batch in found] == [300_000, 300_000, 300_000, 100_002]
     assert Counter(value for batch in found for value in batch.column(0).to_pylist()) == {1: 1_000_000, 4: 2}
-
-
-class Backwards:
-    """A rule that makes rows, which come in another order than theirs."""
-
-    whole_keys = False
-    in_parts = False
-
-    def kept(self, groups: Groups) -> Kept:
-        order = np.arange(len(groups.counts))[::-1]
-        return Kept(groups.rows.take(pa.array(order)), groups.counts[order])
-
-    needed = None
-
-
-def test_made_rows_come_once_in_parts_whose_size_changes_because_runs_were_merged() -> None:
-    schema = pa.schema([("a", pa.int64())])
-    updates = updates_of(Layout(schema, None), [((row,), 1, row % 2 + 1) for row in range(10)])
-    found: list[int] = []
-    for size in (3, 100):
-        batch, left = snapshot(updates, 1, cast("Rule", Backwards()), len(found), size)
-        found += batch.column(0).to_pylist()
-    assert not left
-    assert Counter(found) == {row: row % 2 + 1 for row in range(10)}
 
 
 def test_nothing_is_read_of_nothing() -> None:

@@ -12,7 +12,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from flight_server.kinds.changelog import holds
-from flight_server.kinds.changelog.runs import LogEntry, read_state, write_state
 from flight_server.protocol import HoldRequest
 from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
@@ -46,21 +45,6 @@ def test_a_hold_and_its_owner_survive_a_restart_from_the_log_and_from_the_state_
         assert shown(engine) == {"mine": OWNER}
         (hold,) = engine.changelog.statistics()["holds"]
         assert 0 <= hold["held_seconds"] < hold["lease_left_seconds"] <= 60
-
-
-def test_a_hold_of_an_older_server_has_no_owner(tmp_path: Path) -> None:
-    """Its log entry and its place in the state file have a version and the end of the lease."""
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        engine.commit([(("a", 1), 1)])
-        engine.changelog.log.append([LogEntry({"hold": "old", "version": 1, "until": 4e9}, b"")])
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        assert shown(engine) == {"old": None}
-        engine.publish(_merged(engine))
-        state = read_state(engine.changelog.directory)
-        state["holds"] = {name: stored[:2] for name, stored in state["holds"].items()}
-        write_state(engine.changelog.directory, state)
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        assert shown(engine) == {"old": None}
 
 
 def _merged(engine: Engine) -> Any:

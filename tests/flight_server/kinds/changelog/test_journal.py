@@ -30,7 +30,7 @@ STATE = StateRecord(
     delay_seconds=1.0,
     lease_seconds=None,
     runs=[("run-000001", None), ("run-1000000", 4)],
-    holds={"a": [3, 5.5]},
+    holds={"a": [3, 5.5, 1.5, None]},
 )
 
 
@@ -46,14 +46,20 @@ def test_a_state_is_read_as_it_was_written() -> None:
         {"runs": [["run-000001"]]},
         {"runs": 5},
         {"runs": [["run-1", 2]]},
+        {"transactions": {"a": 7}},
+        {"transactions": {"a": [7, 2]}},
     ],
 )
 def test_a_state_with_other_fields_is_damaged(change: dict[str, object]) -> None:
     with pytest.raises(Damaged):
         StateRecord.parse(STATE.to_json() | change)
+
+
+@pytest.mark.parametrize("name", STATE.to_json())
+def test_a_state_that_lacks_a_field_is_damaged(name: str) -> None:
     lacking = STATE.to_json()
-    del lacking["dataset"]
-    with pytest.raises(Damaged):
+    del lacking[name]
+    with pytest.raises(Damaged, match=f"lacks {name}"):
         StateRecord.parse(lacking)
 
 

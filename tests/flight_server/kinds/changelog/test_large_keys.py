@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog import merges, views
+from flight_server.kinds.changelog import merges
 from flight_server.kinds.changelog.folding import Elsewhere, compacted
 from flight_server.kinds.changelog.large_keys import TooLarge, folded, needed, pieces
 from flight_server.kinds.changelog.rules import EveryRow, Rule, make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
-from tests.support.changelog_store import Engine
 from tests.support.run_rows import LATEST, SCHEMA, fewer_bits, latest, listed, updates_of
 
 RULE = make_rule(KeepRule.parse(LATEST), SCHEMA)
@@ -129,16 +125,3 @@ def test_what_is_held_of_a_key_is_limited_and_what_is_not_needed_does_not_count(
     with pytest.raises(TooLarge) as more:
         folded(layout, runs, 0, 2, RULE, **limits)  # each version can still be asked for
     assert more.value.size_bytes > size_bytes // 4
-
-
-def test_a_query_without_a_key_gives_its_row_once_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views, "SLICE_ROWS", 1)
-    schema = pa.schema({"number": pa.int64()})
-    keep = {"rule": "sql", "query": "select max(number) as number from input"}
-    with closing(Engine(tmp_path, schema, keep)) as engine:
-        assert engine.snapshot(0) == {(None,): 1}
-        for number in range(6):
-            engine.commit([((number,), 1)])
-        assert engine.snapshot(6) == {(5,): 1}

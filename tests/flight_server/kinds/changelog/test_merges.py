@@ -18,10 +18,6 @@ from tests.support.keep_model import SCHEMA, Row
 
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 PAIR = {"rule": "pair", "key": "key", "kind": "kind", "values": ["send", "recv"], "order_by": "time"}
-QUERY = {
-    "rule": "sql",
-    "query": "select * from input qualify row_number() over (partition by key order by time desc) = 1",
-}
 KEYS = 20
 
 
@@ -110,39 +106,6 @@ def test_a_row_whose_copies_are_all_retracted_after_the_delay_can_be_put_again(
         assert engine.snapshot(6) == Counter()
         version = engine.commit([(row("a", 1), 1)])
         assert engine.snapshot(version) == {row("a", 1): 1}
-
-
-@pytest.mark.parametrize("key", ["key", None])
-def test_one_late_retraction_does_not_end_the_compaction_of_a_query(tmp_path: Path, key: str | None) -> None:
-    with closing(Engine(tmp_path, SCHEMA, QUERY | ({} if key is None else {"key": [key]}))) as engine:
-        engine.commit([(row(str(each), time), 1) for time in range(8) for each in range(KEYS)])
-        merged(engine, engine.changelog.runs)
-        engine.commit([(row("0", 0), -1)])  # its row went
-        engine.commit([(row(str(each), time), 1) for time in range(8, 16) for each in range(KEYS)])
-        merged(engine, engine.changelog.runs[1:])
-        assert engine.changelog.runs[1].rows == KEYS + 1
-        merged(engine, engine.changelog.runs)
-        assert engine.changelog.rows == KEYS + 1
-        assert engine.snapshot(3) == {row(str(each), 15): 1 for each in range(KEYS)}
-
-
-def test_a_made_up_row_does_not_cancel_with_a_retraction_that_waits_for_an_equal_one(
-    tmp_path: Path,
-) -> None:
-    keep = {
-        "rule": "sql",
-        "key": ["key"],
-        "query": "select key, 1 as time, null as kind, sum(value) as value from input group by key",
-    }
-    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
-        three, four, seven = (("a", 1, None, value) for value in (3, 4, 7))
-        engine.commit([(seven, -1)])
-        engine.commit([(three, 1), (four, 1)])
-        assert engine.snapshot(2) == {seven: 1}
-        merged(engine, engine.changelog.runs[1:], to_file=False)
-        assert engine.snapshot(2) == {seven: 1}
-        merged(engine, engine.changelog.runs)
-        assert engine.snapshot(2) == {seven: 1}
 
 
 @pytest.fixture(name="read_elsewhere")

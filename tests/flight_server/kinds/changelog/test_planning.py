@@ -124,6 +124,19 @@ def test_half_of_the_keys_retracted_leave_the_other_half(simulation: Simulation)
     assert simulation.rows == 1000
 
 
+def test_rows_that_are_taken_back_as_others_come_leave_those_that_are_not(simulation: Simulation) -> None:
+    """A query feeds back nine of ten rows after three delays; each row is a key of its own, as without a rule."""
+    watched = Watched(simulation)
+    for number in range(100 + 30):
+        if number < 100:
+            simulation.put([(10 * number + each, 1, 1) for each in range(10)])
+        if number >= 30:
+            simulation.put([(10 * (number - 30) + each, 1, -1) for each in range(9)])
+        watched.go(0.1)
+    watched.go(60.0)
+    assert simulation.rows == 100
+
+
 def test_files_are_merged_while_memory_has_always_something_to_merge(simulation: Simulation) -> None:
     watched = Watched(simulation)
     for number in range(300):

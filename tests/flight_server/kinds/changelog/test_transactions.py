@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flight_server.kinds.changelog.runs import read_state, write_state
 from flight_server.kinds.changelog.saving import state_of
 from flight_server.protocol import Conflict, Transaction
 from tests.support.changelog_store import NAME, Engine
@@ -77,24 +76,4 @@ def test_what_is_in_the_state_file_and_in_the_log_is_remembered_once(base: Path)
         assert engine.disk.disposal.quarantine == []
         found = engine.changelog.transactions.entries()
         assert {name: entry[1:] for name, entry in found.items()} == entries
-    engine.close()
-
-
-def test_a_state_file_of_an_earlier_version_has_the_last_number_of_each_id(base: Path) -> None:
-    engine = Engine(base, SCHEMA, None)
-    at_once(engine, *(Transaction("a", number) for number in (3, 7)))
-    merge = engine.begin_merge(engine.changelog.runs, 0, to_file=True)
-    while not merge.done:
-        merge.step()
-    engine.publish(merge)
-    directory = engine.changelog.directory
-    engine.close()
-    state = read_state(directory)
-    assert state["transactions"]["a"][2:] == [3, 1, 7, 2]
-    del state["forgotten"]
-    write_state(directory, {**state, "transactions": {"a": [7, 2]}})
-    engine = Engine(base, SCHEMA, None)
-    seventh, third, tenth = at_once(engine, *(Transaction("a", number) for number in (7, 3, 10)))
-    assert (seventh, tenth) == (2, 3)
-    assert "number 3 of transaction id 'a' may have been committed" in third
     engine.close()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog.runs import Ages, RunFile, RunWriter, run_files
+from flight_server.kinds.changelog.runs import Ages, RunFile, RunWriter
 from flight_server.kinds.changelog.runs.blocks import STEPS
 from flight_server.memory import MemoryPool
 from tests.support.run_rows import latest, updates_of
@@ -35,25 +33,10 @@ def test_ages_never_say_that_rows_are_older_than_they_are_and_are_nearly_right(
         assert ages.upto(version) >= older - 3 * len(every) / STEPS - 1
 
 
-def test_a_file_of_a_server_that_did_not_say_how_old_its_rows_are_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def without(value: dict[str, Any], **how: Any) -> str:
-        return json.dumps(
-            {name: each for name, each in value.items() if name not in ("since", "ages")}, **how
-        )
-
+def test_a_file_says_how_old_its_rows_are(tmp_path: Path) -> None:
     layout = latest()
-    updates = updates_of(layout, [(("a", version, [1]), version, 1) for version in (3, 5, 9)])
-    files = []
-    for name in ("new", "old"):
-        writer = RunWriter(tmp_path / name, layout, MemoryPool(None).reserve(0), since=5)
-        writer.add(updates)
-        with monkeypatch.context() as patch:
-            if name == "old":
-                patch.setattr(run_files, "json", type("Json", (), {"dumps": staticmethod(without)}))
-            writer.finish()
-        files.append(RunFile(writer.path, layout, writer.room))
-    new, old = files
-    assert (new.since, [new.rows_upto(version) for version in (2, 3, 5, 8, 9)]) == (5, [0, 1, 2, 2, 3])
-    assert (old.since, [old.rows_upto(version) for version in (2, 3, 5, 8, 9)]) == (0, [0, 0, 0, 0, 3])
+    writer = RunWriter(tmp_path / "run", layout, MemoryPool(None).reserve(0), since=5)
+    writer.add(updates_of(layout, [(("a", version, [1]), version, 1) for version in (3, 5, 9)]))
+    writer.finish()
+    file = RunFile(writer.path, layout, writer.room)
+    assert (file.since, [file.rows_upto(version) for version in (2, 3, 5, 8, 9)]) == (5, [0, 1, 2, 2, 3])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import (
     MAX_HASH,
+    Ages,
     Damaged,
     Layout,
     MemoryRun,
@@ -131,7 +132,7 @@ def test_a_writer_goes_on_behind_what_was_synced(tmp_path: Path, monkeypatch: py
     blocks, retractions = list(writer.blocks), writer.retractions
     writer.add(updates.slice(4, 7))
     writer.close()
-    resumed = RunWriter.resumed(writer.path, LAYOUT, POOL.reserve(0), blocks, (retractions, 0))
+    resumed = RunWriter.resumed(writer.path, LAYOUT, POOL.reserve(0), blocks, (retractions, 0), ages=Ages())
     resumed.add(updates.slice(4, 9))
     resumed.finish()
     file = RunFile(writer.path, LAYOUT, resumed.room)
