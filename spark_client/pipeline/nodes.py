@@ -198,15 +198,21 @@ class PlanPart:
     origin: Origin
     stages: tuple[Stage, ...] = ()
 
-    def source(self, name: str) -> str | None:
-        """The origin's column whose values a column of the last stage has; None if that is not known."""
+    def source(self, name: str, *, functions_keep: bool = False) -> str | None:
+        """The origin's column whose values a column of the last stage has; None if that is not known.
+
+        Args:
+            functions_keep: suppose that functions and joins give the columns that they get under the same names.
+        """
         found: str | None = name
         for stage in reversed(self.stages):
-            if isinstance(stage, SelectStage) and found is not None:
+            if isinstance(stage, SelectStage):
                 found = stage.source(found)
             elif isinstance(stage, PartialStage | MergeStage | FinalStage):
                 found = found if found in stage.reduction.keys else None
-            elif not isinstance(stage, FilterStage | SortStage):
+            elif not functions_keep and not isinstance(stage, FilterStage | SortStage):
+                found = None
+            if found is None:
                 return None
         return found
 

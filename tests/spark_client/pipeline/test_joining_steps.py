@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flight_server.protocol import InvalidRequest
@@ -226,6 +227,30 @@ def test_a_key_that_a_stage_after_the_exchange_changes_fails_the_join(
     one = client.pipeline(left).exchange(3, "k").mapInArrow(shifted, "k int")
     with pytest.raises(Exception, match=r"stage 2 \(inner join\('k'\)\): .* rows may be in parts"):
         one.join(client.pipeline(left).exchange(3, "k"), "k").toDF().collect()
+
+
+@pytest.mark.parametrize("computed", ["select", "select before a function", "aggregate"])
+def test_a_key_that_a_step_after_the_exchange_computes_is_exchanged_again(
+    client: ShuffleClient, spark: SparkSession, computed: str
+) -> None:
+    def same(batches: Iterator[Any]) -> Iterator[Any]:
+        return batches
+
+    rows = client.pipeline(spark.range(20)).exchange(3, "id")
+    steps = {
+        "select": lambda: rows.select(id=pc.add(pc.field("id"), 5)),
+        "select before a function": lambda: rows.select(id=pc.add(pc.field("id"), 5)).mapInArrow(
+            same, "id long"
+        ),
+        "aggregate": lambda: (
+            rows.select("id", at="id")
+            .aggregate({"id": "max"}, by="at")
+            .select(id=pc.add(pc.field("max(id)"), 5))
+        ),
+    }
+    other = client.pipeline(spark.range(20)).exchange(3, "id")
+    found = steps[computed]().join(other, "id").toDF()
+    assert sorted(row.id for row in found.collect()) == list(range(5, 20))
 
 
 @pytest.mark.parametrize(
