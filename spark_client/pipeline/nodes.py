@@ -206,14 +206,14 @@ class PlanPart:
         """
         found: str | None = name
         for stage in reversed(self.stages):
+            if found is None:
+                break
             if isinstance(stage, SelectStage):
                 found = stage.source(found)
             elif isinstance(stage, PartialStage | MergeStage | FinalStage):
                 found = found if found in stage.reduction.keys else None
             elif not functions_keep and not isinstance(stage, FilterStage | SortStage):
                 found = None
-            if found is None:
-                return None
         return found
 
 
