@@ -64,6 +64,7 @@ from flight_server.reporting import (
 from flight_server.tiering import Reader
 from flight_server.transfer import (
     MAX_CONTROL_BYTES,
+    Answer,
     PutReceiver,
     Reads,
     action_limit_bytes,
@@ -73,7 +74,7 @@ from flight_server.transfer import (
 )
 
 from .actions import Actions
-from .answer_headers import send_answer, send_headers
+from .answer_headers import SHORT_BYTES, send_answer, send_headers
 from .grpc_get import GrpcGet
 from .grpc_put import take_put
 from .pending_reads import PendingReads
@@ -315,12 +316,12 @@ class FlightService:
             OutOfBudget, ReaderTooSlow: see :meth:`AnswerRoom.send`.
             FlightShuffleError: see :func:`flight_info`; nothing was written.
         """
-        await self._puts.answer_room.send(
-            info_bytes(self._locations, dataset, only),
-            partial(make, self._locations, dataset, only),
-            context.write,
+        parts = self._locations, dataset, only
+        answer, reader = (
+            Answer(info_bytes(*parts), partial(make, *parts)),
             Reader(dataset.name, 0, context.peer()),
         )
+        await self._puts.answer_room.send(answer, context.write, reader)
 
     async def get_schema(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> bytes:
         dataset, _ = _find(parse_descriptor(request), caller, call)
@@ -353,9 +354,16 @@ class FlightService:
             call.operation = f"DoAction {action}"
         body = wire.bytes_field(request, 2, "Action")
         del request
+        answers, reader = self._puts.answer_room, Reader("", 0, context.peer())
         async with counted(self._puts.admission, action, body, context.peer()):
-            answer = await self._actions.run(action, body, caller)
-        await send_answer(context, wire.field(1, answer))
+            data, room = await answers.made(await self._actions.run(action, body, caller), reader)
+        del body
+        data = wire.field(1, data)
+        if len(data) <= SHORT_BYTES:
+            await send_answer(context, data)
+        else:
+            await send_headers(context)
+            await answers.write(context.write, data, reader, room)
 
     async def list_actions(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         await send_headers(context)
