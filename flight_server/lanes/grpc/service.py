@@ -115,8 +115,7 @@ class FlightService:
         self._locations = locations
         self._calls = calls
         self._catalogue = puts.catalogue
-        self._waits = puts.admission.waits
-        self._get = GrpcGet(self._catalogue, reads, puts.kinds, joins=joins)
+        self._get = GrpcGet(puts, reads, joins=joins)
         self._pending = pending
         self._authenticator = authenticator
         self._max_schema_bytes = max_schema_bytes
@@ -299,7 +298,7 @@ class FlightService:
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
         if named.seen is not None and filling(dataset, partition) and dataset.failure is None:
             with (
-                self._waits.enter(
+                self._puts.admission.waits.enter(
                     "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
                 ),
                 suppress(TimeoutError),
@@ -317,11 +316,8 @@ class FlightService:
             FlightShuffleError: see :func:`flight_info`; nothing was written.
         """
         parts = self._locations, dataset, only
-        answer, reader = (
-            Answer(info_bytes(*parts), partial(make, *parts)),
-            Reader(dataset.name, 0, context.peer()),
-        )
-        await self._puts.answer_room.send(answer, context.write, reader)
+        answer = Answer(info_bytes(*parts), partial(make, *parts))
+        await self._puts.answer_room.send(answer, context.write, Reader(dataset.name, 0, context.peer()))
 
     async def get_schema(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> bytes:
         dataset, _ = _find(parse_descriptor(request), caller, call)
@@ -329,8 +325,10 @@ class FlightService:
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
     async def do_get(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
+        asked = [wire.bytes_field(request, 1, "Ticket")]
+        del request
         with open_stream():
-            await self._get.serve(request, context, caller, call)
+            await self._get.serve(asked.pop(), context, caller, call)
 
     async def do_put(
         self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
