@@ -4,11 +4,13 @@
     ├── frames     5/8   frames and dictionaries in RAM
     │   └── metadata     at most 1/4: records and objects of datasets, partitions and frames (see ``metadata``)
     ├── sends      1/4   bytes that gRPC, HTTP and reads from disk hold on the way to readers
-    │   ├── unproven     at most 1/8: readers that have not yet proven that they take what they are sent
-    │   │   └── further      at most 1/16: those of them that are not the first of their connection
-    │   └── answers      at most 1/16, or one answer: large answers that are no frames (``transfer.answer_room``)
+    │   └── unproven     at most 1/8: readers that have not yet proven that they take what they are sent
+    │       └── further      at most 1/16: those of them that are not the first of their connection
     └── arrivals   1/8   messages that have arrived and wait for room in ``frames``
-    arriving             beside the limit: what has come of messages that are not whole (``transfer.arriving``)
+    beside the limit
+    ├── arriving   1/8   what has come of messages that are not whole, 32 MiB and one message at least, and for a moment
+    │                    twice as much (``transfer.arriving``)
+    └── answers    1/16  or one answer: large answers that are no frames (``transfer.answer_room``)
 
 The accounts do not borrow from each other, so no waits form a circle (``tests/integration/test_backpressure.py``
 shows it over permuted schedules):
@@ -26,6 +28,9 @@ shows it over permuted schedules):
                       too, until a deadline.
     a stream waits    for ``arrivals`` before its next message is read. The streams that hold bytes there free
                       them at their deadlines.
+    an action waits   for ``answers``, until a deadline, and may hold its request's bytes in ``arrivals``. An answer is
+                      made, and then written to its client, which ``eviction`` ends as a reader; it waits for no other
+                      account, so ``why`` is answered however many readers take nothing.
 
 Readers that take nothing
     gRPC and TLS do not give bytes back, so such a reader keeps the room of one message. A reader is *unproven* until it
@@ -42,12 +47,12 @@ Readers that take nothing
     without TLS such a reader holds no room, so all readers there are proven.
 
 The true peak
-    ``sends`` passes its limit by one FlightInfo or echo at most (``transfer.answer_room``). ``frames`` can, by the
+    ``answers`` passes its limit by one answer at most (``transfer.answer_room``). ``frames`` can pass it, by the
     records of frames that are being published: up to 64 are counted at a time, 2 KiB for each producing stream.
     ``arrivals`` can, because a message that has arrived is counted whether it fits or not. So
 
         peak of the pool ≤ memory limit + max(0, producing streams x their message - memory limit / 8)
-                           + producing streams x 2 KiB + twice the largest FlightInfo or echo
+                           + producing streams x 2 KiB + the most of ``answers``, or twice the largest, and ``arriving``
 
     and the second term is 0 while the messages that can come at once fit the account.
 
@@ -90,8 +95,8 @@ class Budget:
         self.sends = self.memory.account("sends", memory_limit_bytes // 4)
         self.unproven = self.sends.part("unproven", memory_limit_bytes // 8)
         self.further = self.unproven.part("further", memory_limit_bytes // 16)
-        self.answers = self.sends.part("answers", memory_limit_bytes // 16)
         self.arrivals = self.memory.account("arrivals", memory_limit_bytes // 8)
+        self.answers = self.memory.account("answers", memory_limit_bytes // 16)
         self.decoding = Decoding(memory_limit_bytes)
         self.disk = MemoryPool(disk_limit_bytes, "disk")
 

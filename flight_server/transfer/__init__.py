@@ -1,6 +1,6 @@
 """Puts and reads, the same on both lanes. It knows neither gRPC nor HTTP."""
 
-from .answer_room import AnswerRoom
+from .answer_room import Answer, AnswerRoom
 from .arriving import Arriving, ArrivingBody, too_much
 from .delivery import Delivery
 from .descriptors import parse_descriptor
@@ -10,6 +10,6 @@ from .listed_reads import PartitionEnds
 from .offloading import Offloads
 from .producers import Producer
 from .reading import FrameBurst, Gathering, Outgoing, Reads, head_of_read
-from .reading_plans import plan
+from .reading_plans import plan_bytes, plan_json
 from .receiving import PutReceiver
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted, message_limit_bytes

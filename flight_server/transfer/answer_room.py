@@ -1,8 +1,12 @@
-"""AnswerRoom: room for large answers that are no frames: FlightInfos, and echoes of app_metadata."""
+"""AnswerRoom: room for large answers that are no frames: those of actions and reports on both lanes, FlightInfos, and
+echoes of app_metadata.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self
 
 from flight_server.concurrency import Waits
 from flight_server.memory import Budget, Reservation, reserve
@@ -13,6 +17,24 @@ from .delivery import Delivery
 SMALL_BYTES = 64 << 10
 COPIES = 2
 """An answer made of parts is there twice for a moment, and then beside gRPC's copy of it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of at most ``size_bytes``, as far as that is known before it is made. ``make``: called once."""
+
+    size_bytes: int
+    make: Callable[[], Awaitable[bytes]]
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """One that is made already."""
+        made = [data]
+
+        async def make() -> bytes:
+            return made.pop()
+
+        return cls(len(data), make)
 
 
 class AnswerRoom:
@@ -50,24 +72,32 @@ class AnswerRoom:
         room.grow(max(0, needed_bytes - limit_bytes))
         return room
 
-    async def send(
-        self,
-        size_bytes: int,
-        make: Callable[[], Awaitable[bytes]],
-        write: Callable[[bytes], Awaitable[None]],
-        reader: Reader,
-    ) -> None:
-        """Make an answer of at most ``size_bytes`` when there is room for it, and write it.
+    async def made(self, answer: Answer, reader: Reader) -> tuple[bytes, Reservation | None]:
+        """Make an answer when there is room for it. Raises OutOfBudget: see :meth:`room`."""
+        room = await self.room(answer.size_bytes, reader)
+        data = await answer.make()
+        if room is None:
+            return data, await self.room(len(data), reader)
+        room.grow(max(0, COPIES * len(data) - room.size_bytes))
+        room.shrink(max(0, room.size_bytes - COPIES * len(data)))
+        return data, room
+
+    async def send(self, answer: Answer, write: Callable[[bytes], Awaitable[None]], reader: Reader) -> None:
+        """Make an answer when there is room for it, and write it.
 
         Raises:
             OutOfBudget: see :meth:`room`.
             ReaderTooSlow: see :meth:`Delivery.deliver`.
         """
-        room = await self.room(size_bytes, reader)
-        await self._delivery.deliver(write, await make(), reader, room=room)
+        data, room = await self.made(answer, reader)
+        await self._delivery.deliver(write, data, reader, room=room)
 
     async def write(
-        self, write: Callable[[bytes], Awaitable[None]], data: bytes, reader: Reader, room: Reservation
+        self,
+        write: Callable[[bytes], Awaitable[None]],
+        data: bytes,
+        reader: Reader,
+        room: Reservation | None,
     ) -> None:
         """Write an answer that has room. Raises as :meth:`Delivery.deliver`."""
         await self._delivery.deliver(write, data, reader, room=room)

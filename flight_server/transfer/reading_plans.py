@@ -9,15 +9,16 @@ Each slice can be read by a ticket with ``from`` and ``until``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from flight_server.concurrency import in_slices
 from flight_server.datasets import Dataset, PartitionState, lacks_frames
-from flight_server.protocol import InvalidRequest, PlanRequest
+from flight_server.protocol import InvalidRequest, PlanRequest, dump_json
 
 MAX_SLICES = 200_000
 """In one answer, which is then about 5 MB."""
+_SLICE_BYTES, _HEAD_BYTES = 48, 512  # in the answer
 _AT_ONCE = 1000
 """Frames between two passes of the event loop."""
 
@@ -31,8 +32,34 @@ class PlannedSlice(NamedTuple):
     size_bytes: int
 
 
-async def plan(dataset: Dataset, request: PlanRequest) -> list[PlannedSlice]:
-    """The slices of the partitions, in their order. Other tasks run while a long answer is made.
+async def plan_bytes(dataset: Dataset, request: PlanRequest) -> int:
+    """The most that :func:`plan_json` has."""
+    frames = size_bytes = 0
+    count = 0 if request.partitions is None else len(request.partitions)
+    async for partition in in_slices(dataset.partitions()):
+        totals = partition.totals
+        frames, size_bytes, count = frames + totals.frames, size_bytes + totals.bytes, count + 1
+    slices = min(MAX_SLICES, frames, size_bytes // request.target_bytes + count)
+    return slices * _SLICE_BYTES + _HEAD_BYTES
+
+
+async def plan_json(dataset: Dataset, request: PlanRequest) -> bytes:
+    """The slices of the partitions, in their order, as the answer to ``plan``. Other tasks run while a long answer is
+    made. Raises as :func:`planned`.
+    """
+    head = dump_json({"dataset": dataset.name, "generation": dataset.generation, "pieces": []})
+    parts = [head.decode().removesuffix("]}")]
+    texts: list[str] = []
+    async for number, first, end, size_bytes in planned(dataset, request):
+        texts.append(f"[{number},{first},{end},{size_bytes}]")
+        if len(texts) == _AT_ONCE:
+            parts.append(",".join(texts) + ",")
+            texts.clear()
+    return ("".join([*parts, ",".join(texts)]).removesuffix(",") + "]}").encode()
+
+
+async def planned(dataset: Dataset, request: PlanRequest) -> AsyncGenerator[PlannedSlice, None]:
+    """The slices of the partitions, in their order. Other tasks run between them.
 
     Raises:
         Conflict: a partition is not sealed. InvalidRequest: none ever is (``Attachment.not_sealed``).
@@ -47,18 +74,18 @@ async def plan(dataset: Dataset, request: PlanRequest) -> list[PlannedSlice]:
     )
     if not dataset.sealed and request.partitions is None:
         raise dataset.attached.not_sealed(dataset)
-    slices: list[PlannedSlice] = []
+    count = 0
     async for each in in_slices(_cut_all(dataset, numbers, request.target_bytes), _AT_ONCE):
         if each is None:
             continue
-        if len(slices) == MAX_SLICES:
+        if count == MAX_SLICES:
             raise InvalidRequest(
                 f"plan: dataset {dataset.name!r} has more than {MAX_SLICES} pieces of {request.target_bytes} bytes; "
                 "give a larger 'target_bytes', or ask for some of its 'partitions' at a time",
                 dataset=dataset.name,
             )
-        slices.append(each)
-    return slices
+        count += 1
+        yield each
 
 
 def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Iterator[PlannedSlice | None]:

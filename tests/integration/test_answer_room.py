@@ -9,8 +9,9 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import CreateRequest, Kind
-from tests.support.raw_flight import RawFlight, flight_data, ipc_messages, path
+from flight_server.protocol import CreateRequest, Kind, dump_json
+from tests.support.bulk import get
+from tests.support.raw_flight import RawFlight, field, flight_data, ipc_messages, path, put_messages
 from tests.support.raw_put import RawPut
 from tests.support.server_process import ServerProcess
 
@@ -26,8 +27,8 @@ def server() -> Iterator[ServerProcess]:
 
 def peak_bytes(server: ServerProcess) -> int:
     with RawFlight(server.location) as raw:
-        accounts = raw.action("statistics")["memory"]["accounts"]
-    return int(accounts["sends"]["accounts"]["answers"]["peak_bytes"])
+        accounts = raw.action("statistics", {"limit": 1})["memory"]["accounts"]
+    return int(accounts["answers"]["peak_bytes"])
 
 
 def create_wide(server: ServerProcess) -> None:
@@ -65,6 +66,51 @@ def test_a_client_that_does_not_take_its_flight_info_is_ended_when_others_wait(s
         assert len(answer) > 5 * MIB
         assert raw.action("statistics")["readers_ended_as_too_slow"] == 1
         stalled.cancel()
+
+
+DATASETS = 500
+
+
+def create_many(server: ServerProcess) -> None:
+    with RawFlight(server.location) as raw:
+        for number in range(DATASETS):
+            raw.action("create", CreateRequest(f"d{number:03}").encode())
+
+
+@pytest.mark.parametrize("report", ["statistics", "datasets"])
+def test_large_reports_over_http_are_counted_and_whole(server: ServerProcess, report: str) -> None:
+    create_many(server)
+
+    def ask(_: int) -> int:
+        return len(get(f"{server.http}/v1/{report}").json()["datasets"])
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(ask, range(6))) == [DATASETS] * 6
+    # 2 MiB are the account's limit, or one answer.
+    assert 64 << 10 < peak_bytes(server) <= 5 * MIB
+
+
+def test_a_client_that_does_not_take_its_statistics_is_ended_when_others_wait(server: ServerProcess) -> None:
+    create_many(server)
+    with RawFlight(server.location, ahead_bytes=64 << 10) as silent, RawFlight(server.location) as raw:
+        calls = [silent.call("DoAction", field(1, b"statistics")) for _ in range(3)]
+        while peak_bytes(server) == 0:
+            pass
+        assert len(raw.action("statistics")["datasets"]) == DATASETS
+        assert raw.action("statistics", {"limit": 1})["readers_ended_as_too_slow"] >= 1
+        assert peak_bytes(server) <= 5 * MIB
+        for call in calls:
+            call.cancel()
+
+
+def test_the_answers_of_plan_are_counted(server: ServerProcess) -> None:
+    frames = 3000
+    with RawFlight(server.location) as raw:
+        raw.put(put_messages(path("d"), [pa.record_batch({"n": [1]})] * frames))
+        plan = {"dataset": "d", "target_bytes": 1}
+        pieces = raw.action("plan", plan)["pieces"]
+        assert [piece[:3] for piece in pieces] == [[0, number, number + 1] for number in range(frames)]
+        assert peak_bytes(server) >= 2 * len(dump_json({"pieces": pieces}))
 
 
 def echoing(metadata: Iterator[bytes]) -> tuple[bytes, list[bytes]]:

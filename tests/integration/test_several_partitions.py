@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from flight_server.protocol import CreateRequest, Kind, Ticket
 from tests.support.bulk import get
+from tests.support.polling import eventually
+from tests.support.raw_flight import RawFlight, field
 from tests.support.server_process import ServerProcess
 
 PARTITIONS = 8
@@ -188,3 +191,29 @@ def test_a_request_for_another_start_names_dataset_and_both_starts(
         client.do_get(ticket(partitions=[1], start="feed")).read_all()
     refused = get(f"{server.http}/v1/datasets/d?partitions=1&start=feed")
     assert (refused.status, json.loads(refused.body)["error"]) == (404, "server_lost")
+
+
+def test_many_partitions_in_tickets_are_counted_while_they_are_read(
+    flight_server_process: Callable[..., ServerProcess],
+) -> None:
+    server = flight_server_process(memory_limit="64MiB")
+    partitions = 100_000
+    with RawFlight(server.location) as raw:
+        raw.action("create", CreateRequest("wide", Kind.SHUFFLE, partitions=partitions).encode())
+        before = raw.action("statistics")["memory"]["accounts"]
+        ticket = Ticket("wide", partitions=tuple(range(partitions))).encode()
+        calls = [raw.call("DoGet", field(1, ticket)) for _ in range(10)]
+
+        def accounts() -> dict[str, Any]:
+            counted: dict[str, Any] = raw.action("statistics")["memory"]["accounts"]
+            return counted
+
+        def of_tickets() -> int:
+            metadata = [each["frames"]["accounts"]["metadata"]["used_bytes"] for each in (accounts(), before)]
+            return int(metadata[0] - metadata[1])
+
+        eventually(lambda: of_tickets() // (4 * partitions), 10)
+        assert accounts()["arrivals"]["peak_bytes"] > len(ticket)
+        for call in calls:
+            call.cancel()
+        eventually(lambda: of_tickets() // (4 * partitions), 0)

@@ -7,6 +7,7 @@ import base64
 import binascii
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -37,8 +38,16 @@ from flight_server.protocol import (
     parsing,
     wire,
 )
-from flight_server.reporting import ListedPage, Locations, Page, lease_field, reports
-from flight_server.transfer import Offloads, plan
+from flight_server.reporting import (
+    ListedPage,
+    Locations,
+    Observed,
+    Page,
+    lease_field,
+    statistics_answer,
+    why_answer,
+)
+from flight_server.transfer import Answer, Offloads, plan_bytes, plan_json
 
 
 class Actions:
@@ -46,7 +55,7 @@ class Actions:
 
     def __init__(
         self,
-        observed: reports.Observed,
+        observed: Observed,
         locations: Locations,
         offloads: Offloads,
         *,
@@ -62,8 +71,8 @@ class Actions:
         self._drain_grace_seconds = drain_grace_seconds
         self._rows = {name: OPERATIONS[f"action {name}"] for name in (*_HANDLERS, *self._kinds.actions)}
 
-    async def run(self, action: str, body: bytes, caller: Caller) -> bytes:
-        """The body of the action's one result.
+    async def run(self, action: str, body: bytes, caller: Caller) -> Answer:
+        """The body of the action's one result; a large one is yet to be made.
 
         Raises:
             Unsupported: there is no such action.
@@ -76,8 +85,9 @@ class Actions:
             raise Unsupported(f"{what}there is no action {shown!r}; there are {', '.join(ACTIONS)}")
         caller = caller.doing(operation)
         if (of_a_kind := self._kinds.actions.get(action)) is not None:
-            return dump_json(await of_a_kind(body, caller))
-        return await _HANDLERS[action](self, body, caller)
+            return Answer.of(dump_json(await of_a_kind(body, caller)))
+        answer = await _HANDLERS[action](self, body, caller)
+        return answer if isinstance(answer, Answer) else Answer.of(answer)
 
     async def _create(self, body: bytes, caller: Caller) -> bytes:
         request = CreateRequest.of(await in_steps(parsing(body, "create")))
@@ -183,11 +193,10 @@ class Actions:
         dataset.touch()
         return dump_json({"frames": request.frames})
 
-    async def _plan(self, body: bytes, caller: Caller) -> bytes:
+    async def _plan(self, body: bytes, caller: Caller) -> Answer:
         request = PlanRequest.parse(body)
         dataset = caller.portion_of(request.dataset, request.generation, request.start)
-        slices = await plan(dataset, request)
-        return await dumped({"dataset": dataset.name, "generation": dataset.generation, "pieces": slices})
+        return Answer(await plan_bytes(dataset, request), partial(plan_json, dataset, request))
 
     async def _copies(self, body: bytes, caller: Caller) -> bytes:
         request = CopiesRequest.parse(body)
@@ -215,12 +224,11 @@ class Actions:
                 gone = not self._catalogue.leads_to(*content)
                 return dump_json({"kept": kept, "withdrawn": withdrawn, "gone": gone})
 
-    async def _statistics(self, body: bytes, caller: Caller) -> bytes:
-        page = ListedPage.parse(body, "statistics")
-        return dump_json(await reports.statistics(self._observed, page, caller))
+    async def _statistics(self, body: bytes, caller: Caller) -> Answer:
+        return statistics_answer(self._observed, ListedPage.parse(body, "statistics"), caller)
 
-    async def _why(self, body: bytes, caller: Caller) -> bytes:
-        return dump_json(await reports.why(self._observed, Page.parse(body, "why"), caller))
+    async def _why(self, body: bytes, caller: Caller) -> Answer:
+        return why_answer(self._observed, Page.parse(body, "why"), caller)
 
     async def _locations(self, body: bytes, _: Caller) -> bytes:
         _no_arguments(body, "locations")
@@ -283,7 +291,7 @@ def _no_arguments(body: bytes, action: str) -> None:
         raise InvalidRequest(f"{action} takes no arguments")
 
 
-_HANDLERS: dict[str, Callable[[Actions, bytes, Caller], Awaitable[bytes]]] = {
+_HANDLERS: dict[str, Callable[[Actions, bytes, Caller], Awaitable[bytes | Answer]]] = {
     "create": Actions._create,
     "seal": Actions._seal,
     "drop": Actions._drop,

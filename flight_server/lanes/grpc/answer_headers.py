@@ -26,9 +26,5 @@ async def send_headers(context: Context, headers: Sequence[tuple[str, str]] = ()
 
 
 async def send_answer(context: Context, message: bytes) -> None:
-    """Send the headers and the only message. If that is short, a cancellation comes after it."""
-    if len(message) > SHORT_BYTES:
-        await send_headers(context)
-        await context.write(message)
-    else:
-        await to_its_end(asyncio.ensure_future(context.write(message)))
+    """Send the headers and the only message, of at most ``SHORT_BYTES``. A cancellation comes after it."""
+    await to_its_end(asyncio.ensure_future(context.write(message)))

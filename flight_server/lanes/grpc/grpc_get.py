@@ -12,15 +12,16 @@ Checksums
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flight_server.concurrency import Slice, Turns, in_slices
-from flight_server.datasets import Caller, Catalogue, Dataset, check_names_start, lacks_frames, listed
+from flight_server.datasets import Caller, Dataset, check_names_start, lacks_frames, listed
 from flight_server.frames import SchemaMessage
-from flight_server.kinds import Kinds, VersionedMessage, VersionRead
+from flight_server.kinds import VersionedMessage, VersionRead
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     ALL,
@@ -37,13 +38,23 @@ from flight_server.protocol.checksums import crc32c, message_crc32c
 from flight_server.protocol.enveloped import ENVELOPE_BYTES, Envelopes
 from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameBurst, FrameRange, Outgoing, PartitionEnds, Reads, head_of_read
+from flight_server.transfer import (
+    FrameBurst,
+    FrameRange,
+    Outgoing,
+    PartitionEnds,
+    PutReceiver,
+    Reads,
+    counted,
+    head_of_read,
+)
 
 from .answer_headers import send_headers
 from .joined_frames import GATHERING, MOST_BYTES, JoinedFrames, Joiner, hand_over, small_run
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
+MANY_PARTITIONS = 1000
 FRAME_COST_BYTES = 8 << 10
 """Of a turn: about what one of several frames in a message costs, in bytes copied."""
 
@@ -65,20 +76,21 @@ class _Out:
 class GrpcGet:
     """Serves DoGet."""
 
-    def __init__(self, catalogue: Catalogue, reads: Reads, kinds: Kinds, *, joins: bool) -> None:
+    def __init__(self, puts: PutReceiver, reads: Reads, *, joins: bool) -> None:
         self._joined = JoinedFrames(reads.counters, reads.budget.sends) if joins else None
-        self._check_open = catalogue.check_open
-        self._kinds = kinds
+        self._check_open = puts.catalogue.check_open
+        self._admission = puts.admission
+        self._kinds = puts.kinds
         self._reads = reads
         self._turns = Turns()
 
-    async def serve(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
+    async def serve(self, asked: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         """Send the frames that the ticket names. Raises FlightShuffleError: see :meth:`Reads.read`; the client has got
         only a part, and no totals.
         """
         self._check_open()
-        asked = wire.bytes_field(request, 1, "Ticket")
-        ticket = Ticket.parse(asked)
+        async with counted(self._admission, "DoGet", asked, context.peer()):
+            ticket, room = self._parsed(asked)
         call.dataset, call.partition = ticket.dataset, ticket.partition
         dataset, index = caller.resolve(ticket)
         call.dataset, call.partition = dataset.name, index
@@ -91,6 +103,7 @@ class GrpcGet:
                 await self._serve_versions(dataset, read, reader, asked, context)
             return
         envelopes = await _begin(dataset, asked, context)
+        del asked
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
         out = _Out(context, envelopes, self._joiner(ticket, dataset, schema, context, envelopes))
@@ -105,6 +118,18 @@ class GrpcGet:
             check_names_start(dataset, ticket.start)  # it may have been sealed meanwhile
             context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
             wanted.ended(dataset, reader)
+        del room
+
+    def _parsed(self, asked: bytes) -> tuple[Ticket, Reservation | None]:
+        """The ticket, and room for the partitions that it lists, if they are many: a read keeps them to its end."""
+        ticket = Ticket.parse(asked)
+        if not isinstance(ticket.partitions, tuple) or len(ticket.partitions) < MANY_PARTITIONS:
+            return ticket, None
+        compact: Any = array("I", ticket.partitions)
+        room = self._reads.budget.metadata.reserve(
+            len(compact) * compact.itemsize, "the partitions that a ticket lists", dataset=ticket.dataset
+        )
+        return replace(ticket, partitions=compact), room
 
     def _joiner(
         self,

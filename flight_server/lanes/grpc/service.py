@@ -64,6 +64,7 @@ from flight_server.reporting import (
 from flight_server.tiering import Reader
 from flight_server.transfer import (
     MAX_CONTROL_BYTES,
+    Answer,
     PutReceiver,
     Reads,
     action_limit_bytes,
@@ -73,7 +74,7 @@ from flight_server.transfer import (
 )
 
 from .actions import Actions
-from .answer_headers import send_answer, send_headers
+from .answer_headers import SHORT_BYTES, send_answer, send_headers
 from .grpc_get import GrpcGet
 from .grpc_put import take_put
 from .pending_reads import PendingReads
@@ -114,8 +115,7 @@ class FlightService:
         self._locations = locations
         self._calls = calls
         self._catalogue = puts.catalogue
-        self._waits = puts.admission.waits
-        self._get = GrpcGet(self._catalogue, reads, puts.kinds, joins=joins)
+        self._get = GrpcGet(puts, reads, joins=joins)
         self._pending = pending
         self._authenticator = authenticator
         self._max_schema_bytes = max_schema_bytes
@@ -298,7 +298,7 @@ class FlightService:
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
         if named.seen is not None and filling(dataset, partition) and dataset.failure is None:
             with (
-                self._waits.enter(
+                self._puts.admission.waits.enter(
                     "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
                 ),
                 suppress(TimeoutError),
@@ -315,12 +315,9 @@ class FlightService:
             OutOfBudget, ReaderTooSlow: see :meth:`AnswerRoom.send`.
             FlightShuffleError: see :func:`flight_info`; nothing was written.
         """
-        await self._puts.answer_room.send(
-            info_bytes(self._locations, dataset, only),
-            partial(make, self._locations, dataset, only),
-            context.write,
-            Reader(dataset.name, 0, context.peer()),
-        )
+        parts = self._locations, dataset, only
+        answer = Answer(info_bytes(*parts), partial(make, *parts))
+        await self._puts.answer_room.send(answer, context.write, Reader(dataset.name, 0, context.peer()))
 
     async def get_schema(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> bytes:
         dataset, _ = _find(parse_descriptor(request), caller, call)
@@ -328,8 +325,10 @@ class FlightService:
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
     async def do_get(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
+        asked = [wire.bytes_field(request, 1, "Ticket")]
+        del request
         with open_stream():
-            await self._get.serve(request, context, caller, call)
+            await self._get.serve(asked.pop(), context, caller, call)
 
     async def do_put(
         self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
@@ -353,9 +352,16 @@ class FlightService:
             call.operation = f"DoAction {action}"
         body = wire.bytes_field(request, 2, "Action")
         del request
+        answers, reader = self._puts.answer_room, Reader("", 0, context.peer())
         async with counted(self._puts.admission, action, body, context.peer()):
-            answer = await self._actions.run(action, body, caller)
-        await send_answer(context, wire.field(1, answer))
+            data, room = await answers.made(await self._actions.run(action, body, caller), reader)
+        del body
+        data = wire.field(1, data)
+        if len(data) <= SHORT_BYTES:
+            await send_answer(context, data)
+        else:
+            await send_headers(context)
+            await answers.write(context.write, data, reader, room)
 
     async def list_actions(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         await send_headers(context)

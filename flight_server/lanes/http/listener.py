@@ -76,10 +76,19 @@ from flight_server.protocol import (
     check_attempt,
     check_dataset_name,
     check_range,
-    dump_json,
     parse_partition,
 )
-from flight_server.reporting import Calls, ListedPage, Page, ServedCall, reports, scrape
+from flight_server.reporting import (
+    Calls,
+    ListedPage,
+    Observed,
+    Page,
+    ServedCall,
+    datasets_answer,
+    scrape,
+    statistics_answer,
+    why_answer,
+)
 from flight_server.transfer import PutReceiver, Reads
 
 from .bulk_get import ArrowStream, BulkRead
@@ -88,6 +97,7 @@ from .bulk_versions import BulkVersionRead
 from .dashboard import PAGE_PATH, Dashboard
 from .ended_inputs import EndedInputs
 from .http_errors import Runner, refusal
+from .json_answers import json_answer, peer_of, send_report
 from .listening import bind
 from .logins import LOGIN_PATH, LOGOUT_PATH, Logins
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
@@ -133,7 +143,7 @@ class HttpServer:
         self,
         reads: Reads,
         puts: PutReceiver,
-        observed: reports.Observed,
+        observed: Observed,
         calls: Calls,
         options: HttpOptions,
     ) -> None:
@@ -246,7 +256,7 @@ class HttpServer:
         self._asked.add(request.protocol)
         resource = request.match_info.route.resource
         where = "" if resource is None else f" {resource.canonical}"
-        call = request[_CALL] = ServedCall("http", request.method + where, _peer(request))
+        call = request[_CALL] = ServedCall("http", request.method + where, peer_of(request))
         self._calls.begin(call, request.headers.get)
         try:
             operation, served = self._routes.get(request.match_info.handler, (_ELSEWHERE, None))
@@ -348,53 +358,41 @@ class HttpServer:
 
     async def _hold(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         body = await small_body(request, self._options.stall_seconds)
-        return _json(await self._puts.kinds.actions[HOLD](body, caller))
+        return json_answer(await self._puts.kinds.actions[HOLD](body, caller))
 
     async def _list(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         query = query_of(request, "prefix", "first", "limit")
         prefix = query.pop("prefix", "")
-        return _json(await reports.datasets(prefix, Page.of_query(query, "datasets"), caller))
+        page = Page.of_query(query, "datasets")
+        return await send_report(
+            self._puts.answer_room, request, datasets_answer(self._observed, prefix, page, caller)
+        )
 
     async def _statistics(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         query = query_of(request, "dataset", "first", "limit", "contains", "order")
         page = ListedPage.of_query(query, "statistics")
-        return _json(await reports.statistics(self._observed, page, caller))
+        return await send_report(
+            self._puts.answer_room, request, statistics_answer(self._observed, page, caller)
+        )
 
     async def _why(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         page = Page.of_query(query_of(request, "dataset", "first", "limit"), "why")
-        return _json(await reports.why(self._observed, page, caller))
+        return await send_report(self._puts.answer_room, request, why_answer(self._observed, page, caller))
 
     async def _history(self, request: web.Request, _: Caller) -> web.StreamResponse:
         query_of(request)
-        return _json(self._observed.history.listed())
+        return json_answer(self._observed.history.listed())
 
     async def _scrape(self, *_: object) -> web.StreamResponse:
         text, content_type = await scrape(self._observed)
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     async def _alive(self, *_: object) -> web.StreamResponse:
-        return _json({"alive": True})
+        return json_answer({"alive": True})
 
     async def _ready(self, *_: object) -> web.StreamResponse:
         draining = self._catalogue.draining
-        return _json({"ready": not draining, "draining": draining}, status=503 if draining else 200)
-
-
-def _peer(request: web.Request) -> str:
-    """The client's address, as gRPC writes it."""
-    name = request.transport.get_extra_info("peername") if request.transport is not None else None
-    if not name:
-        return "unknown"
-    return f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"
-
-
-def _json(body: dict[str, Any], status: int = 200) -> web.Response:
-    return web.Response(
-        body=dump_json(body),
-        status=status,
-        content_type="application/json",
-        headers={"Cache-Control": "no-store"},
-    )
+        return json_answer({"ready": not draining, "draining": draining}, status=503 if draining else 200)
 
 
 def _answer(request: web.Request, error: FlightShuffleError) -> web.StreamResponse:

@@ -22,7 +22,7 @@ async def queued(pool: MemoryPool, waiting: int) -> None:
 
 def test_the_accounts_add_up_to_the_limit_and_the_largest_message_fits_each() -> None:
     budget = Budget(64 << 20, None)
-    limits = [account.limit_bytes for account in budget.memory.accounts()]
+    limits = [account.limit_bytes for account in (budget.frames, budget.sends, budget.arrivals)]
     assert sum(limit for limit in limits if limit is not None) == 64 << 20
     # Read back from disk, and copied by gRPC.
     assert budget.sends.limit_bytes == 2 * budget.max_message_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -37,7 +38,7 @@ class Bodies:
         self.ended: list[str] = []
         self.arriving = Arriving(MemoryPool(64 * MIB), message_bytes=MIB)
         self.of: dict[str, ArrivingBody] = {
-            name: self.arriving.body(lambda name=name: self.ended.append(name)) for name in names
+            name: self.arriving.body(partial(self.ended.append, name)) for name in names
         }
 
 

@@ -16,7 +16,7 @@ from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import Commit, CreateRequest, Kind, PlanRequest
 from flight_server.protocol.errors import Conflict, DatasetDropped, InvalidRequest, NotFound
 from flight_server.transfer import reading_plans
-from flight_server.transfer.reading_plans import cut, plan
+from flight_server.transfer.reading_plans import PlannedSlice, cut, plan_bytes, plan_json, planned
 from tests.support.accepting import accept
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame
@@ -65,6 +65,18 @@ def test_a_request_that_names_a_partition_twice_is_refused(partitions: list[int]
     body = json.dumps({"dataset": "d", "target_bytes": 1, "partitions": partitions}).encode()
     with pytest.raises(InvalidRequest, match="each once"):
         PlanRequest.parse(body)
+
+
+async def plan(dataset: Dataset, request: PlanRequest) -> list[PlannedSlice]:
+    slices = [each async for each in planned(dataset, request)]
+    said = await plan_json(dataset, request)
+    assert json.loads(said) == {
+        "dataset": "d",
+        "generation": dataset.generation,
+        "pieces": [list(each) for each in slices],
+    }
+    assert len(said) <= await plan_bytes(dataset, request)
+    return slices
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ async def test_no_stream_waits_for_the_room_of_kept_messages(node: Node) -> None
     joined, budget = JoinedFrames(node.counters, node.budget.sends), node.budget
     sends, dataset = budget.sends, dataset_of(node, "d")
     assert sends.limit_bytes is not None
-    for pool in (sends, budget.unproven, budget.further, budget.answers):
+    for pool in (sends, budget.unproven, budget.further):
         with joined.reading(dataset), joined.reading(dataset):
             first = made(node, joined, dataset, 1000)
             others = sends.reserve(sends.limit_bytes - 1500)
