@@ -126,5 +126,5 @@ from .stream_requests import (
     parse_partition,
     partition_metadata,
 )
-from .strict_json import dump_json, parse_json, parsed_bytes, parsing
+from .strict_json import MAX_SMALL_PARSED_BYTES, dump_json, parse_json, parsed_bytes, parsing
 from .wire import check_few_fields, locate

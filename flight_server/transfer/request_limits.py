@@ -1,8 +1,8 @@
 """Limits of control requests: all requests that are not messages of a put.
 
-Guarantee: a request above its limit is refused before any of it is parsed. The memory in which an action's body of more
-than ``SMALL_BYTES`` is parsed (``strict_json.parsed_bytes``) is reserved in the account of arrivals. A JSON body that
-would take more than that account and ``MAX_PARSED_BYTES`` is refused.
+Guarantee: a request above its limit is refused before any of it is parsed. The memory in which an action's body, or a
+ticket, of more than ``SMALL_BYTES`` is parsed (``strict_json.parsed_bytes``) is reserved in the account of arrivals. A
+JSON body that would take more than that account and ``MAX_PARSED_BYTES`` is refused.
 
     1 MiB       descriptors, tickets, criteria, commits, and the bodies of other actions
     16 MiB      ``seal``, which may name 100,000 attempts and more
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from flight_server.protocol import InvalidRequest, parsed_bytes
+from flight_server.protocol import ACTIONS, MAX_SMALL_PARSED_BYTES, InvalidRequest, parsed_bytes
 from flight_server.tiering import Admission
 
 MAX_CONTROL_BYTES = 1 << 20
@@ -62,7 +62,7 @@ def message_limit_bytes(max_message_bytes: int, max_schema_bytes: int) -> int:
 
 @asynccontextmanager
 async def counted(admission: Admission, action: str, body: bytes, peer: str) -> AsyncIterator[None]:
-    """Hold room for the objects that the block makes of an action's body; a small body needs none.
+    """Hold room for the objects that the block makes of an action's body, or a DoGet's ticket; a small one needs none.
 
     Raises:
         InvalidRequest: it would take more than one request may.
@@ -72,6 +72,8 @@ async def counted(admission: Admission, action: str, body: bytes, peer: str) -> 
         yield
         return
     needed_bytes = len(body) * PROTOBUF_COST if action in _PROTOBUF else parsed_bytes(body)
+    if action not in ACTIONS:  # a DoGet, whose ticket is refused before it is parsed if it would take more
+        needed_bytes = min(needed_bytes, MAX_SMALL_PARSED_BYTES)
     limit_bytes = max(MAX_PARSED_BYTES, admission.max_arrival_bytes)
     if needed_bytes > limit_bytes and action not in _PROTOBUF:
         raise InvalidRequest(
