@@ -5,9 +5,11 @@ from flight_server.keys import array_over, offsets, values, view
 from .coalescer import Coalescer, fills_block
 from .expression_columns import fits, needed
 from .expression_parts import FunctionCall, folded, parts_of
+from .group_codes import group_codes, groupable
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, joined, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries
+from .ranges import ranges_of
 from .row_picking import Picker, spread
 from .scalar_values import ArrowValue, known_zone, python_values, shown
 from .selectivity import kept_share
@@ -21,6 +23,7 @@ from .sizes import (
     own_bytes,
     readable_size,
 )
+from .sort_codes import SortCodes, SortKey, check_sortable
 from .sort_keys import is_pair, sort_key
 from .types import Declared
 from .widening import widened

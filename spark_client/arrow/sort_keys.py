@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flight_server.keys import SortKey
 from flight_server.protocol import InvalidRequest
+
+from .sort_codes import SortKey
 
 _DIRECTIONS = {"asc": False, "ascending": False, "desc": True, "descending": True}
 _NULLS = {

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import SortCodes, SortKey, ranges_of, values
-from spark_client.arrow import widened
+from flight_server.keys import values
+from spark_client.arrow import SortCodes, SortKey, ranges_of, widened
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
 
 

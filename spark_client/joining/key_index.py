@@ -25,8 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import group_codes
-from spark_client.arrow import array_over, values
+from spark_client.arrow import array_over, group_codes, values
 
 from .match_keys import Keys, Positions
 

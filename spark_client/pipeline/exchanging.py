@@ -8,8 +8,8 @@ from typing import Any, SupportsIndex
 
 import pyarrow as pa
 
-from flight_server.keys import SortKey
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, check_prefix
+from spark_client.arrow import SortKey
 from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, check_key
 from spark_client.placement import partition_ids
 from spark_client.steps import SortStage

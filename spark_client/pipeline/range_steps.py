@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from flight_server.keys import SortCodes, SortKey, check_sortable
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
 from spark_client.arrow import (
     ArrowValue,
     Declared,
+    SortCodes,
+    SortKey,
     array_over,
+    check_sortable,
     is_pair,
     known_zone,
     python_values,

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from flight_server.keys import groupable
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import python_values, shown, widened
+from spark_client.arrow import groupable, python_values, shown, widened
 
 from .hashing import partition_ids
 

@@ -13,7 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from flight_server.keys import check_sortable, groupable
+from spark_client.arrow import check_sortable, groupable
 
 from . import coded_states
 from . import group_results as results

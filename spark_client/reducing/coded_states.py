@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import SortCodes, SortKey, canonical, group_codes
-from spark_client.arrow import array_over, offsets, values, widened
+from flight_server.keys import canonical
+from spark_client.arrow import SortCodes, SortKey, array_over, group_codes, offsets, values, widened
 
 from .group_states import Merging, StateColumn
 

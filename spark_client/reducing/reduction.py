@@ -1,7 +1,7 @@
 """Reduces rows to one row for each group, a bounded number of rows at a time.
 
 Guarantee: :meth:`Reduction.merge` gives one row for each group of its rows, groups in the order of their first rows, or
-of their keys. Keys are equal as in ``keys.group_codes``; -0.0 becomes 0.0, as in Spark's GROUP BY.
+of their keys. Keys are equal as in ``arrow.group_codes``; -0.0 becomes 0.0, as in Spark's GROUP BY.
 
 How
     Rows in the order of their keys need no hash table (``rows_in_order``). Others are merged by
@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flight_server.keys import canonical, group_codes
-from spark_client.arrow import Lent, aligned, array_over, own, values
+from flight_server.keys import canonical
+from spark_client.arrow import Lent, aligned, array_over, group_codes, own, values
 
 from .coded_states import first_rows
 from .group_states import StateColumn

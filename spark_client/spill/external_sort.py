@@ -1,6 +1,6 @@
 """The rows of many batches in Spark's order, within a memory budget.
 
-Guarantee: :func:`sorted_batches` gives every row exactly once, ordered by the keys (``keys.sort_codes``); rows with
+Guarantee: :func:`sorted_batches` gives every row exactly once, ordered by the keys (``arrow.sort_codes``); rows with
 equal keys stay in the order in which they came. A result batch has at most ``OUT_ROWS`` rows and about ``OUT_BYTES``,
 less with a budget below 64 MiB, or one row.
 
@@ -23,8 +23,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from flight_server.keys import SortCodes, SortKey
-from spark_client.arrow import NumberedRows, together
+from spark_client.arrow import NumberedRows, SortCodes, SortKey, together
 
 from .gathered import Gathered
 from .row_pieces import cut, piece_bytes, pieces

@@ -29,8 +29,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import SortCodes, SortKey
-from spark_client.arrow import Picker
+from spark_client.arrow import Picker, SortCodes, SortKey
 
 from .gathered import ROW_BYTES
 from .row_pieces import OUT_BYTES, cut, piece_bytes, pieces, row_weights

@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import SortCodes, SortKey
-from spark_client.arrow import Declared, Picker, array_over
+from spark_client.arrow import Declared, Picker, SortCodes, SortKey, array_over
 from spark_client.joining import (
     INDEX_ROW_BYTES,
     TIMED_ROW_BYTES,

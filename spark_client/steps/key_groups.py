@@ -1,7 +1,7 @@
 """The rows of one or two inputs, group by group.
 
 Guarantee: each key that any side has comes once, with all its rows on each side, in their order; a side without the
-key has a table without rows. Keys are equal as in ``keys.group_codes``, and come in the order of their first rows,
+key has a table without rows. Keys are equal as in ``arrow.group_codes``, and come in the order of their first rows,
 of the left side before those of the right.
 
 Memory
@@ -20,8 +20,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import group_codes
-from spark_client.arrow import SMALL_BYTES, NumberedRows, Picker, array_over, cuts, together, values, widened
+from spark_client.arrow import (
+    SMALL_BYTES,
+    NumberedRows,
+    Picker,
+    array_over,
+    cuts,
+    group_codes,
+    together,
+    values,
+    widened,
+)
 from spark_client.placement import PlacedKeys
 
 WINDOW_BYTES = 4 * 1024 * 1024

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flight_server.keys import SortCodes, SortKey, ranges_of
-from spark_client.arrow import Declared, Picker
+from spark_client.arrow import Declared, Picker, SortCodes, SortKey, ranges_of
 from spark_client.spill import cut, sorted_batches
 
 from .one_pass import Pass

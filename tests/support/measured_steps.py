@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import SortKey
-from spark_client.arrow import Coalescer, Declared
+from spark_client.arrow import Coalescer, Declared, SortKey
 from spark_client.joining import AsOf, Column, How, JoinPlan, KeyForm, MatchKeys
 from spark_client.placement import PlacedKeys, partition_ids
 from spark_client.reducing import FUNCTIONS, Computed, Reduction, ResultColumn, StateColumn

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.keys import SortKey
+from spark_client.arrow import SortKey
 
 
 def place(value: Any) -> tuple[Any, ...]:

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.keys import SortKey
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
+from spark_client.arrow import SortKey
 from spark_client.jobs.spark_types import batch_limits
 from spark_client.pipeline.grouping_steps import _signature
 from spark_client.pipeline.nodes import Exchange

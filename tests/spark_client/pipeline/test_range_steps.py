@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.keys import SortKey
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import SortKey
 from spark_client.pipeline.range_steps import _boundaries, _column
 
 YEAR = 366 * 86_400 * 10**6

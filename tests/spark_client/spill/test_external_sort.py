@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.keys import SortKey
 from flight_server.protocol.errors import OutOfBudget
+from spark_client.arrow import SortKey
 from spark_client.spill import TaskMemory, sorted_batches
 from spark_client.spill.row_pieces import OUT_BYTES, OUT_ROWS
 from tests.support.arrow_peak import arrow_peak

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.keys import SortCodes, SortKey, ranges_of
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, SortCodes, SortKey, ranges_of
 from spark_client.pipeline.range_steps import _boundaries, _held
 from spark_client.steps import Pass, SampleStage
 

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.keys import SortKey
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, SortKey
 from spark_client.spill import TaskMemory
 from spark_client.steps import Pass, TopStage
 

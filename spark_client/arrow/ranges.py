@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .buffers import values
-from .normal import compute
+from flight_server.keys import compute, values
+
 from .sort_codes import SortCodes
 
 

@@ -26,8 +26,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from .buffers import array_over, flags, values, view
-from .normal import byte_lists, compute, elements, float_bits, has_elements, plain
+from flight_server.keys import (
+    array_over,
+    byte_lists,
+    compute,
+    elements,
+    flags,
+    float_bits,
+    has_elements,
+    plain,
+    values,
+    view,
+)
 
 Column: TypeAlias = "NDArray[Any] | pa.Array"
 """Unsigned integers, or binary without nulls."""

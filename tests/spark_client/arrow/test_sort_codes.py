@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.keys import SortCodes, SortKey, check_sortable, ranges_of
+from spark_client.arrow import SortCodes, SortKey, check_sortable, ranges_of
 from tests.support.order_model import ordered, place
 
 SMALL = st.integers(-3, 3)

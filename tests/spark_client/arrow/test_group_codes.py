@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from flight_server.keys import group_codes
+from spark_client.arrow import group_codes
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])

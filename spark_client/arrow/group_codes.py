@@ -21,8 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from .buffers import array_over, values
-from .normal import byte_lists, canonical, elements, has_elements
+from flight_server.keys import array_over, byte_lists, canonical, elements, has_elements, values
 
 _MOST_TEXT_BYTES = (1 << 31) - 1
 """32-bit offsets count so far."""
