@@ -36,7 +36,6 @@ from flight_server.protocol import (
     dump_json,
     ipc_framing,
     object_of,
-    original,
     wire,
 )
 
@@ -181,7 +180,7 @@ def lease_field(dataset: Dataset) -> bytes:
 
 def _endpoint_of(locations: Locations, dataset: Dataset, server: ServerPortion, only: int | None) -> bytes:
     """The endpoint of what a server has of the dataset, or of ``only`` one partition."""
-    listed, (name, _) = None if only is None else (only,), original(dataset.name)
+    listed, name = None if only is None else (only,), dataset.name
     ticket = Ticket(name, generation=dataset.generation, partitions=listed or ALL, start=server.start)
     path = bulk_path(name, None, dataset.generation, partitions=listed, start=server.start)
     # Its own addresses it knows better than the list.
@@ -205,8 +204,7 @@ def _endpoint(locations: Locations, dataset: Dataset, index: int, common: bytes)
 
 
 def _descriptor(dataset: Dataset, only: int | None) -> bytes:
-    name = original(dataset.name)[0] if _is_spread(dataset) else dataset.name
-    return wire.path_descriptor(name, *([] if only is None else [str(only)]))
+    return wire.path_descriptor(dataset.name, *([] if only is None else [str(only)]))
 
 
 def _location(uri: str) -> bytes:

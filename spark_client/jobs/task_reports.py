@@ -32,7 +32,7 @@ _REPORT = pa.schema(
         ("frames", pa.int64()),
         ("bytes", pa.int64()),
         ("work", pa.string()),
-        ("servers", pa.string()),
+        ("server", pa.string()),
     ]
 )
 REPORT = from_arrow_schema(_REPORT)
@@ -71,7 +71,7 @@ class TaskWork:
 
 def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
     """The row, as a batch of ``REPORT``. ``target`` is the dataset's number in the job, ``answer`` the server's to
-    the commit, with the ``servers`` that the task has chosen.
+    the commit, with the ``server`` that the task has chosen.
     """
     # Not by ``pa.array``: see ``array_over``.
     seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
@@ -89,7 +89,7 @@ def report(target: int, producer: int, attempt: str, answer: dict[str, Any], wor
         text_array(attempt),
         *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
         text_array(json.dumps(done)),
-        text_array(json.dumps(answer.get("servers", []))),
+        text_array(json.dumps(answer.get("server"))),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
@@ -101,11 +101,10 @@ def text_array(value: str) -> Any:
     return pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(data)])
 
 
-def servers_of(row: Any) -> list[tuple[str, str, tuple[str, ...]]]:
-    """The location, the start and all locations of each server that the task of a report has chosen, the one that names
-    the portion first; none where there is one server.
-    """
-    return [(location, start, tuple(locations)) for location, start, locations in json.loads(row["servers"])]
+def server_of(row: Any) -> tuple[str, str, tuple[str, ...]]:
+    """The location, the start and all locations of the server that the task of a report has chosen."""
+    location, start, locations = json.loads(row["server"])
+    return location, start, tuple(locations)
 
 
 def accepted(reports: Iterable[Any]) -> dict[int, str]:

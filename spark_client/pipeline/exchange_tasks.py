@@ -88,7 +88,6 @@ def write_of(
         given.shares,
         _limits(given, stages),
         exchange.budget_bytes,
-        copies=exchange.copies,
         counts=exchange.counted and fits_one_chunk(exchange.leg.schema),
     )
     return rows, task

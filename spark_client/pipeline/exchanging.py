@@ -31,7 +31,6 @@ def add_exchange(
     tasks: SupportsIndex | None = None,
     split: bool | None = None,
     name: str | None = None,
-    copies: SupportsIndex = 1,
     offload: Any = None,
 ) -> AnySteps:
     """See :meth:`.Pipeline.exchange`."""
@@ -68,7 +67,6 @@ def add_exchange(
         ranges=ranges,
         split=None if split is None else bool(split),
         name=name,
-        copies=_copies(steps, copies, where),
         offload=None if offload is None else check_prefix(str(offload), f"{where}: offload"),
     )
     return _send(steps, exchange, order)
@@ -81,18 +79,6 @@ def _send(steps: AnySteps, exchange: Exchange, order: tuple[SortKey, ...]) -> An
         named = replace(declared, stage=f"sort by {', '.join(map(str, order))}")
         leg = leg.with_stage(SortStage(named, order), steps.leg.struct)
     return replace(steps, leg=leg)
-
-
-def _copies(steps: Steps, copies: SupportsIndex, where: str) -> int:
-    count = integer(copies)
-    if count not in (1, 2):
-        raise InvalidRequest(f"{where}: copies is 1 or 2, on how many servers each row is, not {copies!r}")
-    if count > 1 and not steps.shuffles.servers.several:
-        raise InvalidRequest(
-            f"{where}: copies={count} needs two servers, and this client has one: give it several, as in "
-            "ShuffleClient('grpc://a:8815,grpc://b:8815'), or servers in executors, ShuffleClient.in_executors(spark)"
-        )
-    return count
 
 
 def _given_ranges(steps: Steps, partitions: Any, keys: Any, boundaries: Any, by: Any) -> ByRange | None:

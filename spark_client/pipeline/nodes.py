@@ -105,7 +105,7 @@ class Exchange:
 
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
-    keys. ``copies`` is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too.
+    keys. ``offload`` is the prefix below which the servers keep it, too.
     ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those
     of the exchanges that it needs, which were made before. ``counted``: tasks report the ``arrow.counts`` of its rows.
     """
@@ -121,7 +121,6 @@ class Exchange:
     split: bool | None = None
     name: str | None = None
     twin: Exchange | None = None
-    copies: int = 1
     offload: str | None = None
     added: bool = False
     counted: bool = False
@@ -163,8 +162,7 @@ class Exchange:
         return may and all(stage.divisible for stage in stages)
 
     def __str__(self) -> str:
-        name = "" if self.copies == 1 else f", copies={self.copies}"
-        name += "" if self.name is None else f", name={self.name!r}"
+        name = "" if self.name is None else f", name={self.name!r}"
         if self.label:
             return self.label
         if self.ranges is not None:

@@ -256,7 +256,6 @@ class Pipeline(Steps):
         tasks: SupportsIndex | None = None,
         split: bool | None = None,
         name: str | None = None,
-        copies: SupportsIndex = 1,
         offload: Any = None,
     ) -> Self:
         """Send rows to ``partitions`` partitions by the hash of ``keys``, round robin without keys, or by range.
@@ -286,21 +285,19 @@ class Pipeline(Steps):
                 larger side. A function is then called once for each piece, with the same
                 ``TaskContext.partitionId()``. False: never. None: unless rows were placed by keys or ranges and a
                 function follows, which may count on seeing all rows of a key in one call. Nothing is cut with
-                ``copies`` or ``offload``.
+                ``offload``.
             name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description
                 in Spark (``jobs.shuffles``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
                 and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
-            copies: 2: each task writes to two of several servers, so that the loss of one costs nothing that is there
-                already; it takes twice the writing, memory and network (``jobs.write_job``).
             offload: ``"s3://bucket/path"``, or the absolute path of a directory that all hosts share: the servers keep
                 the sealed rows there, too, so that they are read when a server is gone. They must be allowed to
                 (``--offload-to``).
 
         Raises:
-            InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks``, ``name`` or ``copies`` out of range; two copies
-                where the client has one server; an ``offload`` that is no address; a key that is no
-                column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or a
-                variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
+            InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks`` or ``name`` out of range; an ``offload`` that is
+                no address; a key that is no column, has a type without a hash, or without an order in ``sort`` or
+                ``by``, a collation, or a variant; boundaries that do not ascend or are no values of ``by``, or stand
+                beside keys.
         """
         return add_exchange(
             self,
@@ -313,7 +310,6 @@ class Pipeline(Steps):
             tasks=tasks,
             split=split,
             name=name,
-            copies=copies,
             offload=offload,
         )
 

@@ -121,8 +121,6 @@ def _facts(found: ExchangeStatistics) -> list[str]:
         wrote += f"; read by {found.reading_tasks:,} tasks"
     if found.cut_partitions:
         wrote += f", {found.cut_partitions:,} of the partitions in pieces"
-    if found.lacking:
-        wrote += f"; {found.lacking:,} servers' portions lack a copy"
     return [sizes, wrote, *_spread(found.servers)]
 
 

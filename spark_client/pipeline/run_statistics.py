@@ -39,8 +39,6 @@ class ExchangeStatistics:
         is_reused: it was persisted by an earlier run, which the other numbers are of.
         empty_partitions: how many partitions have no rows.
         servers: the bytes that each server has of it, by location; more than one where it is spread.
-        lacking: how many of the portions that servers hold had fewer copies than ``exchange`` was asked for, when it
-            was written.
     """
 
     exchange: str
@@ -62,7 +60,6 @@ class ExchangeStatistics:
     is_reused: bool = False
     empty_partitions: int = 0
     servers: Mapping[str, int] = field(default_factory=dict)
-    lacking: int = 0
 
     @property
     def skew(self) -> float:
@@ -101,7 +98,6 @@ class ExchangeStatistics:
             is_reused,
             sizes.count(0),
             sealed.servers,
-            sealed.lacking,
         )
 
 

@@ -173,14 +173,14 @@ def test_the_answers_to_the_seals_tell_which_server_has_rows_of_a_partition(
     servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
 ) -> None:
     found = ref_of(servers[0])
-    answers = {}
+    answers = []
     for number, server in enumerate(servers):
         remote = RemoteServer(server.location)
         portions = tuple(ServerPortion.of(each) for each in listed)
         request = SealRequest(
             "d", found.generation, {number: "1"}, start=listed[number]["start"], servers=portions
         )
-        answers[portions[number].start] = [remote.action("seal", request.encode())]
+        answers.append(remote.action("seal", request.encode()))
         remote.close()
     ref = DatasetRef.spread(found.server, "d", found.generation, answers)
     assert [portion.start for portion in ref.portions] == [each["start"] for each in listed]

@@ -142,24 +142,20 @@ class Actions:
         return dump_json({"dropped": request.dataset, "generation": dataset.generation})
 
     async def _remove(self, name: str, generation: str | None, caller: Caller) -> Dataset:
-        """Drop all that this server has of the dataset. Raises as :meth:`Caller.check` and :meth:`Catalogue.remove`."""
+        """Raises as :meth:`Caller.check` and :meth:`Catalogue.remove`."""
         caller.check(name, generation)
         if generation is not None:
             self._catalogue.dropped_runs.add(name, generation)
-        first, *copies = caller.held(name, generation)
-        for copy in copies:
-            self._catalogue.drop(copy.name, copy.generation)
-        dataset = await self._catalogue.remove(first.name, generation)
+        dataset = await self._catalogue.remove(name, generation)
         await self._offloads.forget(dataset)
         return dataset
 
     async def _renew(self, body: bytes, caller: Caller) -> bytes:
         request = DatasetRequest.parse(body, "renew", needed=True)
         assert request.dataset is not None
-        mine = caller.held(request.dataset, request.generation)
-        for dataset in mine:
-            dataset.touch()
-        return dump_json({"dataset": request.dataset, "lease_left_seconds": mine[0].lease_left_seconds})
+        dataset = caller.find(request.dataset, request.generation)
+        dataset.touch()
+        return dump_json({"dataset": request.dataset, "lease_left_seconds": dataset.lease_left_seconds})
 
     async def _acknowledge(self, body: bytes, caller: Caller) -> bytes:
         request = AcknowledgeRequest.parse(body)
@@ -170,7 +166,7 @@ class Actions:
 
     async def _plan(self, body: bytes, caller: Caller) -> bytes:
         request = PlanRequest.parse(body)
-        dataset = caller.portion_of(request.dataset, request.generation, request.start)
+        dataset = caller.find(request.dataset, request.generation, request.start)
         slices = await plan(dataset, request)
         return await dumped({"dataset": dataset.name, "generation": dataset.generation, "pieces": slices})
 

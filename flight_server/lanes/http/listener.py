@@ -309,7 +309,7 @@ class HttpServer:
             whole = f"{name}/partitions/{found['partition']}"
             name, index = caller.one_meaning(whole, name, index, generation)
             call.dataset, call.partition = name, index
-        dataset = caller.portion_of(name, generation, query.get("start"))
+        dataset = caller.find(name, generation, query.get("start"))
         listed = listed_partitions(query, dataset, index)
         if index is not None:
             dataset.partition(index)

@@ -52,7 +52,7 @@ for number, (placement, given) in enumerate([(ByKeys(("k",), 3), rows), (InTurn(
     reported = report(5, 0, "17", answer, done)
     (row,) = reported.to_pylist()
     assert work_of([row, row]) == TaskWork(2, 4, 6, {"a": 1.0}, 4.0)
-    del row["work"], row["servers"]
+    del row["work"], row["server"]
     assert row == {
         "target": 5, "producer": 0, "attempt": "17", "rows": 90, "frames": answer["frames"], "bytes": answer["bytes"]
     }
