@@ -35,23 +35,15 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A column whose name begins with ``>`` is one of numbers."""
-    console().print(table(columns, rows))
-
-
-def console() -> Console:
-    """That of standard output: plain text. A table that goes into a pipe or file is not cut to a width."""
-    width = None if sys.stdout.isatty() else _WIDE
-    return Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=width is not None)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    """As :func:`print_table` prints it."""
-    made = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
         made.add_row(*(cell(each) for each in row))
-    return made
+    # A table that goes into a pipe or file is not cut to a width.
+    width = None if sys.stdout.isatty() else _WIDE
+    console = Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=width is not None)
+    console.print(made)
 
 
 def cell(value: object) -> str:

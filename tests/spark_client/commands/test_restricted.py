@@ -78,8 +78,6 @@ def test_a_principal_that_sees_a_part_on_servers_that_want_certificates(
     for command in (one, both):
         refused = command("servers")
         assert (refused.code, refused.out, NEEDS in refused.err) == (1, "", True)
-        top = command("top", "--interval", "0.05")
-        assert (top.code, NEEDS in top.out, "/s" in top.out) == (0, True, False)
     assert both("stat", "ours/t").code == 0
     (gone,) = Command(f"{both.location},{GONE}", capfdbinary)("servers", "--json").lines
     assert gone["location"] == GONE
