@@ -72,7 +72,9 @@ def test_all_datasets_that_are_there_are_dropped(client: ShuffleClient, command:
     assert client.datasets() == []
 
 
-def test_each_stream_that_waits_is_shown(client: ShuffleClient, command: Command) -> None:
+def test_each_stream_that_waits_is_shown(
+    client: ShuffleClient, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert command("why").out == "no stream waits\n"
     assert command("why", "--json").out == ""
     client.put("t", TABLE)
@@ -86,7 +88,9 @@ def test_each_stream_that_waits_is_shown(client: ShuffleClient, command: Command
             "peer": "p",
         }
     ]
-    from spark_client.commands.dataset_commands import print_waits
-
-    command("ls")  # clears what was captured
-    print_waits(waits)
+    monkeypatch.setattr("spark_client.ShuffleClient.why", lambda *_: waits)
+    said = command("why").out.splitlines()
+    assert [each.split() for each in said] == [
+        ["waiting", "for", "for", "dataset", "partition", "producer", "peer"],
+        ["reader", "1", "min", "1", "s", "t", "0", "-", "p"],
+    ]
