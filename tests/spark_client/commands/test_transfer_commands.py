@@ -65,7 +65,7 @@ def test_ctrl_c_is_exit_code_130_and_leaves_no_short_dataset(
     with rows_into(file := tmp_path / f"t.{form}", form, table.schema) as write:  # type: ignore[arg-type]
         for batch in 20 * table.to_batches(max_chunksize=10_000):
             write(batch)
-    given = [*COMMAND, "put", file, "t", "-s", command.location]
+    given = [*COMMAND, "put", str(file), "t", "-s", command.location]
     with subprocess.Popen(given, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         eventually(lambda: [each.name for each in client.datasets()], ["t"])
