@@ -8,7 +8,6 @@ from typing import Any
 
 from flight_server.protocol import InvalidRequest
 
-from .current_images import current_images
 from .host_images import HostImages
 from .images import Image
 from .lookup_content import LookupContent
@@ -40,11 +39,7 @@ class Chosen:
                 f"the lookup in changelog {content.source.name!r} was made for a stream, and this task belongs to no "
                 "micro-batch: make another lookup for it"
             )
-        images = HostImages(content)
-        image = images.at(version)
-        if batch is not None:
-            current_images.use(images)
-        return image
+        return HostImages(content).at(version)
 
 
 @dataclass(frozen=True)
