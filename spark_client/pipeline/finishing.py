@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, reduce
-from types import TracebackType
+from functools import reduce
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import Counter, FrameSeconds, SealedDataset, Shuffles, collected, reader, settings_once
+from spark_client.jobs import Counter, FrameSeconds, SealedDataset, collected, reader, settings_once
 from spark_client.servers import RERUNS
 from spark_client.steps import Pass, SortStage, Stage
 
@@ -30,76 +29,28 @@ _runs = LastRuns()
 T = TypeVar("T")
 
 
-class Result:
-    """The answer of ``Pipeline.result``; as a context manager it gives the DataFrame, and releases it at the end."""
-
-    def __init__(
-        self,
-        df: DataFrame,
-        statistics: RunStatistics,
-        shuffles: Shuffles,
-        datasets: Iterable[str],
-        frame: object,
-    ) -> None:
-        self._df = df
-        self._statistics = statistics
-        self._shuffles = shuffles
-        self._datasets = list(datasets)
-        self._frame = frame
-
-    @property
-    def df(self) -> DataFrame:
-        """It can be computed, with all that is made of it, until :meth:`release`."""
-        return self._df
-
-    @property
-    def statistics(self) -> RunStatistics:
-        return self._statistics
-
-    def release(self) -> None:
-        """Drop the datasets that only this result reads: persisted exchanges stay. Twice is fine. A dataset of a server
-        that cannot be reached ends with its lease.
-        """
-        datasets, self._datasets = self._datasets, []
-        for dataset in datasets:
-            self._shuffles.results.end(self._frame, dataset)
-
-    def __enter__(self) -> DataFrame:
-        return self._df
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-
 def to_frame(steps: Steps) -> DataFrame:
     """See :meth:`.Pipeline.toDF`."""
     return running(steps, lambda execution: _run_to_frame(steps, execution)[0])
 
 
-def result(steps: Steps) -> Result:
-    """See :meth:`.Pipeline.result`."""
-    return running(steps, partial(_result, steps))
-
-
 def few_rows(steps: Steps) -> Sequence[Sequence[Any]]:
     """The result of few rows, whose datasets are dropped. Raises as :meth:`.Pipeline.toDF`."""
-    found: Result | None = None
+    read_by: list[tuple[object, str]] = []
 
     def read(execution: Execution) -> Sequence[Sequence[Any]]:
-        nonlocal found
         here = _gathered(steps, execution)
         if here is not None:
             return [tuple(row.values()) for batch in here for row in batch.to_pylist()]
-        found = _result(steps, execution)
-        return found.df.collect()
+        df, frame = _run_to_frame(steps, execution)
+        read_by.extend((frame, dataset) for dataset in execution.datasets)
+        return df.collect()
 
     try:
         return running(steps, read)
     finally:
-        if found is not None:
-            found.release()
+        for frame, dataset in read_by:
+            steps.shuffles.results.end(frame, dataset)
 
 
 def collect(steps: Steps) -> pa.RecordBatchReader:
@@ -208,11 +159,6 @@ def explain(steps: Steps) -> None:
         in_driver=ran.in_driver,
     )
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
-
-
-def _result(steps: Steps, execution: Execution) -> Result:
-    df, frame = _run_to_frame(steps, execution)
-    return Result(df, execution.statistics()[0], steps.shuffles, execution.datasets, frame)
 
 
 def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object]:

@@ -19,7 +19,7 @@ from .base import Steps, leg_of_frame, leg_of_scan
 from .cogrouping import Cogrouped
 from .combining import count_rows, limit, union
 from .exchanging import add_exchange
-from .finishing import Result, collect, explain, persist, result, statistics, to_frame, unpersist
+from .finishing import collect, explain, persist, statistics, to_frame, unpersist
 from .grouping_steps import apply_in_arrow, apply_in_pandas
 from .joining_steps import On, cogroup, join
 from .mapping import MapFunction, filter_rows, map_in_arrow, map_in_pandas, select_columns
@@ -350,12 +350,6 @@ class Pipeline(Steps):
         """
         return to_frame(self)
 
-    def result(self) -> Result:
-        """As :meth:`toDF`, with an end: ``with pipeline.result() as df:`` drops at the end of the block the datasets
-        that only this DataFrame reads. Without a block: ``result.df``, ``result.statistics``, ``result.release()``.
-        """
-        return result(self)
-
     def collect(self) -> pa.RecordBatchReader:
         """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
         return collect(self)
@@ -384,7 +378,7 @@ class Pipeline(Steps):
 
     @property
     def statistics(self) -> RunStatistics | None:
-        """Of the last ``toDF``, ``result`` or ``collect`` of this very pipeline; None before the first."""
+        """Of the last ``toDF`` or ``collect`` of this very pipeline; None before the first."""
         return statistics(self)
 
     def explain(self) -> None:

@@ -99,7 +99,8 @@ def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_o
     # Groups need a whole partition, and so does Spark's own number of partitions.
     groups = exchanged.applyInArrow(lambda group: group.slice(0, 1), "id long, k long").collect().read_all()
     assert sorted(groups["k"].to_pylist()) == [0, 200, 400, 600, 800, 1000, 1200, 1400]
-    with exchanged.result() as df:
+    with client.scope():
+        df = exchanged.toDF()
         assert df.rdd.getNumPartitions() == 8
 
 
@@ -194,7 +195,8 @@ def test_a_persisted_exchange_runs_once_for_all_plans_and_threads_until_it_is_un
     assert total.value == 100
     assert len(client.datasets()) == 1
     df = exchanged.toDF()
-    with before.result() as other:
+    with client.scope():
+        other = before.toDF()
         assert (df.count(), other.count()) == (100, 100)
     client.release(df)
     assert df.count() == 100
@@ -237,7 +239,8 @@ def test_both_sides_of_a_join_run_in_one_job_and_one_that_fails_leaves_nothing(
     right = client.pipeline(spark.range(0, 3, 1, 3).selectExpr("id as k", "id * 2 as v")).exchange(4, "k")
     before = jobs_of(spark)
     joined = left.join(right, on="k")
-    with joined.result() as df:
+    with client.scope():
+        df = joined.toDF()
         assert jobs_of(spark) - before == 1
         assert sorted(row.v for row in df.collect()) == [0] * 34 + [2] * 33 + [4] * 33
     assert total.value == 100
@@ -247,7 +250,8 @@ def test_both_sides_of_a_join_run_in_one_job_and_one_that_fails_leaves_nothing(
     # One side of a union is made of the other: two jobs, one after the other.
     second = left.mapInArrow(lambda batches: batches, "id long, k long").exchange(2)
     before = jobs_of(spark)
-    with left.union(second).result() as df:
+    with client.scope():
+        df = left.union(second).toDF()
         assert jobs_of(spark) - before == 2
         assert df.count() == 200
 
@@ -265,27 +269,28 @@ def test_both_sides_of_a_join_run_in_one_job_and_one_that_fails_leaves_nothing(
     assert client.datasets() == []
 
 
-def test_a_result_ends_with_its_block_and_has_statistics(
+def test_a_result_ends_with_its_scope_and_has_statistics(
     spark: SparkSession, client: ShuffleClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     exchanged, _ = counted(spark, client)
-    with caplog.at_level(logging.INFO, "spark_client.pipeline"):
-        result = exchanged.result()
-    assert result.df.count() == 100
-    (found,) = result.statistics.exchanges
+    with client.scope():
+        with caplog.at_level(logging.INFO, "spark_client.pipeline"):
+            df = exchanged.toDF()
+        assert df.count() == 100
+    assert client.datasets() == []
+    statistics = exchanged.statistics
+    assert statistics is not None
+    (found,) = statistics.exchanges
     assert (found.rows, found.partitions, found.tasks) == (100, 4, 2)
-    assert found.size_bytes == result.statistics.size_bytes > 0
+    assert found.size_bytes == statistics.size_bytes > 0
     assert found.exchange == "exchange(4, 'k')"
     assert {"reading", "writing", "stage 1 (mapInArrow count)"} == set(found.stage_seconds)
-    assert 0 < found.longest_task_seconds < found.job_seconds <= result.statistics.seconds
+    assert 0 < found.longest_task_seconds < found.job_seconds <= statistics.seconds
     assert sum(found.stage_seconds.values()) <= found.tasks * found.longest_task_seconds + 0.001
     (line,) = caplog.messages
     assert line.startswith("DataFrame → stage 1 (mapInArrow count) → exchange(4, 'k'): 1 exchange, 100 rows")
-    result.release()
-    result.release()
-    assert client.datasets() == []
-    with pytest.raises(ZeroDivisionError), exchanged.result():
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), client.scope():
+        _ = exchanged.toDF().count() // 0
     assert client.datasets() == []
 
 
@@ -323,7 +328,8 @@ def test_explain_tells_partial_from_final_and_has_the_seconds_of_sparks_own_jobs
 ) -> None:
     pipeline = client.pipeline(spark.range(100)).aggregate({"id": "sum"}, by="id", partitions=200)
     for plan in (pipeline, client.pipeline(spark.range(100)).filter(pc.field("id") > 1)):
-        with plan.result() as df:
+        with client.scope():
+            df = plan.toDF()
             plan.explain()
             before = capsys.readouterr().out
             assert df.where("1 = 1").collect()
@@ -331,7 +337,8 @@ def test_explain_tells_partial_from_final_and_has_the_seconds_of_sparks_own_jobs
             after = capsys.readouterr().out
         assert not re.search(r"(?m)^stage 1 \([^)]*\)+ +[0-9.]+ s$", before)
         assert re.search(r"(?m)^stage 1 \([^)]*\)+ +[0-9.]+ s$", after)
-    with pipeline.result():
+    with client.scope():
+        pipeline.toDF()
         pipeline.explain()
     after = capsys.readouterr().out
     assert re.search(r"(?m)^stage 1 \(aggregate\), partial  [0-9.]+ s$", after)
@@ -345,7 +352,8 @@ def test_a_name_is_in_the_dataset_and_in_sparks_job(spark: SparkSession, client:
     context.setJobDescription("mine")
     try:
         named = client.pipeline(spark.range(10)).exchange(2, name="a b: ../é")
-        with named.result() as df:
+        with client.scope():
+            df = named.toDF()
             df.collect()
     finally:
         assert context.getLocalProperty("spark.job.description") == "mine"

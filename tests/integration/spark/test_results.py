@@ -116,18 +116,17 @@ def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_we
 
     kept = pipeline()
     frames = [kept.toDF().filter("id > 0") for _ in range(2)]
-    result = kept.result()
     client.release(frames[0])
     assert left() == 1, "other plans may read it"
     frames.append(kept.toDF())
     del kept
-    result.release()
     assert frames[2].count() == 3
     client.release(frames[2])
     assert left() == 0
 
     kept = pipeline()
-    with kept.result() as df:
+    with client.scope():
+        df = kept.toDF()
         del kept
         assert left() == 1
         assert df.count() == 3
