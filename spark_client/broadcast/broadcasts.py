@@ -209,13 +209,6 @@ class Broadcast:
         self._check()
         return mapped_table(self._content, self)
 
-    def read(self) -> pa.Table:
-        """The table in this process's own memory, read from the server. Raises NotFound as :meth:`table`."""
-        self._check()
-        content = self._content
-        with closing(content.source.read(0)) as batches:
-            return pa.Table.from_batches(batches, content.schema)
-
     def unpersist(self) -> Unpersisted:
         """Withdraw the copies of all hosts; a later ``table`` fetches it again. Twice is fine.
 
@@ -288,7 +281,9 @@ class SmallTable:
             return self.broadcast.table()
         except (Unavailable, OutOfBudget, OSError) as error:
             _log.info("%r is read into the task's own memory: %s", self.broadcast, error)
-            return self.broadcast.read()
+            content = self.broadcast._content
+            with closing(content.source.read(0)) as batches:
+                return pa.Table.from_batches(batches, content.schema)
 
     @property
     def size_bytes(self) -> int:
