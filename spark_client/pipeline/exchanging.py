@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flight_server.keys import SortKey
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, check_prefix
-from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, check_key
+from spark_client.jobs import ByRange, check_key
 from spark_client.placement import partition_ids
 from spark_client.steps import SortStage
 
@@ -27,7 +27,6 @@ def add_exchange(
     sort: Any = None,
     boundaries: Any = None,
     by: Any = None,
-    budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES,
     tasks: SupportsIndex | None = None,
     split: bool | None = None,
     name: str | None = None,
@@ -38,7 +37,6 @@ def add_exchange(
     if ranges is not None:
         partitions, keys = ranges.boundaries.num_rows + 1, ()
     count, names = _partitions(steps, partitions, keys)
-    budget = integer(budget_bytes)
     where = (
         str(Exchange(steps.leg, count, names, ranges=ranges))
         if all(isinstance(key, str) for key in names)
@@ -48,8 +46,6 @@ def add_exchange(
         raise InvalidRequest(
             f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
         )
-    if budget < 1 << 20:
-        raise InvalidRequest(f"{where}: budget_bytes must be at least 1 MiB, not {budget_bytes!r}")
     readers = None if tasks is None else integer(tasks)
     if readers is not None and not 1 <= readers <= count:
         raise InvalidRequest(f"{where}: tasks is 1 to {count}, the number of partitions, not {tasks!r}")
@@ -62,7 +58,6 @@ def add_exchange(
         steps.leg,
         count,
         found,
-        budget,
         readers,
         ranges=ranges,
         split=None if split is None else bool(split),

@@ -27,7 +27,6 @@ from pyspark.sql.types import StructField, StructType
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import (
-    WRITE_BUDGET_BYTES,
     ByRange,
     ReadTask,
     Shares,
@@ -113,7 +112,6 @@ class Exchange:
     leg: Leg
     partitions: int
     keys: tuple[str, ...] = ()
-    budget_bytes: int = WRITE_BUDGET_BYTES
     tasks: int | None = None
     label: str = ""
     types: tuple[pa.DataType, ...] | None = None

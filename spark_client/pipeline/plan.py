@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import WRITE_BUDGET_BYTES, Shuffles
+from spark_client.jobs import Shuffles
 from spark_client.scan import Scan
 
 from .aggregate_requests import Aggregations
@@ -252,7 +252,6 @@ class Pipeline(Steps):
         sort: Any = None,
         boundaries: Any = None,
         by: Any = None,
-        budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES,
         tasks: SupportsIndex | None = None,
         split: bool | None = None,
         name: str | None = None,
@@ -275,9 +274,6 @@ class Pipeline(Steps):
                 one between two equal ones. For several columns, tuples. :meth:`sample_boundaries` gives some for
                 partitions of about equal size. ``exchange(boundaries=b, by="x", sort="x")`` sorts all rows.
             by: the columns of ``boundaries``, in the forms of ``sort``.
-            budget_bytes: bytes that one writing task may gather before it sends, at least 1 MiB; its peak is about
-                twice as much (``arrow.coalescer``). Frames have about ``budget_bytes / partitions``, up to 2 or 3
-                MiB, so many partitions need a larger budget.
             tasks: how many Spark tasks read the partitions, one after the other, for the stages after the exchange;
                 at most ``partitions``. None: as many as the data and Spark's cores pay for (``jobs.shares``).
             split: whether several tasks may share a partition far over the median (``jobs.skew``), where each stage
@@ -294,8 +290,7 @@ class Pipeline(Steps):
                 (``--offload-to``).
 
         Raises:
-            InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks`` or ``name`` out of range; an ``offload`` that is
-                no address; a key that is no column, has a type without a hash, or without an order in ``sort`` or
+            InvalidRequest: ``partitions``, ``tasks`` or ``name`` out of range; an ``offload`` that is no address; a key that is no column, has a type without a hash, or without an order in ``sort`` or
                 ``by``, a collation, or a variant; boundaries that do not ascend or are no values of ``by``, or stand
                 beside keys.
         """
@@ -306,7 +301,6 @@ class Pipeline(Steps):
             sort=sort,
             boundaries=boundaries,
             by=by,
-            budget_bytes=budget_bytes,
             tasks=tasks,
             split=split,
             name=name,

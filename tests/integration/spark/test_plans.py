@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.jobs import shares, skew
+from spark_client.pipeline import exchange_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,9 +33,10 @@ SEEN = "id long, k long, partition int, call long"
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of a few frames, so that little data is much."""
+    """Small frames, and pieces of a few, so that little data is much."""
     monkeypatch.setattr(skew, "TASK_BYTES", 200_000)
     monkeypatch.setattr(shares, "TASK_BYTES", 200_000)
+    monkeypatch.setattr(exchange_tasks, "WRITE_BUDGET_BYTES", 1 << 20)
 
 
 def skewed_rows(spark: SparkSession) -> DataFrame:
@@ -77,7 +79,7 @@ def ids(table: pa.Table) -> list[int]:
 def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_once(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20, split=True)
+    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", split=True)
     pipeline = exchanged.mapInArrow(seen, SEEN)
     table = pipeline.collect().read_all()
     assert ids(table) == list(range(200_000))
@@ -86,7 +88,7 @@ def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_o
     assert found[large] > 4
     assert all(count == 1 for partition, count in found.items() if partition != large)
     # The order of the partitions and of each one's rows is that of an uncut run.
-    whole = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20)
+    whole = client.pipeline(skewed_rows(spark)).exchange(8, "k")
     uncut = whole.mapInArrow(seen, SEEN).collect().read_all()
     assert set(calls(uncut).values()) == {1}
     assert table["partition"].to_pylist() == uncut["partition"].to_pylist()
@@ -121,8 +123,8 @@ def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_ask
     spark: SparkSession, client: ShuffleClient
 ) -> None:
     rows = client.pipeline(skewed_rows(spark))
-    keyed = rows.exchange(8, "k", budget_bytes=1 << 20)
-    ranged = rows.exchange(boundaries=[400, 800], by="k", budget_bytes=1 << 20)
+    keyed = rows.exchange(8, "k")
+    ranged = rows.exchange(boundaries=[400, 800], by="k")
     joined = keyed.join(client.pipeline(spark.range(0, 1600, 200).selectExpr("id as k")), on="k", how="left")
     for pipeline in (keyed, ranged, joined, keyed.filter(pc.field("id") >= 0)):
         table = pipeline.mapInArrow(seen, SEEN).collect().read_all()
@@ -139,7 +141,7 @@ def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_ask
 def test_a_task_that_dies_in_a_piece_leaves_the_rows_as_they_are(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20, split=True)
+    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", split=True)
     pipeline = exchanged.mapInArrow(dying, "id long, k long").exchange(3).mapInArrow(seen, SEEN)
     assert ids(pipeline.collect().read_all()) == list(range(200_000))
     assert pipeline.statistics is not None
@@ -150,7 +152,7 @@ def test_a_task_that_dies_in_a_piece_leaves_the_rows_as_they_are(
 def test_a_large_side_of_a_join_is_cut_and_the_other_read_by_each_piece(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    left = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20, split=True)
+    left = client.pipeline(skewed_rows(spark)).exchange(8, "k", split=True)
     right = client.pipeline(spark.range(0, 1600, 200).selectExpr("id as k", "id * 2 as v")).exchange(8, "k")
     joined = left.join(right, on="k").mapInArrow(seen, SEEN)
     table = joined.collect().read_all()
