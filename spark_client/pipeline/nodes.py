@@ -54,16 +54,15 @@ from spark_client.steps import (
 class Input:
     """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
-    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``driver_bytes`` is
-    about what the driver would hold if it read a scan; None if only tasks may read it. ``scanned_rows`` are those of a
-    scan before its filter, None where nothing tells, and ``kept`` is a guess of the part that the filter keeps.
+    ``driver_bytes`` is about what the driver would hold if it read a scan; None if only tasks may read it.
+    ``scanned_rows`` are those of a scan before its filter, None where nothing tells, and ``kept`` is a guess of the
+    part that the filter keeps.
     """
 
     rows: DataFrame | TaskNumbers
     label: str
     source: TaskSource | Sides | None = None
     shares: Shares | None = None
-    batch_rows: int | None = None
     driver_bytes: int | None = None
     scanned_rows: int | None = None
     kept: float = 1.0
@@ -76,10 +75,9 @@ class Input:
         source: TaskSource | Sides,
         shares: Shares,
         *,
-        batch_rows: int | None = None,
         driver_bytes: int | None = None,
     ) -> Input:
-        return cls(TaskNumbers(spark, len(shares)), label, source, shares, batch_rows, driver_bytes)
+        return cls(TaskNumbers(spark, len(shares)), label, source, shares, driver_bytes)
 
     @property
     def frame(self) -> DataFrame | None:
@@ -88,8 +86,7 @@ class Input:
 
     @property
     def limits(self) -> BatchLimits:
-        limits = batch_limits(self.rows.sparkSession)
-        return limits if self.batch_rows is None else replace(limits, rows=self.batch_rows)
+        return batch_limits(self.rows.sparkSession)
 
     def reading(self, stages: tuple[Stage, ...], options: Reading) -> ReadTask:
         """The task that reads the source and runs the stages."""

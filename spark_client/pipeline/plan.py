@@ -290,9 +290,9 @@ class Pipeline(Steps):
                 (``--offload-to``).
 
         Raises:
-            InvalidRequest: ``partitions``, ``tasks`` or ``name`` out of range; an ``offload`` that is no address; a key that is no column, has a type without a hash, or without an order in ``sort`` or
-                ``by``, a collation, or a variant; boundaries that do not ascend or are no values of ``by``, or stand
-                beside keys.
+            InvalidRequest: ``partitions``, ``tasks`` or ``name`` out of range; an ``offload`` that is no address; a key
+                that is no column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or
+                a variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
         """
         return add_exchange(
             self,
