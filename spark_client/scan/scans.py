@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Scan:
     """A plan: its schema and splits. ``driver_bytes`` is about what the driver would hold if it read all; None where
-    only tasks may: where they may have other credentials than the driver. ``rows`` are those that tasks look at, None where the files do not tell; ``kept`` is a guess of the filter's part.
+    only tasks may: where they may have other credentials than the driver. ``rows`` are those that tasks look at, None
+    where the files do not tell; ``kept`` is a guess of the filter's part.
     """
 
     label: str

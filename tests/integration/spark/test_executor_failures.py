@@ -50,7 +50,6 @@ TIMEOUTS = Timeouts(
     first_message_seconds=5,
     connect_seconds=2,
     tries=2,
-    backoff_limit_seconds=1,
 )
 CASES = [
     (victim, how, when)

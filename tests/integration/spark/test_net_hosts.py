@@ -48,7 +48,6 @@ TIMEOUTS = Timeouts(
     first_message_seconds=4,
     connect_seconds=1,
     tries=1,
-    backoff_limit_seconds=1,
 )
 PATIENCE_SECONDS = 120.0
 
