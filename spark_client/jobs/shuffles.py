@@ -162,7 +162,7 @@ class Shuffles:
         label = ", ".join(target.label for target in targets)
         name = ", ".join(target.name for target in targets if target.name is not None) or None
         try:
-            with watch(self.servers, datasets, label, spark) as progress:
+            with watch(self.servers, datasets, label) as progress:
 
                 def collect(filled: Sequence[Target]) -> list[Any]:
                     if here and (found := reports_of_driver(spark, filled, label)) is not None:

@@ -1,4 +1,4 @@
-"""The row that a writing task reports to the driver: its attempt, the totals of its rows, and its time.
+"""The row that a writing task reports to the driver: its attempt, the totals of its rows, and its work.
 
 The driver holds one row of some hundred bytes for each task.
 """
@@ -6,7 +6,6 @@ The driver holds one row of some hundred bytes for each task.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -18,10 +17,6 @@ import pyarrow as pa
 from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import array_over
 from spark_client.pyspark_parts import from_arrow_schema
-from spark_client.steps import StageClock
-
-WRITING = "writing"
-"""The name under which a task's time beside its stages is counted: placing, gathering and sending rows."""
 
 _REPORT = pa.schema(
     [
@@ -48,8 +43,6 @@ class TaskWork:
         pieces: how many partitions, pieces of partitions, or splits of files they read; 0 for a DataFrame.
         spilled_bytes: the bytes that their stages, and the streams that they read, wrote to files of their own, for
             want of memory.
-        stage_seconds: by each stage's name, see ``steps.stage_clock``; ``writing`` is the rest of the task.
-        longest_seconds: of the task that took longest, from its first batch to its commit.
         counts: ``arrow.counts`` of the rows that they wrote, if they were asked for; empty if there were no rows,
             either.
     """
@@ -57,16 +50,7 @@ class TaskWork:
     tasks: int = 1
     pieces: int = 0
     spilled_bytes: int = 0
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    longest_seconds: float = 0.0
     counts: list[int] = field(default_factory=list)
-    clock: StageClock = field(default_factory=StageClock, repr=False, compare=False)
-
-    def ended(self, seconds: float) -> None:
-        """The task took so long."""
-        inside = self.clock.seconds
-        self.longest_seconds = seconds
-        self.stage_seconds = {**inside, WRITING: max(0.0, seconds - sum(inside.values()))}
 
 
 def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
@@ -74,15 +58,7 @@ def report(target: int, producer: int, attempt: str, answer: dict[str, Any], wor
     the commit, with the ``server`` that the task has chosen.
     """
     # Not by ``pa.array``: see ``array_over``.
-    seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
-    done = [
-        work.tasks,
-        work.pieces,
-        work.spilled_bytes,
-        round(work.longest_seconds, 6),
-        seconds,
-        answer.get("counts", []),
-    ]
+    done = [work.tasks, work.pieces, work.spilled_bytes, answer.get("counts", [])]
     columns = [
         array_over(np.array([target], np.int32)),
         array_over(np.array([producer], np.int32)),
@@ -126,14 +102,11 @@ def added(counts: Sequence[int], others: Sequence[int]) -> list[int]:
 
 def work_of(reports: Iterable[Any]) -> TaskWork:
     """The sum of the tasks' work."""
-    done, seconds = TaskWork(tasks=0), Counter[str]()
+    done = TaskWork(tasks=0)
     for row in reports:
-        tasks, pieces, spilled_bytes, longest_seconds, stage_seconds, counts = json.loads(row["work"])
+        tasks, pieces, spilled_bytes, counts = json.loads(row["work"])
         done.tasks += tasks
         done.pieces += pieces
         done.spilled_bytes += spilled_bytes
-        done.longest_seconds = max(done.longest_seconds, longest_seconds)
-        seconds.update(stage_seconds)
         done.counts = added(done.counts, counts)
-    done.stage_seconds = dict(seconds)
     return done

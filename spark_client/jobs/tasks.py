@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from socket import gethostname
-from time import perf_counter
 from typing import Any, Protocol, cast
 
 from pyspark import TaskContext
@@ -136,7 +135,6 @@ class ReadTask:
     ) -> Generator[Any, None, None]:
         """As :meth:`run`, for a task that has a span."""
         memory = memory or _memory(self.options)
-        clock = None if work is None else work.clock
         source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
@@ -146,7 +144,7 @@ class ReadTask:
                     for piece in pieces:
                         _say_partition(piece.partition)
                         counted = None if self.reads is None else self.reads.counted
-                        how = Pass(self.kept, piece.partition, self.limits, memory, clock, counted)
+                        how = Pass(self.kept, piece.partition, self.limits, memory, counted)
                         if work is not None:
                             work.pieces += 1
                         given = (
@@ -237,13 +235,12 @@ class WriteTask:
         allocator.keep_freed(_KEPT_BYTES)
         producer = self.producer(context.partitionId() if number is None else number)
         attempt = str(context.taskAttemptId())
-        work, began = TaskWork(), perf_counter()
+        work = TaskWork()
         with task_span("map", self.parent) as facts:
             answer = self.write(self.rows(batches, work), producer, attempt, context.attemptNumber())
             if facts is not None:
                 facts |= {"dataset": self.dataset, "producer": producer, "attempt": attempt}
                 facts |= {name: answer[name] for name in ("rows", "bytes", "frames")}
-        work.ended(perf_counter() - began)
         yield report(self.target, producer, attempt, answer, work)
 
     def producer(self, number: int) -> int:
@@ -259,7 +256,7 @@ class WriteTask:
             )
             yield from reading.batches(batches, memory, work)
         else:
-            how = Pass(self.keeps, None, self.limits, memory, work.clock)
+            how = Pass(self.keeps, None, self.limits, memory)
             yield from run(self.stages, batches, how)
         work.spilled_bytes = memory.spilled_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import Counter, FrameSeconds, SealedDataset, collected, reader, settings_once
+from spark_client.executors import Portable, ShownFromUsers
+from spark_client.jobs import SealedDataset, collected, reader, settings_once
 from spark_client.servers import RERUNS
-from spark_client.steps import Pass, SortStage, Stage
+from spark_client.steps import Pass, SortStage, Stage, run
 
 from .base import AnySteps, Steps
 from .execution import Execution
-from .gathering import DriverSeconds
 from .nodes import Exchange, Input, exchanges, steps_text
 from .plan_text import plan_text
 from .run_statistics import LastRuns, RunStatistics
@@ -153,7 +153,6 @@ def explain(steps: Steps) -> None:
     text = plan_text(
         steps.leg,
         ran.exchanges,
-        ran.seconds,
         lambda node: persisted.find(node) is not None,
         notes=ran.notes,
         in_driver=ran.in_driver,
@@ -165,10 +164,9 @@ def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
     inputs = execution.inputs(steps.leg, alone=alone)
-    seconds = FrameSeconds(steps.spark)
-    _note(steps, execution, seconds=seconds)
+    _note(steps, execution)
     datasets = execution.datasets
-    parts = [_frame(steps, *given, datasets, seconds.counter) for given in inputs]
+    parts = [_frame(steps, *given, datasets) for given in inputs]
     frame = reduce(DataFrame.unionAll, parts)
     for dataset in execution.owned:
         steps.shuffles.results.add(dataset)
@@ -194,25 +192,23 @@ def _note(
     steps: Steps,
     execution: Execution,
     last: Exchange | None = None,
-    seconds: FrameSeconds | DriverSeconds | None = None,
+    seconds: float | None = None,
 ) -> None:
-    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are of the stages
-    after the last one.
+    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are the driver's for
+    the steps after the last one.
     """
     statistics, of = execution.statistics()
-    if isinstance(seconds, DriverSeconds):
-        statistics = replace(statistics, result_seconds=seconds.total)
-    _runs.add(steps.leg, statistics, of, added=last, own=seconds, notes=execution.notes)
+    statistics = replace(statistics, result_seconds=seconds)
+    _runs.add(steps.leg, statistics, of, added=last, notes=execution.notes)
     if statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), statistics)
 
 
-def _frame(
-    steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str], counter: Counter
-) -> DataFrame:
+def _frame(steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str]) -> DataFrame:
     if given.frame is None:
         task = given.reading(stages, steps.shuffles.server.reading)
-        return given.rows.mapInArrow(reader(task, datasets, counter), steps.leg.struct)
+        return given.rows.mapInArrow(reader(task, datasets), steps.leg.struct)
     if not stages:
         return given.frame
-    return given.frame.mapInArrow(counter.running(stages, Pass(limits=given.limits)), steps.leg.struct)
+    function = Portable(ShownFromUsers(partial(run, stages, how=Pass(limits=given.limits))))
+    return given.frame.mapInArrow(function, steps.leg.struct)

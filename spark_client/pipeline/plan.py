@@ -377,8 +377,7 @@ class Pipeline(Steps):
 
     def explain(self) -> None:
         """Print the steps from the last one back, where each exchange sends its rows, and, after a run of this very
-        pipeline, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and the seconds
-        inside each stage, over all tasks or in the driver; of those after the last exchange, which run in Spark's own
-        jobs when the DataFrame is used, the seconds up to now, and none on Spark Connect.
+        pipeline, rows, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and which
+        steps ran in the driver.
         """
         explain(self)

@@ -13,5 +13,4 @@ from .pandas_adapters import PandasCogroup, PandasForm, PandasGroup, PandasMap
 from .row_stages import AlignStage, CountStage, LimitStage
 from .sample_stage import SampleStage
 from .sort_stage import SortStage, TopStage
-from .stage_clock import READING, StageClock
 from .table_join_stage import HasTable, TableJoinStage

@@ -286,9 +286,7 @@ def test_a_result_ends_with_its_scope_and_has_statistics(
     assert (found.rows, found.partitions, found.tasks) == (100, 4, 2)
     assert found.size_bytes == statistics.size_bytes > 0
     assert found.exchange == "exchange(4, 'k')"
-    assert {"reading", "writing", "stage 1 (mapInArrow count)"} == set(found.stage_seconds)
-    assert 0 < found.longest_task_seconds < found.job_seconds <= statistics.seconds
-    assert sum(found.stage_seconds.values()) <= found.tasks * found.longest_task_seconds + 0.001
+    assert 0 < found.job_seconds <= statistics.seconds
     (line,) = caplog.messages
     assert line.startswith("DataFrame → stage 1 (mapInArrow count) → exchange(4, 'k'): 1 exchange, 100 rows")
     with pytest.raises(ZeroDivisionError), client.scope():
@@ -322,28 +320,17 @@ def test_explain_shows_the_plan_and_what_ran(
     assert "4 partitions, 100 rows, " in after
     assert "(skew " in after
     assert after.splitlines()[-1].startswith("3 exchanges, 310 rows, ")
-    assert " s\n" in after.split("mapInArrow seen)")[1]
 
 
-def test_explain_tells_partial_from_final_and_has_the_seconds_of_sparks_own_jobs(
+def test_explain_tells_partial_from_final(
     spark: SparkSession, client: ShuffleClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline = client.pipeline(spark.range(100)).aggregate({"id": "sum"}, by="id", partitions=200)
-    for plan in (pipeline, client.pipeline(spark.range(100)).filter(pc.field("id") > 1)):
-        with client.scope():
-            df = plan.toDF()
-            plan.explain()
-            before = capsys.readouterr().out
-            assert df.where("1 = 1").collect()
-            plan.explain()
-            after = capsys.readouterr().out
-        assert not re.search(r"(?m)^stage 1 \([^)]*\)+ +[0-9.]+ s$", before)
-        assert re.search(r"(?m)^stage 1 \([^)]*\)+ +[0-9.]+ s$", after)
     with client.scope():
         pipeline.toDF()
         pipeline.explain()
     after = capsys.readouterr().out
-    assert re.search(r"(?m)^stage 1 \(aggregate\), partial  [0-9.]+ s$", after)
+    assert re.search(r"(?m)^stage 1 \(aggregate\), partial$", after)
     assert re.search(
         r"(?m)^    200 partitions, 100 rows, .* \(skew [1-9][0-9.]*\), [0-9]+ without rows$", after
     )

@@ -167,7 +167,6 @@ def test_an_exchange_that_was_unpersisted_while_a_run_waited_for_it_ends_with_th
         ((Results, "add"), 0),
         ((Results, "made_of"), 1),
         ((Results, "add_frame"), 1),
-        ((finishing, "FrameSeconds"), 1),
         ((finishing, "collected"), 1),
     ],
 )
