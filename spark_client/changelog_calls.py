@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from flight_server.protocol import KeepRule, check_dataset_name
 from spark_client.connection import RemoteServer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from spark_client.changelogs import Changelog, Columns
     from spark_client.jobs import Shuffles
@@ -79,28 +79,6 @@ class ChangelogCalls:
             NotFound: there is no such changelog, or, ``Compacted``, it no longer has the version.
         """
         return self._looking_up().join(df, changelog, on, how, as_of)
-
-    def lookup_udf(
-        self,
-        changelog: str,
-        on: str | Sequence[str],
-        value: str | Sequence[str],
-        as_of: int | None = None,
-        spark: SparkSession | None = None,
-    ) -> Any:
-        """A scalar Arrow function for columns of Spark that takes the key columns and returns ``value``, or a struct of
-        several; null without a row. A key with several rows fails the task.
-
-        Versions are as for :meth:`lookup`; outside of a micro-batch it is the newest at the function's first use. In
-        real-time mode, where Spark 4.3 allows no Python function by name, it runs with
-        ``spark.sql.streaming.realTimeMode.allowlistCheck`` set to ``false``.
-
-        Raises:
-            InvalidRequest: an argument, or there is no session.
-            NotFound: as :meth:`lookup`.
-        """
-        session = self._owned().sessions.choose(spark, "lookup_udf")
-        return self._looking_up().function(changelog, on, value, as_of, session)
 
     def _looking_up(self) -> Lookups:
         from spark_client.lookup import Lookups  # noqa: PLC0415 - needs PySpark, which get and put do not

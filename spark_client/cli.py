@@ -4,10 +4,8 @@ else.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from flight_server.protocol import InvalidRequest
@@ -30,12 +28,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _INTERRUPTED
     else:
         code = run(given)
-    if code == _INTERRUPTED and arguments is None:
-        # A thread of Arrow's, which reads CSV, may be in Python: the interpreter's own end would abort the process.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(code)
     if code:
         sys.exit(code)
 

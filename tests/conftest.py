@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import none
 from pyarrow import flight
 
-from spark_client.connection import embedded
+from spark_client.connection import Timeouts, embedded
 from tests.support import (
     collecting,
     durable,
@@ -356,3 +356,15 @@ def empty_server(_process: ServerProcess) -> Iterator[ServerProcess]:
         eventually(lambda: durable.action(client, "why")["waits"], [])
         for name in durable.names(client):
             durable.action(client, "drop", dataset=name)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is tried again almost at once, and a merge's threads are waited for on a busy host, too."""
+    for name, seconds in (
+        ("backoff_seconds", 0.001),
+        ("backoff_limit_seconds", 0.01),
+        ("slot_seconds", 0.01),
+        ("close_seconds", 30.0),
+    ):
+        monkeypatch.setattr(Timeouts, name, seconds)

@@ -14,8 +14,6 @@ import pytest
 from tests.support import rooms
 from tests.support.rooms import MODULES, ROOMS, ROOT, dotted, imports, parsed, room_of, sources
 
-MAX_LINES = 400
-
 # Shared with the client, or so central that they must be testable with nothing installed.
 PURE = ("protocol", "memory", "concurrency")
 # What loads more than its room may, or than the room's other users need, has a door of its own beside the face:
@@ -372,11 +370,6 @@ def test_the_drawing_shows_every_room_and_no_arrow_back() -> None:
 @for_each_file
 def test_a_module_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(parsed(path))
-
-
-@for_each_file
-def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MAX_LINES
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """Principals: the holders of tokens, and what each may do with datasets of which names.
 
 Guarantee: a principal *sees* a dataset if it has any permission on a prefix of its name; what it does not see does not
-exist for it. A prefix has no ``~``, so a copy of a portion (``protocol.copy_name``) is seen as the dataset that it is a
-part of.
+exist for it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from .endings import dropped_by
 from .generations import is_earlier_run, own_start
 from .listed_partitions import lacks_frames, listed
 from .partition import Partition, PartitionState, Totals
-from .portion_copies import held
 from .repeated_creation import check_same
 from .sealing import accepting, extend
 from .spread import check_names_start, check_servers, server_count, set_servers, whole

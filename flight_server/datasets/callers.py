@@ -2,8 +2,8 @@
 
 Guarantee: lanes and actions reach datasets only through their caller. A dataset that the principal does not see is
 reported exactly as a name that leads nowhere: by the same error, with the same text and detail, whether it is there,
-staged, damaged or a copy of a portion. One that it sees, but on which it lacks the permission of the call's operation,
-is refused by its name alone, whether it is there or not.
+staged or damaged. One that it sees, but on which it lacks the permission of the call's operation, is refused by its
+name alone, whether it is there or not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .catalogue import Catalogue
 from .dataset import Dataset
 from .generations import check_start, missing
 from .listed_partitions import first_of
-from .portion_copies import held, portion_of
+from .spread import check_names_start
 
 
 class Caller:
@@ -105,15 +105,11 @@ class Caller:
         self.check(name, generation, start)
         return self._catalogue.find(name, generation, start)
 
-    def held(self, name: str, generation: str | None = None) -> list[Dataset]:
-        """Raises as :meth:`check` and :func:`~.portion_copies.held`."""
-        self.check(name, generation)
-        return held(self._catalogue, name, generation)
-
     def portion_of(self, name: str, generation: str | None, start: str | None) -> Dataset:
-        """Raises as :meth:`check` and :func:`~.portion_copies.portion_of`."""
-        self.check(name, generation, start)
-        return portion_of(self._catalogue, name, generation, start)
+        """The dataset, for its frames. Raises as :meth:`find` and :func:`~.spread.check_names_start`."""
+        dataset = self.find(name, generation, start)
+        check_names_start(dataset, start)
+        return dataset
 
     def meant(self, ticket: Ticket) -> tuple[str, int | None]:
         """The name, and the partition, of a ticket among the datasets that the principal sees. Raises as

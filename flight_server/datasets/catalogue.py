@@ -44,7 +44,6 @@ from .dropped_runs import DroppedRuns
 from .endings import SERVER_ENDED, Endings
 from .generations import check_start, missing, new_generation, stale
 from .host_copies import HostCopies
-from .portion_copies import PortionCopies
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
 from .transactions import Transactions
@@ -79,7 +78,6 @@ class Catalogue:
         self.dropped_runs = DroppedRuns()
         self.endings = Endings()
         self.copies = HostCopies(budget.metadata, self.leads_to, clock)
-        self.portion_copies = PortionCopies()
         self.usages = Usages(budget)
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
@@ -221,7 +219,7 @@ class Catalogue:
             InvalidRequest: a new dataset may not have that name, or be durable without a lasting data directory.
             OutOfBudget: ``max_datasets`` is reached, or ``metadata`` has no room.
         """
-        check_new_dataset_name(request.dataset, copies=request.generation is not None)
+        check_new_dataset_name(request.dataset)
         count = len(self._datasets) + len(self.staged)
         if count >= self._max_datasets and (request.write or request.dataset not in self._datasets):
             raise OutOfBudget(
@@ -268,7 +266,6 @@ class Catalogue:
         """Let the name lead to this dataset; see :meth:`Dataset.replaced`."""
         before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
-        self.portion_copies.add(dataset.name)
         if before is not None and before is not dataset:
             dataset.transactions = dataset.transactions.replacing(before.transactions)
             before.replaced()
@@ -314,7 +311,6 @@ class Catalogue:
             self.unstage(dataset)
         elif self._datasets.get(dataset.name) is dataset:
             del self._datasets[dataset.name]
-            self.portion_copies.remove(dataset.name)
             if dropped:
                 dataset.drop()
             self.endings.add(dataset.name, dataset.generation, dataset.why_gone)

@@ -8,7 +8,7 @@ start of the server that holds them, or is refused, also one that came before th
 from __future__ import annotations
 
 from flight_server.memory import Metadata, Reservation
-from flight_server.protocol import Conflict, InvalidRequest, SealRequest, ServerPortion, original
+from flight_server.protocol import Conflict, InvalidRequest, SealRequest, ServerPortion
 
 from .dataset import Dataset
 from .generations import check_start, own_start
@@ -19,8 +19,7 @@ def check_servers(dataset: Dataset, request: SealRequest) -> None:
 
     Raises:
         ServerLost: it is for another start.
-        Conflict: the list lacks this server, or the one whose copy it is, or has other rows of it, or is not that of
-            the first seal.
+        Conflict: the list lacks this server, or has other rows of it, or is not that of the first seal.
     """
     check_start(dataset.name, request.start)
     if request.servers is None:
@@ -28,12 +27,11 @@ def check_servers(dataset: Dataset, request: SealRequest) -> None:
     refused = f"dataset {dataset.name!r} cannot be sealed with this list of servers"
     if dataset.durable:
         raise Conflict(f"{refused}: it is durable, and is held by one server", dataset=dataset.name)
-    _, copied = original(dataset.name)
-    start = copied or own_start()
+    start = own_start()
     mine = next((each for each in request.servers if each.start == start), None)
     if mine is None:
-        why = f"{'this server' if copied is None else 'the server of this copy'}, whose start is {start}, is not in it"
-        raise Conflict(f"{refused}: {why}", dataset=dataset.name, start=own_start())
+        why = f"this server, whose start is {start}, is not in it"
+        raise Conflict(f"{refused}: {why}", dataset=dataset.name, start=start)
     if dataset.servers not in ((), request.servers):
         raise Conflict(f"{refused}: it was sealed with another one", dataset=dataset.name)
     chosen = dataset.attempts.chosen(request.attempts)
@@ -45,7 +43,7 @@ def check_servers(dataset: Dataset, request: SealRequest) -> None:
         return  # another call of the seal, which was compared, moves them
     if rows != mine.rows:
         why = f"it says that this server has {mine.rows} rows, and it has {rows}"
-        raise Conflict(f"{refused}: {why}", dataset=dataset.name, start=own_start())
+        raise Conflict(f"{refused}: {why}", dataset=dataset.name, start=start)
 
 
 def server_count(dataset: Dataset) -> int:
@@ -56,12 +54,11 @@ def server_count(dataset: Dataset) -> int:
 def check_names_start(dataset: Dataset, start: str | None) -> None:
     """Raise InvalidRequest if a request for frames names no start, and other servers hold a part of the dataset."""
     if start is None and server_count(dataset) > 1:
-        name, _ = original(dataset.name)
         raise InvalidRequest(
-            f"this server holds a part of dataset {name!r} only, and {server_count(dataset) - 1} others the rest: ask "
-            "get_flight_info, on any of them; each of its tickets and locations names the start of the server that "
-            "holds the part",
-            dataset=name,
+            f"this server holds a part of dataset {dataset.name!r} only, and {server_count(dataset) - 1} others the "
+            "rest: ask get_flight_info, on any of them; each of its tickets and locations names the start of the "
+            "server that holds the part",
+            dataset=dataset.name,
         )
 
 

@@ -20,7 +20,6 @@ from flight_server.protocol import (
     PutCreate,
     SealRequest,
     check_generation,
-    original,
     parse_partition,
 )
 from flight_server.tiering import Durability
@@ -59,21 +58,21 @@ class ShuffleKind(DatasetKind):
 
     def _created(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
         held = self.catalogue.get(request.dataset)
-        (name, _), generation = original(request.dataset), request.generation
-        if generation is not None and self.catalogue.dropped_runs.has(name, generation):
+        generation = request.generation
+        if generation is not None and self.catalogue.dropped_runs.has(request.dataset, generation):
             raise Conflict(
                 f"dataset {request.dataset!r}: the driver has dropped generation {generation}, which this put "
                 "is for: its job has ended",
                 dataset=request.dataset,
                 generation=generation,
             )
-        if request.generation is not None and held is not None:
-            if is_earlier_run(held.generation, request.generation):
+        if generation is not None and held is not None:
+            if is_earlier_run(held.generation, generation):
                 self.catalogue.drop(
                     held.name, held.generation, "was replaced by a later run of the job that writes it"
                 )
             else:
-                self.catalogue.find(request.dataset, request.generation)  # raises if another one has the name
+                self.catalogue.find(request.dataset, generation)  # raises if another one has the name
         return self.catalogue.create(request, schema)
 
 

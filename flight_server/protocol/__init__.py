@@ -5,7 +5,7 @@ It needs the standard library only, but for ``checksums``, which is imported apa
 
 from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, integer, number, one_of, parse_as
 from .cutting import cut
-from .dataset_names import check_dataset_name, check_new_dataset_name, copy_name, directory_name, original
+from .dataset_names import check_dataset_name, check_new_dataset_name, directory_name
 from .errors import (
     ERROR_TRAILER,
     AlreadyExists,

@@ -1,8 +1,8 @@
 """FlightInfo and PollInfo of a dataset, as Arrow Flight defines them.
 
 A dataset that was sealed as spread over several servers (``datasets.spread``) has one endpoint for each of them, whose
-ticket names all partitions, or the one that is asked for, and the server's start; its locations are all where the
-server's portion or a copy of it is. Of one partition the totals are not known: this server has those of its portion.
+ticket names all partitions, or the one that is asked for, and the server's start; its locations are that server's. Of
+one partition the totals are not known: this server has those of its portion.
 
 The messages are composed field by field: pyarrow's classes for them would load its Flight library, 8 MiB that an idle
 server does not use otherwise, and make an object for each endpoint. The endpoints, up to 100,000, are made a slice at a
@@ -36,7 +36,6 @@ from flight_server.protocol import (
     dump_json,
     ipc_framing,
     object_of,
-    original,
     wire,
 )
 
@@ -181,7 +180,7 @@ def lease_field(dataset: Dataset) -> bytes:
 
 def _endpoint_of(locations: Locations, dataset: Dataset, server: ServerPortion, only: int | None) -> bytes:
     """The endpoint of what a server has of the dataset, or of ``only`` one partition."""
-    listed, (name, _) = None if only is None else (only,), original(dataset.name)
+    listed, name = None if only is None else (only,), dataset.name
     ticket = Ticket(name, generation=dataset.generation, partitions=listed or ALL, start=server.start)
     path = bulk_path(name, None, dataset.generation, partitions=listed, start=server.start)
     # Its own addresses it knows better than the list.
@@ -205,8 +204,7 @@ def _endpoint(locations: Locations, dataset: Dataset, index: int, common: bytes)
 
 
 def _descriptor(dataset: Dataset, only: int | None) -> bytes:
-    name = original(dataset.name)[0] if _is_spread(dataset) else dataset.name
-    return wire.path_descriptor(name, *([] if only is None else [str(only)]))
+    return wire.path_descriptor(dataset.name, *([] if only is None else [str(only)]))
 
 
 def _location(uri: str) -> bytes:

@@ -97,7 +97,6 @@ class Metrics:
             _gauge("datasets_failed", "those of them with a partition that has failed", failed),
             _gauge("datasets_staged", "writes that no name leads to yet", len(catalogue.staged)),
             _gauge("host_copies", "copies of broadcasts that hosts keep", len(catalogue.copies)),
-            _gauge("portion_copies", "copies of other servers' portions", len(catalogue.portion_copies)),
         ]
 
 

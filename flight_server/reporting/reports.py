@@ -42,7 +42,6 @@ from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees, o
 from flight_server.frames import Frame
 from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
-from flight_server.protocol import original
 from flight_server.storage import Segment
 from flight_server.tiering import Spiller
 from flight_server.transfer import Delivery
@@ -324,7 +323,7 @@ async def _details(server: Observed, dataset: Dataset, page: Page) -> dict[str, 
         ],
         "partitions": partitions,
         "portions": [each.to_json() for each in dataset.servers],
-        "starts": [original(dataset.name)[1] or own_start()],
+        "starts": [own_start()],
     }
 
 

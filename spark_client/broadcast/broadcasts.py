@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import (
@@ -47,7 +47,6 @@ from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
     SealedDataset,
-    Sessions,
     Shuffles,
     Target,
     WriteTask,
@@ -60,9 +59,7 @@ from spark_client.lanes import PutStream, as_reader
 from . import withdrawing
 from .content import BroadcastContent
 from .mapped_tables import mapped, mapped_table
-from .reaching import reach
 
-UNPERSIST_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -212,48 +209,23 @@ class Broadcast:
         self._check()
         return mapped_table(self._content, self)
 
-    def read(self) -> pa.Table:
-        """The table in this process's own memory, read from the server. Raises NotFound as :meth:`table`."""
-        self._check()
-        content = self._content
-        with closing(content.source.read(0)) as batches:
-            return pa.Table.from_batches(batches, content.schema)
-
-    def unpersist(
-        self,
-        *,
-        everywhere: bool = False,
-        spark: SparkSession | None = None,
-        seconds: float = UNPERSIST_SECONDS,
-    ) -> Unpersisted:
+    def unpersist(self) -> Unpersisted:
         """Withdraw the copies of all hosts; a later ``table`` fetches it again. Twice is fine.
 
         This host's copy is removed at once; the others when the tasks that use them have ended, or when a task there
         fetches another broadcast. A task that has the table can still read it.
 
-        Args:
-            everywhere: remove the others now, too, by tasks that take free cores until all are removed.
-            spark: the session for these tasks; None as for ``ShuffleClient.scan``.
-            seconds: the most that it takes then, but for the calls to the server and to Spark.
-
         Raises:
-            InvalidRequest: ``everywhere``, and there is no session.
             FlightShuffleError: the server did not answer; this host's copy is removed.
         """
         self._check()
-        return self._withdraw(self._session(spark, everywhere=everywhere), seconds)
+        return self._withdraw()
 
-    def destroy(
-        self,
-        *,
-        everywhere: bool = False,
-        spark: SparkSession | None = None,
-        seconds: float = UNPERSIST_SECONDS,
-    ) -> Unpersisted:
+    def destroy(self) -> Unpersisted:
         """Withdraw copies as :meth:`unpersist` does, and drop the dataset. Twice is fine.
 
         Raises:
-            InvalidRequest: called in a task, not in the driver; or as :meth:`unpersist`, and it is not destroyed.
+            InvalidRequest: called in a task, not in the driver.
             FlightShuffleError: the server did not answer. It is destroyed, the dataset ends with its lease, and other
                 hosts remove their copies after that.
         """
@@ -263,12 +235,11 @@ class Broadcast:
             raise InvalidRequest(
                 f"broadcast {self.name!r} is destroyed by the driver that made it, not in a task"
             )
-        chosen = self._session(spark, everywhere=everywhere)
         # Also if the server does not answer: then nothing renews the lease of the dataset, with which it ends.
         self._destroyed = True
         self._not_at_close()
         try:
-            return self._withdraw(chosen, seconds)
+            return self._withdraw()
         finally:
             self._owner.drop(self._content.source.dataset)
 
@@ -285,17 +256,11 @@ class Broadcast:
             _leave(self._content)
         self._owner.discard(self._content.source.dataset)
 
-    def _session(self, spark: SparkSession | None, *, everywhere: bool) -> SparkSession | None:
-        sessions = Sessions() if self._owner is None else self._owner.sessions
-        return sessions.choose(spark, "unpersist") if everywhere else None
-
-    def _withdraw(self, chosen: SparkSession | None, seconds: float) -> Unpersisted:
+    def _withdraw(self) -> Unpersisted:
         content = self._content
         _remove(content)
         hosts = withdrawing.withdraw(content)
         left = hosts if withdrawing.remove_here(content) else set()
-        if left and chosen is not None:
-            reach(content, chosen, seconds)
         left = withdrawing.left(content) if left else left
         return Unpersisted(frozenset(hosts - left), frozenset(left))
 
@@ -316,7 +281,9 @@ class SmallTable:
             return self.broadcast.table()
         except (Unavailable, OutOfBudget, OSError) as error:
             _log.info("%r is read into the task's own memory: %s", self.broadcast, error)
-            return self.broadcast.read()
+            content = self.broadcast._content
+            with closing(content.source.read(0)) as batches:
+                return pa.Table.from_batches(batches, content.schema)
 
     @property
     def size_bytes(self) -> int:

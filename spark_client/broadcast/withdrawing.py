@@ -3,7 +3,7 @@
 Guarantee: the server lists every host that has made a file of the broadcast, from before the file is visible until
 the host says that it is removed (the action ``copies``). After :func:`withdraw` a listed host removes its file
 
-* at once: the driver's, and with ``reaching.reach`` each host on which a task can run within the deadline;
+* at once: the driver's;
 * as soon as the last task there that uses the table has ended, and its worker is still there (``mapped_tables``);
 * when a task there fetches another broadcast from this server;
 * else by a sweep (``hosts``).

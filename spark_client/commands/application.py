@@ -24,7 +24,7 @@ from typer.main import get_command
 from flight_server.protocol import FlightShuffleError
 from spark_client.connection import TimedOut, Unreachable
 
-from . import bench, ctrl_c, dataset_commands, doctor, server_commands, top, transfer_commands
+from . import ctrl_c, dataset_commands, doctor, server_commands, transfer_commands
 from .connected import with_server_named
 from .printing import printable
 
@@ -40,7 +40,7 @@ _app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _group in (dataset_commands, transfer_commands, top, doctor, bench, server_commands):
+for _group in (dataset_commands, transfer_commands, doctor, server_commands):
     _group.add_to(_app)
 
 

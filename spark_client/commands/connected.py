@@ -144,9 +144,6 @@ class Link:
         }
 
 
-NUMBERS_NEED = 'the server shows numbers of its own only to principals with read or admin on ""'
-
-
 def connected(function: Callable[..., None]) -> Callable[..., None]:
     """A command of the function, whose first argument is a :class:`Link`: it has the link's options beside its own."""
     hints = get_type_hints(function, include_extras=True)

@@ -162,32 +162,15 @@ def _why(
     if link.as_json:
         for each in waits:
             print_json(each)
-    else:
-        print_waits(waits)
-        if not waits:
-            print_line("no stream waits")
-    _check_all_answered(found.gone)
-
-
-def print_waits(waits: list[dict[str, Any]]) -> None:
-    """A table of them; nothing if there are none."""
-    if waits:
-        print_table(WAIT_COLUMNS, wait_rows(waits))
-
-
-WAIT_COLUMNS = ("waiting for", ">for", "dataset", "partition", "producer", "peer")
-
-
-def wait_rows(waits: list[dict[str, Any]]) -> list[tuple[object, ...]]:
-    """Of :data:`WAIT_COLUMNS`."""
-    return [
-        (
-            each["waiting_for"],
-            duration(each["seconds"]),
-            each["dataset"],
-            each["partition"],
-            each["producer"],
-            each["peer"],
+    elif waits:
+        names = ("dataset", "partition", "producer", "peer")
+        print_table(
+            ("waiting for", ">for", *names),
+            [
+                (each["waiting_for"], duration(each["seconds"]), *(each[name] for name in names))
+                for each in waits
+            ],
         )
-        for each in waits
-    ]
+    else:
+        print_line("no stream waits")
+    _check_all_answered(found.gone)

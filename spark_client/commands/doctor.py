@@ -1,29 +1,81 @@
-"""``doctor``: checks servers, the link to them, this machine and its Spark, and says of each finding what to change."""
+"""``doctor``: checks servers, the link to them and this machine, and says of each finding what to change."""
 
 from __future__ import annotations
 
-import platform
+import json
 import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
-from dataclasses import replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, replace
+from email.parser import BytesHeaderParser
+from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import typer
 
-from flight_server.protocol import FlightShuffleError
-from spark_client import __version__
-from spark_client.arrow import readable_size
-from spark_client.connection import check_locations
+from flight_server.protocol import FlightShuffleError, Forbidden, Unauthenticated
+from spark_client import Timeouts
+from spark_client.connection import TimedOut, Unreachable, check_locations, proxy_of
 
 from .connected import Link, connected
-from .findings import Finding, Verdict, ok, print_findings, warn
-from .server_checks import ServerChecks
-from .spark_checks import java, python_of_tasks
+from .printing import print_json, print_line, size
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where hosts keep copies of broadcasts; its size is asked
-_SMALL_BYTES = 512 << 20
+_LITTLE_BYTES = 512 << 20  # of shared memory; and what a server's process needs beside its memory limit
+CLOCK_SECONDS = 5.0
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+_SETTINGS_FRAME, _TLS_ALERT = b"\4", b"\x15\x03"
+_ENDS = "ends the connection, as one that speaks TLS does"
+_REMEDIES = {
+    "refuses connections": "start the server with this port, and with --host 0.0.0.0 if it listens on loopback only",
+    "cannot be reached": "open it in firewalls and network policies",
+    "takes connections and is silent": "find the proxy, firewall or stopped process that holds it",
+    "has a certificate that is not trusted": "renew it with the host's name in it, or say --tls-root-certs",
+    "speaks no TLS": "write grpc://, or give the server --tls-cert and --tls-key",
+    _ENDS: "write grpc+tls:// and, if need be, --tls-root-certs",
+    "wants a certificate of the client": "say --tls-client-cert and --tls-client-key, of its --tls-client-ca",
+    "speaks another protocol": "name the gRPC port, 8815 by default; 8816 is the HTTP port",
+}
+_PROBE = """
+import json, sys
+from importlib.metadata import version
+found = {"Python": "%d.%d" % sys.version_info[:2]}
+for name in ("pyarrow", "numpy", "google-crc32c"):
+    try:
+        found[name] = version(name)
+    except ImportError:
+        pass
+try:
+    from spark_client.version import __version__
+    found["flight-shuffle"] = __version__
+except ImportError:
+    pass
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check's. ``bad``: something does not work, or will not; ``warn``: it works, and may cost time or safety."""
+
+    verdict: Literal["ok", "warn", "bad"]
+    check: str
+    text: str
+    remedy: str | None = None
+    server: str | None = None
+
+
+def found(check: str, text: str, remedy: str = "", *, bad: bool = False, warn: bool = False) -> Finding:
+    """``bad`` if it is, else ``warn`` if it is that."""
+    return Finding("bad" if bad else "warn" if warn else "ok", check, text, remedy if bad or warn else None)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,70 +87,164 @@ def _doctor(
     link: Link,
     *,
     context: typer.Context,
-    prefix: Annotated[
-        str, typer.Option(help="of the name of the small dataset that it writes and drops")
-    ] = "",
     pyspark_python: Annotated[
         str | None, typer.Option(envvar="PYSPARK_PYTHON", help="the Python of Spark's tasks")
     ] = None,
-    java_home: Annotated[str | None, typer.Option(envvar="JAVA_HOME", help="Spark's Java")] = None,
     seconds: Annotated[float, typer.Option(help="how long each wait may last", min=0.1)] = 5.0,
 ) -> None:
-    """Check servers, the link to them, this machine and its Spark. Each finding is ok, warn or bad, with what to
-    change; exit code 1 if one is bad.
+    """Check servers, the link to them, this machine and the Python of Spark's tasks. Each finding is ok, warn or bad,
+    with what to change; exit code 1 if one is bad.
     """
-
-    def findings() -> Iterator[Finding]:
-        for location in _locations(link):
-            for each in ServerChecks(link, location, prefix, seconds).findings():
-                yield replace(each, server=location)
-        yield _versions()
-        yield _shared_memory()
-        # Servers may be looked at from a host that runs no Spark: only what the command line names is bad.
-        for option, found in (
-            ("pyspark_python", python_of_tasks(pyspark_python)),
-            ("java_home", java(java_home)),
-        ):
-            source = context.get_parameter_source(option)
-            yield from found if source is not None and source.name == "COMMANDLINE" else map(_warning, found)
-
-    if print_findings(findings(), as_json=link.as_json):
-        raise typer.Exit(1)
-
-
-def _locations(link: Link) -> tuple[str, ...]:
     try:
-        return check_locations(link.location)
+        locations = check_locations(link.location)
     except FlightShuffleError as error:
         raise typer.BadParameter(error.message) from None
 
+    def findings() -> Iterator[Finding]:
+        for location in locations:
+            for each in ServerChecks(link, location, seconds).findings():
+                yield replace(each, server=location)
+        yield _shared_memory()
+        if pyspark_python or find_spec("pyspark"):
+            # Servers may be looked at from a host that runs no Spark: only what the command line names is bad.
+            source = context.get_parameter_source("pyspark_python")
+            yield python_of_tasks(pyspark_python, named=getattr(source, "name", "") == "COMMANDLINE")
 
-def _warning(finding: Finding) -> Finding:
-    return replace(finding, verdict=Verdict.WARN) if finding.verdict is Verdict.BAD else finding
+    any_bad, about = False, None
+    for each in findings():
+        any_bad = any_bad or each.verdict == "bad"
+        if link.as_json:
+            print_json(asdict(each))
+            continue
+        if each.server not in (about, None):
+            print_line(each.server or "")
+        about = each.server
+        print_line(f"{each.verdict:<4}  {each.check}: {each.text}")
+        if each.remedy is not None:
+            print_line(f"      -> {each.remedy}")
+    if any_bad:
+        raise typer.Exit(1)
 
 
-def _versions() -> Finding:
-    return ok(
-        "versions here",
-        f"flight-shuffle {__version__}, pyarrow {version('pyarrow')}, Python {platform.python_version()}",
-    )
+class ServerChecks:
+    """Of the server at a location, which are made one after the other. ``seconds``: how long each wait may last."""
+
+    def __init__(self, link: Link, location: str, seconds: float) -> None:
+        self._link, self._location, self._seconds = link, location, seconds
+        parts = urlsplit(location)
+        self._host, self._port, self._is_tls = parts.hostname or "", parts.port or 0, "tls" in parts.scheme
+
+    def findings(self) -> Iterator[Finding]:
+        """All of them."""
+        statistics: dict[str, Any] = {}
+        said: FlightShuffleError | None = None
+        silent = False
+        trouble, _ = self._asked(self._host, self._port, _PREFACE)
+        if trouble is None:
+            timeouts = Timeouts(connect_seconds=self._seconds, call_seconds=self._seconds, tries=1)
+            try:
+                with self._link.remote(self._location, timeouts) as server:
+                    places = server.action("locations")["put_locations"]
+                    statistics = server.action("statistics")
+            except FlightShuffleError as error:
+                said, silent = error, isinstance(error, Unreachable | TimedOut)
+                if not isinstance(error, Unauthenticated | Forbidden):
+                    what = "does not answer a call" if silent else "is another"
+                    trouble = f"speaks gRPC, and {what}: {error.message}", "name the port of flight-server"
+        yield found("gRPC port", *(trouble or ("answers",)), bad=trouble is not None)
+        if name := proxy_of(self._location):  # not its value, which may have a password
+            text = f"gRPC connects through the proxy of the variable {name}, HTTP to the server itself"
+            remedy = f"add {self._host} to no_proxy, here and on executors, unless the proxy is meant"
+            yield found("proxy", text, remedy, bad=silent, warn=True)
+        if trouble is None:
+            yield self._token(said)
+        if statistics and places:
+            yield from self._http_port(places[0])
+        servers = statistics.get("servers") or [{}]
+        if (host := servers[0].get("host")) is not None:  # which is shown to some principals only
+            limit, there = sum(each["memory_limit_bytes"] for each in servers), host["memory_bytes"]
+            text = f"--memory-limit is {size(limit)}, and its container or machine has {size(there)}"
+            remedy, tight = "lower --memory-limit, or give it more memory", limit + _LITTLE_BYTES > there
+            yield found("memory limit", text, remedy, bad=limit > there, warn=tight)
+
+    def _token(self, said: FlightShuffleError | None) -> Finding:
+        given = self._link.token is not None
+        if isinstance(said, Unauthenticated):
+            text = "the given one is not this server's" if given else "one is wanted, and none was given"
+            return found("token", text, "say --token-file, or set FLIGHT_SHUFFLE_TOKEN", bad=True)
+        if said is not None:
+            return found("token", said.message, "check as an administrator, too", warn=True)
+        return found("token", "the server takes it" if given else "the server takes calls without one")
+
+    def _http_port(self, place: str) -> Iterator[Finding]:
+        parts = urlsplit(place)
+        trouble, answer = self._asked(parts.hostname or "", parts.port or 0, _REQUEST)
+        yield found("HTTP port", *(trouble or ("answers",)), bad=trouble is not None)
+        date = BytesHeaderParser().parsebytes(answer.partition(b"\r\n")[2])["Date"]
+        if trouble is None and date is not None:
+            ahead = parsedate_to_datetime(date).timestamp() + 0.5 - time.time()  # it has whole seconds
+            text = f"the server's is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this one"
+            apart, remedy = abs(ahead) >= CLOCK_SECONDS, "set both by one time server (chrony)"
+            yield found("clock", text, remedy, bad=apart)
+
+    def _asked(self, host: str, port: int, question: bytes) -> tuple[tuple[str, str] | None, bytes]:
+        """What is wrong with a port, and what to change, or None; and what it answers to the question."""
+        trouble, detail, said, connected = "cannot be reached", "", b"", False
+        try:
+            with socket.create_connection((host, port), self._seconds) as sock:
+                connected, asked = True, sock
+                if self._is_tls:
+                    trouble, tls = "speaks no TLS", self._link.tls()
+                    tls.set_alpn_protocols(["h2", "http/1.1"])
+                    asked = tls.wrap_socket(sock, server_hostname=host)
+                trouble = "wants a certificate of the client" if self._is_tls else _ENDS
+                with asked:
+                    asked.sendall(question)
+                    said = asked.recv(1024)
+        except ConnectionRefusedError:
+            trouble = "refuses connections"
+        except ssl.SSLCertVerificationError as error:
+            trouble, detail = "has a certificate that is not trusted", f": {error.verify_message}"
+        except (OSError, UnicodeError) as error:
+            if connected and isinstance(error, TimeoutError):
+                trouble = "takes connections and is silent"
+            detail = "" if connected else f": {error}"
+        if said[3:4] == _SETTINGS_FRAME if question is _PREFACE else said.startswith(b"HTTP/1."):
+            return None, said
+        if said and not said.startswith(_TLS_ALERT):
+            trouble, detail = "speaks another protocol", f": it answers {said[:20]!r}"
+        where = f"{port}" if host == self._host else f"{port} of {host}, which the server names,"
+        return (f"{where} {trouble}{detail}", _REMEDIES[trouble]), said
 
 
 def _shared_memory() -> Finding:
-    check = str(SHARED_MEMORY)
     try:
         size_bytes = shutil.disk_usage(SHARED_MEMORY).total
+        text = f"has {size(size_bytes)}"
     except OSError as error:
-        return warn(
-            check,
-            f"cannot be used: {error.strerror}",
-            "mount one: without it copies of broadcasts and lookups are files in the temporary directory",
-        )
-    text = f"has {readable_size(size_bytes)}"
-    if size_bytes < _SMALL_BYTES:
-        return warn(
-            check,
-            f"{text}: larger broadcasts and lookups go to files in the temporary directory",
-            "give the container more, for example --shm-size=2g, or in Kubernetes an emptyDir of medium Memory",
-        )
-    return ok(check, text)
+        size_bytes, text = 0, f"cannot be used: {error.strerror}"
+    remedy = "mount one, or a larger one: copies of broadcasts and lookups go to the temporary directory"
+    return found(str(SHARED_MEMORY), text, remedy, warn=size_bytes < _LITTLE_BYTES)
+
+
+def python_of_tasks(python: str | None, *, named: bool) -> Finding:
+    """Compare the interpreter that Spark starts for tasks here with this one. ``named``: by the command line."""
+    here, there = _versions_of(sys.executable), _versions_of(python or "python3")
+    text = f"PYSPARK_PYTHON is {python}" if python else "PYSPARK_PYTHON is not set, so Spark takes python3"
+    apart = [name for name, number in there.items() if here.get(name) != number]
+    others = [f"{name} {there[name]}, here {here.get(name)}" for name in apart]
+    remedy = f"name another, such as {sys.executable}; or let it pip install the same versions"
+    missing = [each for each in here if each not in there] if there else ["program that runs"]
+    text += f", which has no {', '.join(missing)}" if missing else "".join(f"; {each}" for each in others)
+    differs = bool(missing or others)
+    return found("Spark's Python", text, remedy, bad=differs and named, warn=differs)
+
+
+def _versions_of(python: str) -> dict[str, str]:
+    """By package; empty if it does not run."""
+    command = [shutil.which(python) or python, "-c", _PROBE]
+    try:  # not in a folder that may have the package's sources
+        done = subprocess.run(command, capture_output=True, timeout=60, check=True, cwd="/")  # noqa: S603
+        return dict(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {}

@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for programs, and a bar on standard error while rows travel.
+"""How commands print: tables for people, JSON for programs.
 
 Texts that come from a server reach the terminal without control characters.
 """
@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from spark_client.arrow import readable_size
@@ -35,23 +31,15 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A column whose name begins with ``>`` is one of numbers."""
-    console().print(table(columns, rows))
-
-
-def console() -> Console:
-    """That of standard output: plain text. A table that goes into a pipe or file is not cut to a width."""
-    width = None if sys.stdout.isatty() else _WIDE
-    return Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=width is not None)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    """As :func:`print_table` prints it."""
-    made = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
         made.add_row(*(cell(each) for each in row))
-    return made
+    # A table that goes into a pipe or file is not cut to a width.
+    width = None if sys.stdout.isatty() else _WIDE
+    console = Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=width is not None)
+    console.print(made)
 
 
 def cell(value: object) -> str:
@@ -84,45 +72,3 @@ def duration(seconds: float) -> str:
         if parts or number or unit == "s":
             parts.append(f"{number} {unit}")
     return " ".join(parts[:2])
-
-
-@dataclass
-class Transfer:
-    """What has travelled, in decoded bytes; ``passed`` counts it and moves the bar."""
-
-    rows: int = 0
-    size_bytes: int = 0
-    seconds: float = 0.0
-    passed: Callable[[Iterable[Any]], Iterator[Any]] = iter
-
-
-@contextmanager
-def transfer_bar(name: str, rows: int | None) -> Iterator[Transfer]:
-    """Moves a bar on standard error, if that is a terminal, with the batches that pass.
-
-    Args:
-        rows: how many there will be; None if that is not known.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,} rows  {task.fields[shown]}"),
-        TimeElapsedColumn(),
-    )
-    screen = Console(stderr=True, markup=False, highlight=False)
-    began, transfer = time.monotonic(), Transfer()
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task(name, total=rows, shown="")
-
-        def passed(batches: Iterable[Any]) -> Iterator[Any]:
-            for batch in batches:
-                transfer.rows += batch.num_rows
-                transfer.size_bytes += batch.nbytes
-                rate = transfer.size_bytes / (time.monotonic() - began)
-                shown = f"{size(transfer.size_bytes)}  {size(round(rate))}/s"
-                bar.update(task, completed=transfer.rows, shown=shown)
-                yield batch
-
-        transfer.passed = passed
-        yield transfer
-    transfer.seconds = time.monotonic() - began

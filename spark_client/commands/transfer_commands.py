@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +13,11 @@ import pyarrow as pa
 import typer
 
 from flight_server.protocol import AlreadyExists
-from spark_client import ShuffleClient
 from spark_client.arrow import ArrowValue, python_values
 from spark_client.connection import Compression
 
 from .connected import Link, connected
-from .printing import Transfer, print_json, print_line, print_table, size, transfer_bar
+from .printing import print_json, print_line, print_table, size
 from .table_files import FORMATS, format_of, rows_into, rows_of
 
 PEOPLE_ROWS = 20
@@ -54,43 +54,30 @@ def _get(
     """
     indexes = None if partitions is None else _indexes(partitions)
     to_people = output is None and form is None and not link.as_json and sys.stdout.isatty()
-    chosen = format_of(output, form, "arrows")
+    chosen, transfer = format_of(output, form), _Transfer()
     if to_people and limit is None:
         limit = PEOPLE_ROWS
-    with link.client() as client:
-        reader = client.get(name, ordered=ordered, partitions=indexes)
-        with transfer_bar(name, _expected(client, name, limit, indexes)) as transfer:
-            batches = transfer.passed(_first_rows(reader, limit))
-            if to_people:
-                shown = pa.Table.from_batches(batches, reader.schema)
-            elif output is None and link.as_json:
+    with link.client() as client, client.get(name, ordered=ordered, partitions=indexes) as reader:
+        batches = transfer.counted(_first_rows(reader, limit))
+        if to_people:
+            shown = pa.Table.from_batches(batches, reader.schema)
+            print_table(shown.column_names, _rows(shown))
+        elif output is None and link.as_json:
+            for batch in batches:
+                for row in _rows(batch):
+                    named = dict(zip(reader.schema.names, row, strict=True))
+                    sys.stdout.write(f"{json.dumps(named, default=str)}\n")
+        else:
+            with rows_into(output, chosen, reader.schema) as write:
                 for batch in batches:
-                    _print_rows(batch)
-            else:
-                with rows_into(output, chosen, reader.schema) as write:
-                    for batch in batches:
-                        write(batch)
-        reader.close()
-    if to_people:
-        print_table(shown.column_names, zip(*map(_values, shown.columns), strict=True))
-    elif output is not None:
-        _done(link, name, output, transfer)
-
-
-def _expected(
-    client: ShuffleClient, name: str, limit: int | None, partitions: list[int] | None
-) -> int | None:
-    """How many rows a person who watches the bar may expect; None if that is not known."""
-    if limit is not None or partitions is not None or not sys.stderr.isatty():
-        return limit
-    return next((each.rows for each in client.datasets(name) if each.name == name and each.rows >= 0), None)
+                    write(batch)
+    if output is not None:
+        transfer.print(link, name, output)
 
 
 def _put(
     link: Link,
-    file: Annotated[
-        Path, typer.Argument(help="Arrow, Parquet or CSV; - for standard input", allow_dash=True)
-    ],
+    file: Annotated[Path, typer.Argument(help="Arrow, Parquet or CSV")],
     name: Annotated[str, typer.Argument(help="the dataset")],
     *,
     form: AnyFormat = None,
@@ -102,21 +89,16 @@ def _put(
     """Write a file as a dataset. Readers get the rows while they are written. Columns of CSV have the types of its
     first megabyte.
     """
-    path = None if str(file) == "-" else file
-    mode, codec = "overwrite" if overwrite else "create", _compression(compression)
-    with (
-        link.client() as client,
-        rows_of(path, format_of(path, form, "arrows")) as rows,
-        transfer_bar(name, rows.count) as transfer,
-    ):
-        reader = pa.RecordBatchReader.from_batches(rows.schema, transfer.passed(rows.batches))
+    mode, codec, transfer = "overwrite" if overwrite else "create", _compression(compression), _Transfer()
+    with link.client() as client, rows_of(file, format_of(file, form)) as rows:
+        reader = pa.RecordBatchReader.from_batches(rows.schema, transfer.counted(rows))
         try:
             client.put(name, reader, mode=mode, compression=codec)
         except AlreadyExists as error:
             raise AlreadyExists(
                 f"dataset {name!r} exists: choose another name, drop it, or say --overwrite", **error.detail
             ) from None
-    _done(link, name, path, transfer)
+    transfer.print(link, name, file)
 
 
 def _compression(text: str | None) -> Compression:
@@ -125,19 +107,26 @@ def _compression(text: str | None) -> Compression:
     return text  # type: ignore[return-value] # one of them
 
 
-def _done(link: Link, name: str, file: Path | None, transfer: Transfer) -> None:
-    if link.as_json:
-        print_json(
-            {
-                "name": name,
-                "file": None if file is None else str(file),
-                "rows": transfer.rows,
-                "size_bytes": transfer.size_bytes,
-                "seconds": round(transfer.seconds, 3),
-            }
-        )
-    else:
-        print_line(f"{transfer.rows:,} rows, {size(transfer.size_bytes)} in {transfer.seconds:.1f} s")
+class _Transfer:
+    """What has travelled, in decoded bytes, since it was made."""
+
+    def __init__(self) -> None:
+        self._rows = self._size_bytes = 0
+        self._began = time.monotonic()
+
+    def counted(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self._rows += batch.num_rows
+            self._size_bytes += batch.nbytes
+            yield batch
+
+    def print(self, link: Link, name: str, file: Path) -> None:
+        seconds = time.monotonic() - self._began
+        if link.as_json:
+            facts = {"rows": self._rows, "size_bytes": self._size_bytes, "seconds": round(seconds, 3)}
+            print_json({"name": name, "file": str(file), **facts})
+        else:
+            print_line(f"{self._rows:,} rows, {size(self._size_bytes)} in {seconds:.1f} s")
 
 
 def _indexes(text: str) -> list[int]:
@@ -161,11 +150,10 @@ def _first_rows(reader: pa.RecordBatchReader, limit: int | None) -> Iterator[Any
         yield batch
 
 
-def _print_rows(batch: Any) -> None:
-    for row in zip(*map(_values, batch.columns), strict=True):
-        sys.stdout.write(f"{json.dumps(dict(zip(batch.schema.names, row, strict=True)), default=str)}\n")
+def _rows(batch: Any) -> Iterator[tuple[Any, ...]]:
+    """With Python's values; with Arrow's text of those that Python does not have, such as dates after 9999."""
+    return zip(*map(_values, batch.columns), strict=True)
 
 
 def _values(column: Any) -> list[Any]:
-    """Python's values; Arrow's text of those that Python does not have, such as dates after 9999."""
     return [ArrowValue(each) if isinstance(each, pa.Scalar) else each for each in python_values(column)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flight_server.protocol import InvalidRequest
 
@@ -89,15 +89,16 @@ class Timeouts:
     """Between two messages of a stream, while the consumer waits; and while the server takes no byte of a put."""
     stream_seconds: float = 6 * 3600.0
     """One gRPC call that streams; a read resumes after it in a new call."""
-    why_seconds: float = 2.0
+    why_seconds: ClassVar[float] = 2.0
     """The question to the server why a stream stalls."""
-    slot_seconds: float = 0.05
+    slot_seconds: ClassVar[float] = 0.05
     """A stream's wait for its turn to open, and for a free HTTP connection, while others are open."""
-    close_seconds: float = 1.0
+    close_seconds: ClassVar[float] = 1.0
     """The wait of ``close`` for the threads of a merge."""
     tries: int = 9
-    backoff_seconds: float = 0.1
-    backoff_limit_seconds: float = 5.0
+    """How often a stream that fails is tried again without a new frame."""
+    backoff_seconds: ClassVar[float] = 0.1
+    backoff_limit_seconds: ClassVar[float] = 5.0
 
     def pause_seconds(self, failures: int) -> float:
         """The pause after so many failures in a row, at least 1: ``backoff_seconds * 2^(failures - 1)``, at most

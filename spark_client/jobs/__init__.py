@@ -1,7 +1,6 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
 from .driver_tasks import share_numbers
-from .frame_seconds import Counter, FrameSeconds
 from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .read_limit import ReadLimit

@@ -27,7 +27,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import count, repeat
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -84,8 +83,7 @@ def _shares(task: WriteTask) -> int:
 
 def _reports(task: WriteTask, numbers: Iterator[int]) -> Iterator[Any]:
     for share in share_numbers(range(_shares(task))):
-        producer, work, began = task.producer(next(numbers)), TaskWork(tasks=0), perf_counter()
+        producer, work = task.producer(next(numbers)), TaskWork(tasks=0)
         with closing(task.rows(iter([share]), work)) as rows:
             answer = task.write(rows, producer, _ATTEMPT)
-        work.ended(perf_counter() - began)
         yield from report(task.target, producer, _ATTEMPT, answer, work).to_pylist()

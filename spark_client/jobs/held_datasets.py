@@ -4,7 +4,7 @@ Guarantee: a dataset is asked for, renewed and dropped at each server that may h
 reached ends it with its lease, or, where rows are kept as objects, too, the driver deletes those.
 
 Whole
-    A sealed dataset is whole while each of its portions lives: on a server, on one with a copy, or as an object.
+    A sealed dataset is whole while each of its portions lives: on its server, or as an object.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ class _Places:
         locations: those that have sealed it; all that may have a part of it, while it is written.
         offload: the prefix below which its servers keep objects, too.
         unsealed: it is written by puts that create it.
-        portions: of one that is sealed over several servers, the servers that have copies of a portion, by its start.
-        gone: servers that had copies, and were warned of.
+        portions: of one that is sealed over several servers, that of each portion, by its start.
     """
 
     locations: tuple[str, ...]
     offload: str | None = None
     unsealed: bool = False
-    portions: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
+    portions: Mapping[str, str] = field(default_factory=dict)
 
 
 class HeldDatasets:
@@ -86,14 +84,12 @@ class HeldDatasets:
         if places is not None:
             places.locations = tuple(locations)
 
-    def sealed_on(self, dataset: str, portions: Mapping[str, Sequence[str]]) -> None:
-        """The dataset is sealed: each portion, by its start, on these servers. Dropped meanwhile as above."""
+    def sealed_on(self, dataset: str, portions: Mapping[str, str]) -> None:
+        """The dataset is sealed: each portion, by its start, on this server. Dropped meanwhile as above."""
         places = self._places.get(dataset)
         if places is None:
             return
-        places.locations = tuple(
-            dict.fromkeys(location for copies in portions.values() for location in copies)
-        )
+        places.locations = tuple(dict.fromkeys(portions.values()))
         places.portions, places.unsealed = portions, False
 
     # Dropping.
@@ -168,7 +164,7 @@ class HeldDatasets:
             return False
         if places is None or not places.portions:
             return all(held.values())
-        lost = {start for start, copies in places.portions.items() if not any(map(held.get, copies))}
+        lost = {start for start, place in places.portions.items() if not held.get(place)}
         return not lost or (places.offload is not None and is_stored(sealed.source, lost))
 
     def _renew(self, dataset: str, generation: str) -> None:
@@ -181,21 +177,10 @@ class HeldDatasets:
             return
         if held and {*held.values()} <= {False}:
             raise NotFound(f"no server has dataset {dataset!r} any more", dataset=dataset)
-        if places is not None:
-            self._warn(dataset, places, held)
-
-    def _warn(self, dataset: str, places: _Places, held: Mapping[str, bool | None]) -> None:
-        """Warn once of each server that had copies and does not answer for them."""
-        for location in {each for copies in places.portions.values() if len(copies) > 1 for each in copies}:
-            if not held.get(location) and location not in places.gone:
-                places.gone.add(location)
-                _log.warning(
-                    "%s does not answer for its copies of %s; the others are read", location, dataset
-                )
 
     def _renewed(self, dataset: str, generation: str) -> dict[str, bool | None]:
         """Renew the lease at each server that holds the dataset; whether it does, and None of one that cannot be
-        reached. Of the only copy on the only server the error is raised, with the server's own words.
+        reached. Of the only server the error is raised, with the server's own words.
         """
         places = self._places.get(dataset) or _Places((self._server.location,))
         is_only = not self._servers.several and places.offload is None

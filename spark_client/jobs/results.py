@@ -33,7 +33,6 @@ from pyspark.sql import DataFrame
 from flight_server.protocol import InvalidRequest, NotFound, ServerLost
 from spark_client.executors import Portable, ShownFromUsers
 
-from .frame_seconds import Counter
 from .sealed import SealedDataset
 from .session_facts import explained
 from .tasks import ReadTask
@@ -41,20 +40,16 @@ from .tasks import ReadTask
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
 
 
-def reader(
-    task: ReadTask, datasets: Sequence[str], counter: Counter
-) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def reader(task: ReadTask, datasets: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function with which Spark's tasks read a result of these ``datasets``, or, without any, a scan."""
-    function = Portable(ShownFromUsers(partial(_read, task, datasets, counter)))
+    function = Portable(ShownFromUsers(partial(_read, task, datasets)))
     if datasets:
         function.__name__ = "+".join(datasets)  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
 
 
-def _read(task: ReadTask, datasets: Sequence[str], counter: Counter, numbers: Iterator[Any]) -> Iterator[Any]:
-    return told(
-        datasets, "what this DataFrame reads", counter.counted(lambda work: task.run(numbers, None, work))
-    )
+def _read(task: ReadTask, datasets: Sequence[str], numbers: Iterator[Any]) -> Iterator[Any]:
+    return told(datasets, "what this DataFrame reads", task.run(numbers))
 
 
 def told(datasets: Sequence[str], what: str, batches: Iterator[Any]) -> Generator[Any, None, None]:

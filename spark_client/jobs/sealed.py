@@ -23,8 +23,7 @@ READ_AHEAD = 16
 class SealedDataset:
     """A sealed dataset, its schema, the stored bytes of each of its partitions, 0 without rows, and its rows and
     frames; what the tasks that wrote it did, how long the driver waited for them and the seal, the losses of servers
-    after which its job ran again, the stored bytes on each server, by location, and how many of its portions have
-    fewer copies than were asked for.
+    after which its job ran again, and the stored bytes on each server, by location.
     """
 
     source: DatasetRef
@@ -36,7 +35,6 @@ class SealedDataset:
     seconds: float = 0.0
     losses: tuple[str, ...] = ()
     servers: Mapping[str, int] = field(default_factory=dict)
-    lacking: int = 0
 
     @classmethod
     def of(

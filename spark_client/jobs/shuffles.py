@@ -41,7 +41,7 @@ from spark_client.executors import ExecutorServers, Portable, ShownFromUsers, ch
 from spark_client.hosts import Copies, HostFiles
 from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import interrupts_kept
-from spark_client.servers import ServerList, ServerStart
+from spark_client.servers import ServerList
 
 from .after_collection import AfterCollection
 from .driver_tasks import reports_of_driver
@@ -52,8 +52,7 @@ from .persisting import Persisted
 from .progress import watch
 from .results import Results
 from .sealed import SealedDataset
-from .server_starts import STARTED_DDL, StartTask
-from .session_facts import cores, is_on
+from .session_facts import is_on
 from .sessions import Sessions
 from .size_checks import without_needless_checks
 from .spark_types import check_names_apart
@@ -147,16 +146,9 @@ class Shuffles:
         """At most these servers hold the dataset."""
         self._held.written_on(dataset, locations)
 
-    def sealed_on(self, dataset: str, portions: Mapping[str, Sequence[str]]) -> None:
-        """The dataset is sealed: each portion, by its start, on these servers."""
+    def sealed_on(self, dataset: str, portions: Mapping[str, str]) -> None:
+        """The dataset is sealed: each portion, by its start, on this server."""
         self._held.sealed_on(dataset, portions)
-
-    def start_servers(self, spark: SparkSession) -> None:
-        """Start and learn a server in each executor that Spark gives one of as many tasks as it has cores."""
-        assert self.executors is not None
-        task, tasks = StartTask(self.server, self.executors), cores(spark) or 2
-        rows = spark.range(0, tasks, 1, tasks).mapInArrow(Portable(ShownFromUsers(task.run)), STARTED_DDL)
-        self.servers.learn([ServerStart(*row) for row in rows.distinct().collect()])
 
     def write(self, targets: Sequence[Target], *, here: bool = False) -> list[SealedDataset]:
         """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped. ``here``: the
@@ -174,7 +166,7 @@ class Shuffles:
         label = ", ".join(target.label for target in targets)
         name = ", ".join(target.name for target in targets if target.name is not None) or None
         try:
-            with watch(self.servers, datasets, label, spark) as progress:
+            with watch(self.servers, datasets, label) as progress:
 
                 def collect(filled: Sequence[Target]) -> list[Any]:
                     if here and (found := reports_of_driver(spark, filled, label)) is not None:

@@ -1,4 +1,4 @@
-"""The row that a writing task reports to the driver: its attempt, the totals of its rows, and its time.
+"""The row that a writing task reports to the driver: its attempt, the totals of its rows, and its work.
 
 The driver holds one row of some hundred bytes for each task.
 """
@@ -6,7 +6,6 @@ The driver holds one row of some hundred bytes for each task.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -18,10 +17,6 @@ import pyarrow as pa
 from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import array_over
 from spark_client.pyspark_parts import from_arrow_schema
-from spark_client.steps import StageClock
-
-WRITING = "writing"
-"""The name under which a task's time beside its stages is counted: placing, gathering and sending rows."""
 
 _REPORT = pa.schema(
     [
@@ -32,7 +27,7 @@ _REPORT = pa.schema(
         ("frames", pa.int64()),
         ("bytes", pa.int64()),
         ("work", pa.string()),
-        ("servers", pa.string()),
+        ("server", pa.string()),
     ]
 )
 REPORT = from_arrow_schema(_REPORT)
@@ -48,8 +43,6 @@ class TaskWork:
         pieces: how many partitions, pieces of partitions, or splits of files they read; 0 for a DataFrame.
         spilled_bytes: the bytes that their stages, and the streams that they read, wrote to files of their own, for
             want of memory.
-        stage_seconds: by each stage's name, see ``steps.stage_clock``; ``writing`` is the rest of the task.
-        longest_seconds: of the task that took longest, from its first batch to its commit.
         counts: ``arrow.counts`` of the rows that they wrote, if they were asked for; empty if there were no rows,
             either.
     """
@@ -57,39 +50,22 @@ class TaskWork:
     tasks: int = 1
     pieces: int = 0
     spilled_bytes: int = 0
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    longest_seconds: float = 0.0
     counts: list[int] = field(default_factory=list)
-    clock: StageClock = field(default_factory=StageClock, repr=False, compare=False)
-
-    def ended(self, seconds: float) -> None:
-        """The task took so long."""
-        inside = self.clock.seconds
-        self.longest_seconds = seconds
-        self.stage_seconds = {**inside, WRITING: max(0.0, seconds - sum(inside.values()))}
 
 
 def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
     """The row, as a batch of ``REPORT``. ``target`` is the dataset's number in the job, ``answer`` the server's to
-    the commit, with the ``servers`` that the task has chosen.
+    the commit, with the ``server`` that the task has chosen.
     """
     # Not by ``pa.array``: see ``array_over``.
-    seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
-    done = [
-        work.tasks,
-        work.pieces,
-        work.spilled_bytes,
-        round(work.longest_seconds, 6),
-        seconds,
-        answer.get("counts", []),
-    ]
+    done = [work.tasks, work.pieces, work.spilled_bytes, answer.get("counts", [])]
     columns = [
         array_over(np.array([target], np.int32)),
         array_over(np.array([producer], np.int32)),
         text_array(attempt),
         *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
         text_array(json.dumps(done)),
-        text_array(json.dumps(answer.get("servers", []))),
+        text_array(json.dumps(answer.get("server"))),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
@@ -101,11 +77,10 @@ def text_array(value: str) -> Any:
     return pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(data)])
 
 
-def servers_of(row: Any) -> list[tuple[str, str, tuple[str, ...]]]:
-    """The location, the start and all locations of each server that the task of a report has chosen, the one that names
-    the portion first; none where there is one server.
-    """
-    return [(location, start, tuple(locations)) for location, start, locations in json.loads(row["servers"])]
+def server_of(row: Any) -> tuple[str, str, tuple[str, ...]]:
+    """The location, the start and all locations of the server that the task of a report has chosen."""
+    location, start, locations = json.loads(row["server"])
+    return location, start, tuple(locations)
 
 
 def accepted(reports: Iterable[Any]) -> dict[int, str]:
@@ -127,14 +102,11 @@ def added(counts: Sequence[int], others: Sequence[int]) -> list[int]:
 
 def work_of(reports: Iterable[Any]) -> TaskWork:
     """The sum of the tasks' work."""
-    done, seconds = TaskWork(tasks=0), Counter[str]()
+    done = TaskWork(tasks=0)
     for row in reports:
-        tasks, pieces, spilled_bytes, longest_seconds, stage_seconds, counts = json.loads(row["work"])
+        tasks, pieces, spilled_bytes, counts = json.loads(row["work"])
         done.tasks += tasks
         done.pieces += pieces
         done.spilled_bytes += spilled_bytes
-        done.longest_seconds = max(done.longest_seconds, longest_seconds)
-        seconds.update(stage_seconds)
         done.counts = added(done.counts, counts)
-    done.stage_seconds = dict(seconds)
     return done

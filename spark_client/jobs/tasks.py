@@ -4,9 +4,6 @@ Guarantee: a write task commits all rows of its stages as one attempt, or none, 
 attempt. ``shuffles`` seals only attempts whose reports reached the driver: the rows of a failed, retried, speculative
 or killed task are never visible.
 
-With two copies it puts each frame to two servers, and commits at both, so the report names servers with equal attempts.
-What fails at one once rows were sent fails the attempt, and Spark's next try goes to others.
-
 Attempts are named by ``taskAttemptId``: ``attemptNumber`` repeats when a stage is run again (SPARK-24552).
 
 Beside its stages, a write task holds one batch and the coalescer's budget (``arrow.coalescer``), a read task the
@@ -18,24 +15,23 @@ When the server takes nothing for too long, the task fails with an error that sa
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from socket import gethostname
-from time import perf_counter
 from typing import Any, Protocol, cast
 
 from pyspark import TaskContext
 
 from flight_server.memory import allocator
-from flight_server.protocol import PutCommand, PutCreate, copy_name
+from flight_server.protocol import PutCommand, PutCreate
 from flight_server.tracing import task_span, traceparent
 from spark_client.arrow import Coalescer, Declared, counts, fills_block, has_dictionary
-from spark_client.connection import AWAY, Reading, RemoteServer, TimedOut, refuses
+from spark_client.connection import Reading, RemoteServer, refuses
 from spark_client.executors import ExecutorServers
-from spark_client.lanes import PutStream, found_gone, is_gone
+from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef, ShareRead
-from spark_client.servers import backups, place
+from spark_client.servers import place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Kept, Pass, Stage, run
 
@@ -52,8 +48,6 @@ UNSEEN_LEASE_SECONDS = 3600.0
 """The least lease of a dataset on a server that a task has started. The driver renews it only when it learns of the
 server, by the report that Spark delivers at the end of the job.
 """
-AT_ONCE_TRIES = 2
-"""Later tries of a task with copies wait for servers that are away for a moment, if there are no others."""
 _KEPT_BYTES = 128 * 1024 * 1024
 """A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
 
@@ -141,7 +135,6 @@ class ReadTask:
     ) -> Generator[Any, None, None]:
         """As :meth:`run`, for a task that has a span."""
         memory = memory or _memory(self.options)
-        clock = None if work is None else work.clock
         source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
@@ -151,7 +144,7 @@ class ReadTask:
                     for piece in pieces:
                         _say_partition(piece.partition)
                         counted = None if self.reads is None else self.reads.counted
-                        how = Pass(self.kept, piece.partition, self.limits, memory, clock, counted)
+                        how = Pass(self.kept, piece.partition, self.limits, memory, counted)
                         if work is not None:
                             work.pieces += 1
                         given = (
@@ -203,10 +196,10 @@ class WriteTask:
     with the ``arrow.counts`` of the result if it ``counts``.
 
     ``generation`` is empty until the dataset is created. ``places`` are the server's for puts on the bulk lane; None to
-    ask the server. ``servers`` are the locations of all, if there are several: the task chooses one for each of the
-    ``copies``, ``alone`` the first ones, and its puts create the dataset there, with a lease of ``lease_seconds``; with
-    ``executors`` it takes its executor's, and the lease is at least ``UNSEEN_LEASE_SECONDS``. ``target`` is the
-    dataset's number in the job, ``part`` that of the task's write among the ``parts`` of the dataset.
+    ask the server. ``servers`` are the locations of all, if there are several: the task chooses one, ``alone`` the
+    first, and its put creates the dataset there, with a lease of ``lease_seconds``; with ``executors`` it takes its
+    executor's, and the lease is at least ``UNSEEN_LEASE_SECONDS``. ``target`` is the dataset's number in the job,
+    ``part`` that of the task's write among the ``parts`` of the dataset.
 
     Spark numbers the tasks of a union through, or, if all its sides have one partition
     (``spark.sql.unionOutputPartitioning``), runs them in one task: then it is a producer for each part.
@@ -226,7 +219,6 @@ class WriteTask:
     places: tuple[str, ...] | None = None
     servers: tuple[str, ...] = ()
     executors: ExecutorServers | None = None
-    copies: int = 1
     alone: bool = False
     lease_seconds: float | None = None
     target: int = 0
@@ -243,13 +235,12 @@ class WriteTask:
         allocator.keep_freed(_KEPT_BYTES)
         producer = self.producer(context.partitionId() if number is None else number)
         attempt = str(context.taskAttemptId())
-        work, began = TaskWork(), perf_counter()
+        work = TaskWork()
         with task_span("map", self.parent) as facts:
             answer = self.write(self.rows(batches, work), producer, attempt, context.attemptNumber())
             if facts is not None:
                 facts |= {"dataset": self.dataset, "producer": producer, "attempt": attempt}
                 facts |= {name: answer[name] for name in ("rows", "bytes", "frames")}
-        work.ended(perf_counter() - began)
         yield report(self.target, producer, attempt, answer, work)
 
     def producer(self, number: int) -> int:
@@ -265,25 +256,27 @@ class WriteTask:
             )
             yield from reading.batches(batches, memory, work)
         else:
-            how = Pass(self.keeps, None, self.limits, memory, work.clock)
+            how = Pass(self.keeps, None, self.limits, memory)
             yield from run(self.stages, batches, how)
         work.spilled_bytes = memory.spilled_bytes
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0) -> dict[str, Any]:
-        """Send all batches as one attempt and commit it; the first server's answer, ``frames``, ``counts``, and, where
-        the task has chosen ``servers``, for each the location, the start and all locations. ``tries`` is how often
-        Spark has tried the task before.
+        """Send all batches as one attempt and commit it; the server's answer, ``frames``, ``counts``, and, of a
+        ``server`` that the task has chosen, the location, the start and all locations. ``tries`` is how often Spark has
+        tried the task before.
         """
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
-        if self.servers or self.executors is not None:
+        location, server = self._chosen(producer, tries), self.server
+        if location is not None:
+            server = server.at(location)
             seconds = self.lease_seconds
             seconds = seconds if self.executors is None else max(seconds or 0, UNSEEN_LEASE_SECONDS)
             command = replace(command, create=PutCreate(self.partitions, seconds))
         coalescer = Coalescer(
             self.declared.schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes)
         )
-        with ExitStack() as ending:
-            locations, streams = self._opened(command, producer, tries, ending)
+        schema, compression = self.declared.schema, self.server.writing.compression
+        with PutStream(server, command, schema, self.places, compression) as stream:
             first_row, counted = 0, list[int]()
             for given in batches:
                 batch, ids = self.placement.place(given, producer, first_row)
@@ -292,17 +285,12 @@ class WriteTask:
                 if self.counts:
                     counted = added(counted, counts(cast))
                 for partition, frame in coalescer.add(cast, ids, at_once=not self.keeps(given)):
-                    for stream in streams:
-                        stream.write(frame, partition)
-            for partition, frame in coalescer.finish():
-                for stream in streams:
                     stream.write(frame, partition)
-            answers = [stream.commit() for stream in streams]
-            servers = [
-                (location, answer["start"], answer["locations"])
-                for location, answer in zip(locations, answers, strict=False)
-            ]
-            return {**answers[0], "servers": servers, "frames": streams[0].frames, "counts": counted}
+            for partition, frame in coalescer.finish():
+                stream.write(frame, partition)
+            answer = stream.commit()
+            chosen = None if location is None else (location, answer["start"], answer["locations"])
+            return {**answer, "server": chosen, "frames": stream.frames, "counts": counted}
 
     def keeps(self, batch: Any) -> bool:
         """Whether ``write`` holds memory of the batch when it asks for the next one."""
@@ -313,69 +301,16 @@ class WriteTask:
         # Dictionaries are not copied with their rows.
         return self.partitions > 1 and not any(has_dictionary(kind) for kind in self.declared.schema.types)
 
-    def _chosen(self, producer: int, tries: int) -> tuple[str, ...]:
-        """The servers of the copies, of which the first names the portion; none where there is one server. In the place
-        of one whose process is gone comes the next one.
+    def _chosen(self, producer: int, tries: int) -> str | None:
+        """The location of the server to write to; None where there is one. In the place of one that accepts no
+        connections comes the next one, if any does.
         """
         if self.alone:
-            return self.servers[: self.copies]
-        if self.executors is not None and not (tries and self.copies > 1 and self.servers):
-            fellows = self.executors.here(tries).locations
-            own = self._placed(fellows, producer, tries)[0]
-            # Those of one executor end together.
-            others = [each for each in self.servers if each not in fellows] or self.servers
-            return (own, *backups(own, others)[: self.copies - 1])
-        if not self.servers:
-            return ()
-        return self._placed(self.servers, producer, tries, self.copies)
-
-    def _placed(self, servers: Sequence[str], producer: int, tries: int, copies: int = 1) -> tuple[str, ...]:
-        """As :func:`place`; without copies one that accepts connections, if any does."""
-        host = gethostname()
+            return self.servers[0]
+        servers = self.servers if self.executors is None else self.executors.here(tries).locations
+        chosen, host = None, gethostname()
         for more in range(len(servers)):
-            chosen = place(self.dataset, producer, servers, host=host, tries=tries + more, copies=copies)
-            if copies > 1 or len(servers) == 1 or not refuses(chosen):
+            chosen = place(self.dataset, producer, servers, host=host, tries=tries + more)
+            if len(servers) == 1 or not refuses([chosen]):
                 break
         return chosen
-
-    def _opened(
-        self, command: PutCommand, producer: int, tries: int, ending: ExitStack
-    ) -> tuple[tuple[str, ...], list[PutStream]]:
-        """The chosen servers, and a put to each, which ends with ``ending``. Nothing is sent yet, so a task with copies
-        passes over servers that are away; those that its process found gone come last.
-        """
-        more = len(self.servers) if self.copies > 1 and not self.alone else 1
-        choices = [*dict.fromkeys(self._chosen(producer, tries + each) for each in range(max(1, more)))]
-        choices.sort(key=lambda each: any(map(is_gone, each)))
-        *others, last = choices
-        for locations in others:
-            with suppress(*AWAY, TimedOut), ExitStack() as opened:
-                streams = [
-                    opened.enter_context(each) for each in self._streams(command, locations, once=True)
-                ]
-                ending.push(opened.pop_all())
-                return locations, streams
-        once = len(last) > 1 and tries < AT_ONCE_TRIES
-        return last, [ending.enter_context(each) for each in self._streams(command, last, once=once)]
-
-    def _streams(self, command: PutCommand, locations: tuple[str, ...], *, once: bool) -> Iterator[PutStream]:
-        """A put to each of the servers."""
-        schema, compression = self.declared.schema, self.server.writing.compression
-        if not locations:
-            yield PutStream(self.server, command, schema, self.places, compression)
-        first = None
-        for location in locations:
-            server = self.server.at(location)
-            if len(locations) > 1:
-                # A put by gRPC begins at its first frame, which is too late to go elsewhere.
-                try:
-                    seconds = self.server.timeouts.connect_seconds
-                    start = str(server.action("locations", timeout_seconds=seconds, once=once)["start"])
-                except (*AWAY, TimedOut):
-                    found_gone(location)
-                    raise
-                if first is None:
-                    first = start
-                else:
-                    command = replace(command, dataset=copy_name(self.dataset, first))
-            yield PutStream(server, command, schema, self.places, compression, once=once)

@@ -4,12 +4,6 @@ Guarantee: as ``shuffles`` says of :meth:`Shuffles.write`. With one server: crea
 tasks choose theirs (``WriteTask``), their puts create the datasets, and each server that an accepted attempt names
 is sealed with its own attempts and the list of all. When a server is lost the job runs again, at most twice, unless it
 reads from that server: then the caller must write what it reads first.
-
-Copies
-    A task of a dataset with two copies writes to two servers, of which the second one keeps a dataset under the name of
-    ``protocol.copy_name``. What one of both has lost changes nothing, neither of the dataset nor of one that is read.
-    Where a job finds fewer servers than copies, it writes as many as it can; a warning and the statistics say so.
-    Objects are written by the first one of both: a warning says where it was lost before.
 """
 
 from __future__ import annotations
@@ -33,7 +27,6 @@ from flight_server.protocol import (
     Unavailable,
     check_allowed,
     check_prefix,
-    copy_name,
 )
 from spark_client.connection import AWAY, TimedOut, refuses
 from spark_client.executors import reason_of
@@ -48,14 +41,13 @@ from spark_client.servers import (
     Seal,
     ServerStart,
     SpreadWrite,
-    backups,
     owner_of,
     server_lost,
 )
 
 from .sealed import SealedDataset
 from .targets import DatasetKeeper, Target
-from .task_reports import accepted, servers_of, work_of
+from .task_reports import accepted, server_of, work_of
 from .tasks import Sides
 
 _log = logging.getLogger(__name__)
@@ -78,7 +70,7 @@ class WriteJob:
         self._targets = targets
         self._collect = collect
         # The partitions of one dataset on one server are numbered and ordered as if there were no other server.
-        alone = len(targets) == 1 and targets[0].alone and targets[0].task.copies == 1
+        alone = len(targets) == 1 and targets[0].alone
         self._offloads = {target.task.dataset: target.offload for target in targets}
         self._spread = (shuffles.servers.several and not alone) or any(self._offloads.values())
         self._executors = shuffles.executors if self._spread else None
@@ -91,7 +83,7 @@ class WriteJob:
         self._starts: dict[str, str] = {}  # of the servers, when the job began
         self._all_away = False  # the servers that were to seal last
         self._reports: list[list[Any]] = []
-        self._answers: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        self._answers: dict[str, list[dict[str, Any]]] = {}
         self._began = time.monotonic()
 
     def run(self) -> list[SealedDataset]:
@@ -165,11 +157,10 @@ class WriteJob:
         calls: list[DriverCall] = []
         for target, rows in zip(targets, self._reports, strict=True):
             dataset = target.task.dataset
-            self._answers[dataset] = {}
+            self._answers[dataset] = []
             for row in rows:
-                starts = tuple(ServerStart(*each[:2]) for each in servers_of(row))
-                starts = starts or (ServerStart(self._server.location),)
-                report = Report(dataset, call.generations[dataset], row["producer"], row["attempt"], starts)
+                start = self._chosen(row) if self._spread else ServerStart(self._server.location)
+                report = Report(dataset, call.generations[dataset], row["producer"], row["attempt"], start)
                 calls += self._write.reported(report)
         chosen = {
             target.task.dataset: accepted(rows) for target, rows in zip(targets, self._reports, strict=True)
@@ -187,22 +178,11 @@ class WriteJob:
             servers.lost()
             if (lost := self._lost_source()) is not None:
                 raise lost
-            copies = max(target.task.copies for target in self._targets)
-            if len(servers.locations) < copies > 1:
-                self._start_servers()
         for dataset, generation in call.generations.items():
             self._shuffles.begin_spread(dataset, generation, self._offloads[dataset])
         locations = servers.locations if self._executors is not None else servers.reachable()
         self._starts = servers.starts
         return locations
-
-    def _start_servers(self) -> None:
-        try:
-            self._shuffles.start_servers(self._targets[0].writes[0][0].sparkSession)
-        except Exception as error:
-            if (reason := reason_of(error)) is not None:
-                raise InvalidRequest(reason) from error
-            raise
 
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
@@ -220,10 +200,14 @@ class WriteJob:
         calls = [each for server in lost if self._spread for each in self._write.lost(server)]
         return [*calls, *self._write.job_failed(call, error)]
 
+    @staticmethod
+    def _chosen(row: Any) -> ServerStart:
+        """The server that the task of a report has chosen."""
+        return ServerStart(*server_of(row)[:2])
+
     def _learn(self, call: RunJob, reports: Sequence[Any]) -> None:
         """The servers that the tasks have started, and so hold what they wrote."""
-        named = dict.fromkeys(ServerStart(*each[:2]) for row in reports for each in servers_of(row))
-        self._shuffles.servers.learn([*named])
+        self._shuffles.servers.learn([*dict.fromkeys(map(self._chosen, reports))])
         for dataset in call.generations:
             self._shuffles.written_on(dataset, self._shuffles.servers.locations)
 
@@ -253,10 +237,9 @@ class WriteJob:
         return replace(target, writes=writes)
 
     def _one(self, dataset: str, locations: tuple[str, ...]) -> tuple[str, ...]:
-        """The server that holds the dataset alone, and those that may have copies."""
+        """The server that holds the dataset alone."""
         servers = self._shuffles.servers
-        owner = owner_of(dataset, locations) if self._executors is None else servers.owner(dataset)
-        return (owner, *backups(owner, locations))
+        return (owner_of(dataset, locations) if self._executors is None else servers.owner(dataset),)
 
     def _sources(self) -> list[tuple[str, Portion]]:
         """The portions that the job reads and servers alone have, of datasets over several."""
@@ -271,16 +254,15 @@ class WriteJob:
             (ref.dataset, portion)
             for ref in refs
             for portion in ref.portions
-            if portion.starts and portion.stored is None
+            if portion.start is not None and portion.stored is None
         ]
 
     def _lost_source(self) -> ServerLost | None:
         """The error of a portion that the job reads and whose servers did not answer when they were asked last."""
         for dataset, portion in self._sources():
-            if not any(map(self._shuffles.servers.knows, portion.starts)):
-                return server_lost(
-                    ServerStart(portion.locations[0], portion.starts[0]), dataset, self._write.run
-                )
+            start = portion.start or ""
+            if not self._shuffles.servers.knows(start):
+                return server_lost(ServerStart(portion.locations[0], start), dataset, self._write.run)
         return None
 
     # The seals.
@@ -304,7 +286,7 @@ class WriteJob:
             if isinstance(answer, FlightShuffleError):
                 calls += self._write.refused(call, answer)
                 continue
-            self._answers[call.dataset].setdefault(call.portion.start, []).append(answer)
+            self._answers[call.dataset].append(answer)
             by = ServerStart(call.server.location, answer["start"]) if self._spread else None
             calls += self._write.sealed(call, answer, by)
         return calls
@@ -312,11 +294,9 @@ class WriteJob:
     def _seal(
         self, seal: Seal, servers: tuple[ServerPortion, ...] | None
     ) -> dict[str, Any] | FlightShuffleError:
-        server, is_copy = self._shuffles.servers.at(seal.server.location), seal.server != seal.portion
-        name = copy_name(seal.dataset, seal.portion.start) if is_copy else seal.dataset
-        offload = None if is_copy else self._offloads[seal.dataset]
+        server, offload = self._shuffles.servers.at(seal.server.location), self._offloads[seal.dataset]
         request = SealRequest(
-            name, seal.generation, dict(seal.attempts), offload=offload, largest=seal.largest
+            seal.dataset, seal.generation, dict(seal.attempts), offload=offload, largest=seal.largest
         )
         if servers is not None:
             request = replace(request, start=seal.server.start, servers=servers)
@@ -330,55 +310,39 @@ class WriteJob:
             return error
 
     def _servers_of(self, dataset: str) -> tuple[ServerPortion, ...]:
-        """All portions of the dataset, each with the locations of its copies and the sums of its accepted attempts."""
+        """All portions of the dataset, each with its locations and the sums of its accepted attempts."""
         (reports,) = (
             rows
             for each, rows in zip(self._targets, self._reports, strict=True)
             if each.task.dataset == dataset
         )
         sums: dict[str, tuple[int, int]] = {}
-        where: dict[ServerStart, tuple[str, ...]] = {}
+        where: dict[str, tuple[str, ...]] = {}
         for row in reports:
-            servers = servers_of(row)
-            where.update((ServerStart(*each[:2]), each[2]) for each in servers)
-            rows, size_bytes = sums.get(servers[0][1], (0, 0))
-            sums[servers[0][1]] = rows + row["rows"], size_bytes + row["bytes"]
+            _, start, where[start] = server_of(row)
+            rows, size_bytes = sums.get(start, (0, 0))
+            sums[start] = rows + row["rows"], size_bytes + row["bytes"]
         return tuple(
-            ServerPortion(
-                portion.name.start,
-                tuple(location for copy in portion.copies for location in where[copy]),
-                *sums[portion.name.start],
-            )
+            ServerPortion(start, where[start], *sums[start])
             for portion in self._write.portions(dataset)
+            for start in [portion.server.start]
         )
 
     def _found(self, target: Target, reports: list[Any]) -> SealedDataset:
         task, dataset = target.task, target.task.dataset
         generation, answers = self._write.generation(dataset), self._answers[dataset]
-        totals, server, lacking = self._write.totals(dataset), self._server, 0
+        totals, server = self._write.totals(dataset), self._server
         held = Counter[str]()  # bytes, by location
         if self._spread:
             written = self._write.portions(dataset)
-            portions = {each.name.start: [copy.location for copy in each.copies] for each in written}
-            living = [location for copies in portions.values() for location in copies]
-            if living and self._executors is not None:
-                server = self._shuffles.servers.at(living[0])
+            if written and self._executors is not None:
+                server = self._shuffles.servers.at(written[0].server.location)
             source = DatasetRef.spread(server, dataset, generation, answers)
-            self._shuffles.sealed_on(dataset, portions)
-            for copies, portion in zip(portions.values(), self._servers_of(dataset), strict=True):
-                held.update(dict.fromkeys(copies, portion.bytes))
-            lacking = sum(len(each) < task.copies for each in portions.values())
-            if lacking:
-                text = "%s: %d of %d portions have fewer than %d copies"
-                _log.warning(text, target.label, lacking, len(portions), task.copies)
-            bare = sum(not each.stored for each in self._write.portions(dataset))
-            if bare and target.offload is not None:
-                text = (
-                    "%s: %d of %d portions have no object: their servers were lost before they had written it"
-                )
-                _log.warning(text, target.label, bare, len(portions))
+            self._shuffles.sealed_on(dataset, {each.server.start: each.server.location for each in written})
+            for each, portion in zip(written, self._servers_of(dataset), strict=True):
+                held[each.server.location] += portion.bytes
         else:
-            source = DatasetRef.sealed(server, dataset, generation, answers[""][0])
+            source = DatasetRef.sealed(server, dataset, generation, answers[0])
             held[server.location] = totals.size_bytes
         return SealedDataset(
             source,
@@ -390,5 +354,4 @@ class WriteJob:
             time.monotonic() - self._began,
             tuple(error.message for error in self._write.losses),
             held,
-            lacking,
         )

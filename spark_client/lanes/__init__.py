@@ -1,6 +1,5 @@
 """How a partition is read and a put is sent, on either lane."""
 
-from .gone_locations import found_gone, is_gone
 from .lane import Batch, BatchBurst, BrokenStream, Closed
 from .object_get import store_of
 from .partition_stream import PartitionStream, partition_streams

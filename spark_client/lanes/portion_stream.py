@@ -5,10 +5,6 @@ the partition's, and the next partition's only after the totals that the server 
 (``flight_server.transfer.listed_reads``) agree with what was received. After a broken connection the stream goes on
 at the partition and frame where it was, at the next location.
 
-Copies
-    Where several servers have the portion, silence, too, only ends the connection while one of them was not asked; and
-    a stream begins where the process has not found a server gone (``gone_locations``).
-
 Losing the server
     Of a dataset over several servers, what cannot be reached any more, or was started again, or has the dataset no
     longer, is a lost server: :class:`ServerLost` names it by its locations and its start, and the dataset. A start does
@@ -24,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
 from flight_server.protocol import (
     PARTITION_ENDED,
     FlightShuffleError,
@@ -36,11 +30,9 @@ from flight_server.protocol import (
     Ticket,
     Unavailable,
 )
-from spark_client.connection import RemoteServer, TimedOut, Unreachable, refuses
+from spark_client.connection import RemoteServer, Unreachable, refuses
 
-from .addresses import Address
-from .gone_locations import found_gone, is_gone
-from .http import NoBulkLane, NoFreeConnection
+from .http import NoBulkLane
 from .lane import BatchBurst, BrokenStream, LaneChoice, LaneReader, ReadTotals
 from .partition_stream import PartitionStream, StreamStalled
 from .received_frames import ReceivedFrames
@@ -88,9 +80,6 @@ class PortionStream(PartitionStream):
         self._until = 0  # of those that the connection was asked for
         self._ended = False
         self._bursts: deque[BatchBurst] = deque()
-        self._copied = len({each for each in locations if each.startswith("grpc")}) > 1
-        self._silent: set[Address] = set()
-        self._read_at: Address | None = None
 
     @property
     def name(self) -> str:
@@ -190,47 +179,7 @@ class PortionStream(PartitionStream):
     def _position(self) -> str:
         return f"partition {self._partitions[self._at]} frame {self.next_frame}"
 
-    def overdue(self, now_seconds: float) -> bool:
-        wait = self._wait
-        # The reading thread ends its wait a little later, and goes on elsewhere.
-        return super().overdue(now_seconds - (wait[1] / 2 if wait is not None and self._has_another else 0))
-
-    @property
-    def _has_another(self) -> bool:
-        """Whether a copy may be at an address that was not silent."""
-        return self._copied and len(self._silent | {self.address}) < len(self._addresses)
-
-    def _begin(self, address: Address) -> None:
-        if self._copied and address != self._read_at:
-            self._received.mix()
-        try:
-            super()._begin(address)
-        except (StaleTicket, ServerLost):
-            raise
-        except NotFound as gone:
-            if self._copied:
-                raise self._lost(gone) from gone
-            raise
-        self._read_at = address
-
-    def _open(self, reading: LaneReader, address: Address) -> pa.Schema:
-        try:
-            return super()._open(reading, address)
-        except (StreamStalled, Unreachable, NoBulkLane) as error:
-            if not isinstance(error, NoFreeConnection):
-                found_gone(address.location)
-            if not (isinstance(error, StreamStalled) and self._has_another):
-                raise
-            self._silent.add(address)
-            raise BrokenStream(error.message) from error  # which ends the connection only
-
     def _connect(self, failure: Unavailable | None) -> None:
-        if self._copied and failure is None:
-            self._addresses.sort(key=lambda each: is_gone(each.location))
-            self._turn = 0
-        elif isinstance(failure, TimedOut | Unreachable) and self._read_at is not None:
-            found_gone(self._read_at.location)
-            self._silent.add(self._read_at)
         try:
             self._look_again()
             super()._connect(failure)
@@ -247,7 +196,7 @@ class PortionStream(PartitionStream):
 
     def _look_again(self) -> None:
         """Raise ServerLost if the server was silent and still is."""
-        if self._copied or self.start is None or self.start not in _silent:
+        if self.start is None or self.start not in _silent:
             return
         failure: Unavailable | None = None
         for address in self._addresses:
@@ -284,7 +233,7 @@ class PortionStream(PartitionStream):
     @property
     def _is_only(self) -> bool:
         """Whether the dataset is on one server. A later start of that server may have its durable data again."""
-        return self.start is None and not self._copied
+        return self.start is None
 
     @property
     def _locations(self) -> list[str]:

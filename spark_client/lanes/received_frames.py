@@ -41,13 +41,6 @@ class ReceivedFrames:
         if self.until is not None:
             self._rows_before, self._crc32c = self.rows, 0
 
-    def mix(self) -> None:
-        """The frames to come are another server's: equal rows in as many frames, each with a checksum, but maybe of
-        other bytes, because a producer compresses for each server.
-        """
-        if self.count:
-            self._crc32c = None
-
     def add(self, burst: BatchBurst) -> None:
         self.next_frame += len(burst.batches)
         self.rows += sum([batch.num_rows for batch in burst.batches])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flight_server.protocol import DatasetRequest, NotFound, Unavailable, Versions
+from flight_server.protocol import Unavailable, Versions
 from spark_client.changelogs import NamedHold, VersionBatches
 from spark_client.connection import retrying
 from spark_client.executors import owner_of_task
@@ -34,13 +34,6 @@ class ChangelogSource:
 
     def deltas(self, after: int, version: int) -> VersionBatches:
         return VersionBatches(self.ref, Versions(version, after))
-
-    def upper(self) -> int:
-        ref = self.ref
-        said = ref.server.action("statistics", DatasetRequest(ref.dataset).encode(), once=True)
-        if (numbers := said["datasets"][ref.dataset].get("changelog")) is None:
-            raise NotFound(f"dataset {ref.dataset!r} is no changelog any more", dataset=ref.dataset)
-        return int(numbers["upper"])
 
     def pin(self, name: str, *, releases: str | None = None) -> int:
         hold = NamedHold(self.ref, name, PIN_SECONDS, owner_of_task())

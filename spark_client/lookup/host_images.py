@@ -197,31 +197,6 @@ class HostImages:
             "spark.flight.shuffle.copies.limitBytes"
         )
 
-    def advance(self) -> None:
-        """Fetch the changes since the newest image of this host, unless there is none, or another process fetches.
-        Never a snapshot: that is for a version that is wanted. Raises FlightShuffleError, OSError: the server, or the
-        host, does not allow it.
-        """
-        version = self.content.source.upper()
-        layers = stack(self._names(), version)
-        if layers is None or layers[-1].version == version:
-            return
-        with contextlib.suppress(CutRead), self._try_locked("f") as mine:
-            image = self._open(version) if mine else None
-            if image is not None and image.version < version and self._fetch_deltas(image, version):
-                self._tidy(version)
-
-    @contextlib.contextmanager
-    def _try_locked(self, name: str) -> Iterator[bool]:
-        """Whether no other process has the lock; then this one has it."""
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(self._files.locked(f"{self.prefix}{name}", 0.0))
-            except Unavailable:
-                yield False
-                return
-            yield True
-
     def _open(self, version: int) -> Image | None:
         """The image of that version, or of one before it."""
         for _ in range(_TRIES):

@@ -40,10 +40,6 @@ class VersionSource(Protocol):
         """
         ...
 
-    def upper(self) -> int:
-        """The newest version. Raises FlightShuffleError."""
-        ...
-
     def pin(self, name: str, /, *, releases: str | None = None) -> int:
         """The version that the pin of this name holds; for a new one it is the newest. The pin ``releases`` ends.
 

@@ -12,7 +12,7 @@ Who holds the data
 Holds
     The driver holds versions that it has named until the client's close, so that they are not compacted: all of
     ``as_of``, and of the newest ones of plans the last ``NEWEST_HELD`` for each changelog. A plan that is run after
-    that may fail. Micro-batches and functions pin their versions themselves. A function's pin, which the driver renews,
+    that may fail. Micro-batches pin their versions themselves. A function's pin, which the driver renews,
     and a note of it in the client, stay until the close, because a plan may use the function at any time.
 
 A new generation
@@ -23,20 +23,16 @@ A new generation
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from flight_server.protocol import FlightShuffleError, InvalidRequest
+from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.changelogs import Changelog, NamedHold, VersionHold
-from spark_client.connection import LeaseKeeper
+from spark_client.changelogs import VersionHold
 from spark_client.datasource import spark_struct
 from spark_client.executors import Portable, owner_of_session
 from spark_client.jobs import (
@@ -51,11 +47,10 @@ from spark_client.joining import KeyForm
 from spark_client.merge import DatasetRef
 from spark_client.placement import find_keys
 
-from .changelog_source import PIN_SECONDS, ChangelogSource
+from .changelog_source import ChangelogSource
 from .lookup_content import LookupContent
 from .lookup_join import How, Join
-from .lookup_tasks import Chosen, JoinTask, ValueTask
-from .version_pins import application_pin
+from .lookup_tasks import Chosen, JoinTask
 
 NEWEST_HELD = 8
 
@@ -69,8 +64,6 @@ class Lookups:
         self._owner = owner
         self._held: dict[tuple[str, str], dict[int, VersionHold]] = {}
         self._newest: list[tuple[tuple[str, str], int]] = []
-        self._pins: dict[str, DatasetRef] = {}  # of functions
-        self._keeper = LeaseKeeper(self._renew, PIN_SECONDS)
         self._lock = threading.Lock()
         owner.at_close(self._close)
 
@@ -101,41 +94,6 @@ class Lookups:
         version = None if df.isStreaming and as_of is None else self._hold(spark, ref, as_of)
         task = JoinTask(content, join, Chosen(version, always=as_of is not None))
         return df.mapInArrow(Portable(task.run), result)
-
-    def function(
-        self,
-        name: str,
-        on: Sequence[str] | str,
-        value: Sequence[str] | str,
-        as_of: int | None,
-        spark: SparkSession,
-    ) -> Any:
-        from pyspark.sql.functions import arrow_udf  # noqa: PLC0415 - Spark 4.0 has none
-
-        where = f"lookup in {name!r}"
-        ref, schema = self._find(name)
-        others = _found(schema, _names(on), f"{where}: the changelog")
-        columns = _found(schema, _names(value), f"{where}: the changelog")
-        right = spark_struct(schema, name, [*others, *columns])
-        own = [field.type for field in list(arrow_schema(spark, right, where))[: len(others)]]
-        content = self._content(spark, ref, right, own)
-        if as_of is None:
-            pin = uuid.uuid4().hex
-            chosen = Chosen(pin=pin)
-            name = application_pin(content, pin)
-            self._pins[name] = ref
-            self._keeper.add(name, ref.generation)
-        else:
-            chosen = Chosen(self._hold(spark, ref, as_of), always=True)
-        alone = isinstance(value, str)
-        task = Portable(ValueTask(content, chosen, alone=alone))
-
-        def looked_up(*keys: pa.Array) -> pa.Array:
-            return task(*keys)
-
-        fields = [StructField(each.name, each.dataType, True) for each in list(right)[len(others) :]]  # noqa: FBT003 - Spark's signature
-        function: Any = arrow_udf
-        return function(looked_up, fields[0].dataType if alone else StructType(fields))
 
     def _find(self, name: str) -> tuple[DatasetRef, pa.Schema]:
         server = self._owner.servers.of(name)
@@ -187,22 +145,12 @@ class Lookups:
             each.close()
         return known.version
 
-    def _renew(self, pin: str, _: str) -> None:
-        """Renew the pin of a function if its first task has taken it."""
-        ref = self._pins[pin]
-        if any(hold.name == pin for hold in Changelog.find(ref.server, ref.dataset).holds()):
-            ChangelogSource(ref).pin(pin)
-
     def _close(self) -> None:
         with self._lock:
             holds = [hold for held in self._held.values() for hold in held.values()]
             self._held.clear()
         for hold in holds:
             hold.close()
-        self._keeper.close()
-        for pin, ref in self._pins.items():
-            with contextlib.suppress(FlightShuffleError):
-                NamedHold(ref, pin).release()
 
 
 def _names(of: Sequence[str] | str) -> list[str]:

@@ -17,8 +17,7 @@ Ending
     (``host_images``).
 
 Elsewhere
-    Outside of a micro-batch a task uses the version that the driver has named; without one, as for functions, that of
-    a pin of the driver's application.
+    Outside of a micro-batch a task uses the version that the driver has named.
 """
 
 from __future__ import annotations
@@ -73,30 +72,14 @@ def version_of(content: LookupContent, batch: MicroBatch) -> int:
         NotFound: the changelog was dropped, or created again.
         Unavailable: the server, or the process that asks it, took too long.
     """
-    return _note_pin(content, f"{_prefix(content, batch)}{batch.number:014x}", batch)
-
-
-def version_of_application(content: LookupContent, name: str) -> int:
-    """The version that this pin of the driver's application holds, the newest at its first use. Raises as
-    :func:`version_of`.
-    """
-    digest = _digest(f"{content.source.identity} {name}")
-    return _note_pin(content, f"{content.application}-{digest}a", application_pin(content, name))
-
-
-def application_pin(content: LookupContent, name: str) -> str:
-    """The pin's name at the server."""
-    return f"lookup.{content.application}.{name}."
-
-
-def _note_pin(content: LookupContent, key: str, pin: MicroBatch | str) -> int:
+    key = f"{_prefix(content, batch)}{batch.number:014x}"
     with _lock:
         if (known := _known.get(key)) is not None:
             return known
     files = HostFiles(content.copies)
 
     def ask(part: PartFile) -> None:
-        part.write(json.dumps({"version": _ask(content, files, pin)}).encode())
+        part.write(json.dumps({"version": _ask(content, files, batch)}).encode())
 
     file = files.open_or_make(key, _NOTE_BYTES, ask, ASK_SECONDS)
     version = _read(file)
@@ -114,16 +97,15 @@ def _read(file: HostFile) -> int:
         file.close()
 
 
-def _ask(content: LookupContent, files: HostFiles, pin: MicroBatch | str) -> int:
+def _ask(content: LookupContent, files: HostFiles, batch: MicroBatch) -> int:
     try:
-        return content.source.pin(pin) if isinstance(pin, str) else _ask_for_batch(content, files, pin)
+        return _ask_for_batch(content, files, batch)
     except Compacted as error:
-        name = pin if isinstance(pin, str) else pin.pin
         raise Compacted(
-            f"changelog {content.source.name!r}: the version that this micro-batch or function looked up in before is "
-            f"compacted ({error.message}): its pin, the hold {name!r}, ended while the query was down. Start the query "
-            "with a new checkpoint location. Or, to repeat the batch with the newest version, though its sink may have "
-            f"rows of the earlier one already, end the pin by changelog({content.source.name!r}).release({name!r}) and "
+            f"changelog {content.source.name!r}: the version that this micro-batch looked up in before is compacted "
+            f"({error.message}): its pin, the hold {batch.pin!r}, ended while the query was down. Start the query with "
+            "a new checkpoint location. Or, to repeat the batch with the newest version, though its sink may have rows "
+            f"of the earlier one already, end the pin by changelog({content.source.name!r}).release({batch.pin!r}) and "
             "start the query again",
             **error.detail,
         ) from error

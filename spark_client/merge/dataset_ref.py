@@ -17,7 +17,7 @@ Several servers
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -50,17 +50,15 @@ class Portion:
     """The part of a dataset that one server holds. All portions of a partition, in any order, are the partition.
 
     Args:
-        locations: of equal copies, between which a reader may resume; without the paths of partitions.
+        locations: where it is read; without the paths of partitions.
         filled: a bit for each partition, from the lowest of the first byte on, which is 0 if the portion has no rows
             of it; None if that is not known.
         start: that of the server, if the dataset is spread over several.
-        starts: those of all servers that have a copy, as far as they are known.
     """
 
     locations: tuple[str, ...]
     filled: bytes | None = None
     start: str | None = None
-    starts: tuple[str, ...] = ()
 
     @classmethod
     def sealed(cls, answer: dict[str, Any]) -> Self:
@@ -155,19 +153,13 @@ class DatasetRef:
         server: RemoteServer,
         dataset: str,
         generation: str,
-        answers: Mapping[str, Sequence[dict[str, Any]]],
+        answers: Iterable[dict[str, Any]],
     ) -> Self:
-        """From the answers to the seals of all servers that have copies of a portion, by the start that it is named by;
-        ``server`` is any of them.
-        """
+        """From the answers to the seals of all servers that hold a portion; ``server`` is any of them."""
         portions = []
-        for start, found in answers.items():
-            copies = [*map(Portion.sealed, found)]
-            where = dict.fromkeys(each for copy in copies for each in copy.locations)
-            starts = tuple(copy.start or "" for copy in copies)
-            where.pop(REUSE_CONNECTION, None)
-            locations = tuple(sorted(where, key=is_object))  # objects last
-            portions.append(Portion(locations, copies[0].filled, start, starts))
+        for portion in map(Portion.sealed, answers):
+            locations = tuple(each for each in portion.locations if each != REUSE_CONNECTION)
+            portions.append(replace(portion, locations=locations))
         return cls(server, dataset, generation, tuple(portions))
 
     @property
@@ -182,13 +174,13 @@ class DatasetRef:
 
     def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
         """The slices of these partitions, of at most about ``target_bytes``, each as first frame, end and stored bytes;
-        together all frames, in the order of the portions. None where portions have copies or objects: a slice is read
-        at one place only.
+        together all frames, in the order of the portions. None where portions have objects: a slice is read at one
+        place only.
 
         Raises:
             FlightShuffleError: as ``RemoteServer.action``, of any server that holds some of it.
         """
-        if any(each.stored is not None or len(each.servers) > 1 for each in self.portions):
+        if any(each.stored is not None for each in self.portions):
             return {}
 
         def planned(number: int) -> list[tuple[int, int, int, int]]:

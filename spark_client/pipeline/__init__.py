@@ -66,6 +66,6 @@ Functions get batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBa
 they are set when ``toDF`` is called.
 """
 
-from .finishing import Result, broadcast_rows
+from .finishing import broadcast_rows
 from .plan import Pipeline
 from .run_statistics import ExchangeStatistics, RunStatistics

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sql
 from spark_client.arrow import fits_one_chunk
 from spark_client.connection import RemoteServer
 from spark_client.jobs import (
+    WRITE_BUDGET_BYTES,
     ByColumn,
     ByKeys,
     Cut,
@@ -87,8 +88,7 @@ def write_of(
         given.source,
         given.shares,
         limits,
-        exchange.budget_bytes,
-        copies=exchange.copies,
+        WRITE_BUDGET_BYTES,
         counts=exchange.counted and fits_one_chunk(exchange.leg.schema),
     )
     return rows, task

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, check_prefix
 from spark_client.arrow import SortKey
-from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, check_key
+from spark_client.jobs import ByRange, check_key
 from spark_client.placement import partition_ids
 from spark_client.steps import SortStage
 
@@ -27,11 +27,9 @@ def add_exchange(
     sort: Any = None,
     boundaries: Any = None,
     by: Any = None,
-    budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES,
     tasks: SupportsIndex | None = None,
     split: bool | None = None,
     name: str | None = None,
-    copies: SupportsIndex = 1,
     offload: Any = None,
 ) -> AnySteps:
     """See :meth:`.Pipeline.exchange`."""
@@ -39,7 +37,6 @@ def add_exchange(
     if ranges is not None:
         partitions, keys = ranges.boundaries.num_rows + 1, ()
     count, names = _partitions(steps, partitions, keys)
-    budget = integer(budget_bytes)
     where = (
         str(Exchange(steps.leg, count, names, ranges=ranges))
         if all(isinstance(key, str) for key in names)
@@ -49,8 +46,6 @@ def add_exchange(
         raise InvalidRequest(
             f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
         )
-    if budget < 1 << 20:
-        raise InvalidRequest(f"{where}: budget_bytes must be at least 1 MiB, not {budget_bytes!r}")
     readers = None if tasks is None else integer(tasks)
     if readers is not None and not 1 <= readers <= count:
         raise InvalidRequest(f"{where}: tasks is 1 to {count}, the number of partitions, not {tasks!r}")
@@ -63,12 +58,10 @@ def add_exchange(
         steps.leg,
         count,
         found,
-        budget,
         readers,
         ranges=ranges,
         split=None if split is None else bool(split),
         name=name,
-        copies=_copies(steps, copies, where),
         offload=None if offload is None else check_prefix(str(offload), f"{where}: offload"),
     )
     return _send(steps, exchange, order)
@@ -81,18 +74,6 @@ def _send(steps: AnySteps, exchange: Exchange, order: tuple[SortKey, ...]) -> An
         named = replace(declared, stage=f"sort by {', '.join(map(str, order))}")
         leg = leg.with_stage(SortStage(named, order), steps.leg.struct)
     return replace(steps, leg=leg)
-
-
-def _copies(steps: Steps, copies: SupportsIndex, where: str) -> int:
-    count = integer(copies)
-    if count not in (1, 2):
-        raise InvalidRequest(f"{where}: copies is 1 or 2, on how many servers each row is, not {copies!r}")
-    if count > 1 and not steps.shuffles.servers.several:
-        raise InvalidRequest(
-            f"{where}: copies={count} needs two servers, and this client has one: give it several, as in "
-            "ShuffleClient('grpc://a:8815,grpc://b:8815'), or servers in executors, ShuffleClient.in_executors(spark)"
-        )
-    return count
 
 
 def _given_ranges(steps: Steps, partitions: Any, keys: Any, boundaries: Any, by: Any) -> ByRange | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -14,23 +13,20 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
+from spark_client.executors import Portable, ShownFromUsers
 from spark_client.jobs import (
-    Counter,
-    FrameSeconds,
     ReadTask,
     SealedDataset,
-    Shuffles,
     check_names_apart,
     collected,
     reader,
     settings_once,
 )
 from spark_client.servers import RERUNS
-from spark_client.steps import Pass, SortStage, Stage
+from spark_client.steps import Pass, SortStage, Stage, run
 
 from .base import AnySteps, Steps
 from .execution import Execution
-from .gathering import DriverSeconds
 from .nodes import Exchange, Input, exchanges, steps_text
 from .plan_text import plan_text
 from .run_statistics import LastRuns, RunStatistics
@@ -40,76 +36,28 @@ _runs = LastRuns()
 T = TypeVar("T")
 
 
-class Result:
-    """The answer of ``Pipeline.result``; as a context manager it gives the DataFrame, and releases it at the end."""
-
-    def __init__(
-        self,
-        df: DataFrame,
-        statistics: RunStatistics,
-        shuffles: Shuffles,
-        datasets: Iterable[str],
-        frame: object,
-    ) -> None:
-        self._df = df
-        self._statistics = statistics
-        self._shuffles = shuffles
-        self._datasets = list(datasets)
-        self._frame = frame
-
-    @property
-    def df(self) -> DataFrame:
-        """It can be computed, with all that is made of it, until :meth:`release`."""
-        return self._df
-
-    @property
-    def statistics(self) -> RunStatistics:
-        return self._statistics
-
-    def release(self) -> None:
-        """Drop the datasets that only this result reads: persisted exchanges stay. Twice is fine. A dataset of a server
-        that cannot be reached ends with its lease.
-        """
-        datasets, self._datasets = self._datasets, []
-        for dataset in datasets:
-            self._shuffles.results.end(self._frame, dataset)
-
-    def __enter__(self) -> DataFrame:
-        return self._df
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-
 def to_frame(steps: Steps) -> DataFrame:
     """See :meth:`.Pipeline.toDF`."""
     return running(steps, lambda execution: _run_to_frame(steps, execution)[0])
 
 
-def result(steps: Steps) -> Result:
-    """See :meth:`.Pipeline.result`."""
-    return running(steps, partial(_result, steps))
-
-
 def few_rows(steps: Steps) -> Sequence[Sequence[Any]]:
     """The result of few rows, whose datasets are dropped. Raises as :meth:`.Pipeline.toDF`."""
-    found: Result | None = None
+    read_by: list[tuple[object, str]] = []
 
     def read(execution: Execution) -> Sequence[Sequence[Any]]:
-        nonlocal found
         here = _gathered(steps, execution)
         if here is not None:
             return [tuple(row.values()) for batch in here for row in batch.to_pylist()]
-        found = _result(steps, execution)
-        return found.df.collect()
+        df, frame = _run_to_frame(steps, execution)
+        read_by.extend((frame, dataset) for dataset in execution.datasets)
+        return df.collect()
 
     try:
         return running(steps, read)
     finally:
-        if found is not None:
-            found.release()
+        for frame, dataset in read_by:
+            steps.shuffles.results.end(frame, dataset)
 
 
 def collect(steps: Steps) -> pa.RecordBatchReader:
@@ -212,7 +160,6 @@ def explain(steps: Steps) -> None:
     text = plan_text(
         steps.leg,
         ran.exchanges,
-        ran.seconds,
         lambda node: persisted.find(node) is not None,
         notes=ran.notes,
         in_driver=ran.in_driver,
@@ -220,19 +167,13 @@ def explain(steps: Steps) -> None:
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
 
-def _result(steps: Steps, execution: Execution) -> Result:
-    df, frame = _run_to_frame(steps, execution)
-    return Result(df, execution.statistics()[0], steps.shuffles, execution.datasets, frame)
-
-
 def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object]:
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
     inputs = execution.inputs(steps.leg, alone=alone)
-    seconds = FrameSeconds(steps.spark)
-    _note(steps, execution, seconds=seconds)
+    _note(steps, execution)
     datasets = execution.datasets
-    parts = [_frame(steps, *given, datasets, seconds.counter) for given in inputs]
+    parts = [_frame(steps, *given, datasets) for given in inputs]
     frame = reduce(DataFrame.unionAll, parts)
     for dataset in execution.owned:
         steps.shuffles.results.add(dataset)
@@ -258,30 +199,28 @@ def _note(
     steps: Steps,
     execution: Execution,
     last: Exchange | None = None,
-    seconds: FrameSeconds | DriverSeconds | None = None,
+    seconds: float | None = None,
 ) -> None:
-    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are of the stages
-    after the last one.
+    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are the driver's for
+    the steps after the last one.
     """
     statistics, of = execution.statistics()
-    if isinstance(seconds, DriverSeconds):
-        statistics = replace(statistics, result_seconds=seconds.total)
-    _runs.add(steps.leg, statistics, of, added=last, own=seconds, notes=execution.notes)
+    statistics = replace(statistics, result_seconds=seconds)
+    _runs.add(steps.leg, statistics, of, added=last, notes=execution.notes)
     if statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), statistics)
 
 
-def _frame(
-    steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str], counter: Counter
-) -> DataFrame:
+def _frame(steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str]) -> DataFrame:
     given, stages, limits = given.with_settings(stages)
     if given.frame is None:
         assert given.source is not None
         assert given.shares is not None
         options = steps.shuffles.server.reading
         task = ReadTask(given.source, given.shares, stages, limits, options=options)
-        return given.rows.mapInArrow(reader(task, datasets, counter), steps.leg.struct)
+        return given.rows.mapInArrow(reader(task, datasets), steps.leg.struct)
     if not stages:
         return given.frame
     check_names_apart(given.frame, "the DataFrame")
-    return given.frame.mapInArrow(counter.running(stages, Pass(limits=limits)), steps.leg.struct)
+    function = Portable(ShownFromUsers(partial(run, stages, how=Pass(limits=limits))))
+    return given.frame.mapInArrow(function, steps.leg.struct)

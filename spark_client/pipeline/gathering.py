@@ -7,7 +7,7 @@ and one batch: a join may make many rows of few. A larger result is one for the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
-from spark_client.jobs import ReadLimit, ReadTask, TaskWork, share_numbers
+from spark_client.jobs import ReadLimit, ReadTask, share_numbers
 from spark_client.steps import Stage
 
 from .nodes import Input
@@ -24,19 +24,11 @@ GATHERED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class DriverSeconds:
-    """How long the driver took for the last steps, and the seconds of that inside each stage, by its name."""
-
-    total: float
-    by_stage: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class DriverRows:
-    """The batches of a result."""
+    """The batches of a result, and how long the driver took for the last steps."""
 
     batches: Sequence[Any]
-    seconds: DriverSeconds
+    seconds: float
 
 
 def gathered(
@@ -46,17 +38,17 @@ def gathered(
     (``jobs.read_limit``).
     """
     found: list[Any] = []
-    size_bytes, work, began = 0, TaskWork(tasks=0), perf_counter()
+    size_bytes, began = 0, perf_counter()
     reads = ReadLimit.of(options.driver_bytes)
     for given, stages in inputs:
         assert given.source is not None
         assert given.shares is not None
         # Without limits, which are for functions of users, and which Spark would be asked for.
         task = ReadTask(given.source, given.shares, stages, kept=True, options=options, reads=reads)
-        with closing(task.batches(share_numbers(range(len(task.shares))), None, work)) as batches:
+        with closing(task.batches(share_numbers(range(len(task.shares))))) as batches:
             for batch in batches:
                 found.append(declared.cast(batch))
                 size_bytes += batch.nbytes
                 if size_bytes > GATHERED_BYTES:
                     return None
-    return DriverRows(found, DriverSeconds(perf_counter() - began, work.clock.seconds))
+    return DriverRows(found, perf_counter() - began)

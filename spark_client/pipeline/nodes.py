@@ -26,7 +26,6 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
 from spark_client.jobs import (
-    WRITE_BUDGET_BYTES,
     ByRange,
     Shares,
     Sides,
@@ -56,16 +55,15 @@ from spark_client.steps import (
 class Input:
     """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
-    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``driver_bytes`` is
-    about what the driver would hold if it read a scan; None if only tasks may read it. ``scanned_rows`` are those of a
-    scan before its filter, None where nothing tells, and ``kept`` is a guess of the part that the filter keeps.
+    ``driver_bytes`` is about what the driver would hold if it read a scan; None if only tasks may read it.
+    ``scanned_rows`` are those of a scan before its filter, None where nothing tells, and ``kept`` is a guess of the
+    part that the filter keeps.
     """
 
     rows: DataFrame | TaskNumbers
     label: str
     source: TaskSource | Sides | None = None
     shares: Shares | None = None
-    batch_rows: int | None = None
     driver_bytes: int | None = None
     scanned_rows: int | None = None
     kept: float = 1.0
@@ -78,10 +76,9 @@ class Input:
         source: TaskSource | Sides,
         shares: Shares,
         *,
-        batch_rows: int | None = None,
         driver_bytes: int | None = None,
     ) -> Input:
-        return cls(TaskNumbers(spark, len(shares)), label, source, shares, batch_rows, driver_bytes)
+        return cls(TaskNumbers(spark, len(shares)), label, source, shares, driver_bytes)
 
     @property
     def frame(self) -> DataFrame | None:
@@ -97,8 +94,6 @@ class Input:
         if all(stage.ours for stage in (*stages, *of_sides)):
             return self, stages, NO_LIMITS
         settings, limits = function_settings(spark), batch_limits(spark)
-        if self.batch_rows is not None:
-            limits = replace(limits, rows=self.batch_rows)
         if isinstance(source, Sides):
             left, right = (
                 with_settings(each, settings) for each in (source.left_stages, source.right_stages)
@@ -113,7 +108,7 @@ class Exchange:
 
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
     None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
-    keys. ``copies`` is on how many servers each row is, ``offload`` the prefix below which the servers keep it, too.
+    keys. ``offload`` is the prefix below which the servers keep it, too.
     ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those
     of the exchanges that it needs, which were made before. ``counted``: tasks report the ``arrow.counts`` of its rows.
     """
@@ -121,7 +116,6 @@ class Exchange:
     leg: Leg
     partitions: int
     keys: tuple[str, ...] = ()
-    budget_bytes: int = WRITE_BUDGET_BYTES
     tasks: int | None = None
     label: str = ""
     types: tuple[pa.DataType, ...] | None = None
@@ -129,7 +123,6 @@ class Exchange:
     split: bool | None = None
     name: str | None = None
     twin: Exchange | None = None
-    copies: int = 1
     offload: str | None = None
     added: bool = False
     counted: bool = False
@@ -171,8 +164,7 @@ class Exchange:
         return may and all(stage.divisible for stage in stages)
 
     def __str__(self) -> str:
-        name = "" if self.copies == 1 else f", copies={self.copies}"
-        name += "" if self.name is None else f", name={self.name!r}"
+        name = "" if self.name is None else f", name={self.name!r}"
         if self.label:
             return self.label
         if self.ranges is not None:

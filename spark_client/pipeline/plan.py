@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import WRITE_BUDGET_BYTES, Shuffles
+from spark_client.jobs import Shuffles
 from spark_client.scan import Scan
 
 from .aggregate_requests import Aggregations
@@ -19,7 +19,7 @@ from .base import Steps, leg_of_frame, leg_of_scan
 from .cogrouping import Cogrouped
 from .combining import count_rows, limit, union
 from .exchanging import add_exchange
-from .finishing import Result, collect, explain, persist, result, statistics, to_frame, unpersist
+from .finishing import collect, explain, persist, statistics, to_frame, unpersist
 from .grouping_steps import apply_in_arrow, apply_in_pandas
 from .joining_steps import On, cogroup, join
 from .mapping import MapFunction, filter_rows, map_in_arrow, map_in_pandas, select_columns
@@ -252,11 +252,9 @@ class Pipeline(Steps):
         sort: Any = None,
         boundaries: Any = None,
         by: Any = None,
-        budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES,
         tasks: SupportsIndex | None = None,
         split: bool | None = None,
         name: str | None = None,
-        copies: SupportsIndex = 1,
         offload: Any = None,
     ) -> Self:
         """Send rows to ``partitions`` partitions by the hash of ``keys``, round robin without keys, or by range.
@@ -276,9 +274,6 @@ class Pipeline(Steps):
                 one between two equal ones. For several columns, tuples. :meth:`sample_boundaries` gives some for
                 partitions of about equal size. ``exchange(boundaries=b, by="x", sort="x")`` sorts all rows.
             by: the columns of ``boundaries``, in the forms of ``sort``.
-            budget_bytes: bytes that one writing task may gather before it sends, at least 1 MiB; its peak is about
-                twice as much (``arrow.coalescer``). Frames have about ``budget_bytes / partitions``, up to 2 or 3
-                MiB, so many partitions need a larger budget.
             tasks: how many Spark tasks read the partitions, one after the other, for the stages after the exchange;
                 at most ``partitions``. None: as many as the data and Spark's cores pay for (``jobs.shares``).
             split: whether several tasks may share a partition far over the median (``jobs.skew``), where each stage
@@ -286,21 +281,18 @@ class Pipeline(Steps):
                 larger side. A function is then called once for each piece, with the same
                 ``TaskContext.partitionId()``. False: never. None: unless rows were placed by keys or ranges and a
                 function follows, which may count on seeing all rows of a key in one call. Nothing is cut with
-                ``copies`` or ``offload``.
+                ``offload``.
             name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description
                 in Spark (``jobs.shuffles``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
                 and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
-            copies: 2: each task writes to two of several servers, so that the loss of one costs nothing that is there
-                already; it takes twice the writing, memory and network (``jobs.write_job``).
             offload: ``"s3://bucket/path"``, or the absolute path of a directory that all hosts share: the servers keep
                 the sealed rows there, too, so that they are read when a server is gone. They must be allowed to
                 (``--offload-to``).
 
         Raises:
-            InvalidRequest: ``partitions``, ``budget_bytes``, ``tasks``, ``name`` or ``copies`` out of range; two copies
-                where the client has one server; an ``offload`` that is no address; a key that is no
-                column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or a
-                variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
+            InvalidRequest: ``partitions``, ``tasks`` or ``name`` out of range; an ``offload`` that is no address; a key
+                that is no column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or
+                a variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
         """
         return add_exchange(
             self,
@@ -309,11 +301,9 @@ class Pipeline(Steps):
             sort=sort,
             boundaries=boundaries,
             by=by,
-            budget_bytes=budget_bytes,
             tasks=tasks,
             split=split,
             name=name,
-            copies=copies,
             offload=offload,
         )
 
@@ -354,12 +344,6 @@ class Pipeline(Steps):
         """
         return to_frame(self)
 
-    def result(self) -> Result:
-        """As :meth:`toDF`, with an end: ``with pipeline.result() as df:`` drops at the end of the block the datasets
-        that only this DataFrame reads. Without a block: ``result.df``, ``result.statistics``, ``result.release()``.
-        """
-        return result(self)
-
     def collect(self) -> pa.RecordBatchReader:
         """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
         return collect(self)
@@ -388,13 +372,12 @@ class Pipeline(Steps):
 
     @property
     def statistics(self) -> RunStatistics | None:
-        """Of the last ``toDF``, ``result`` or ``collect`` of this very pipeline; None before the first."""
+        """Of the last ``toDF`` or ``collect`` of this very pipeline; None before the first."""
         return statistics(self)
 
     def explain(self) -> None:
         """Print the steps from the last one back, where each exchange sends its rows, and, after a run of this very
-        pipeline, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and the seconds
-        inside each stage, over all tasks or in the driver; of those after the last exchange, which run in Spark's own
-        jobs when the DataFrame is used, the seconds up to now, and none on Spark Connect.
+        pipeline, rows, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and which
+        steps ran in the driver.
         """
         explain(self)

@@ -7,10 +7,8 @@ that is used twice is shown once; the other place has only the number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from spark_client.arrow import readable_size
-from spark_client.steps import READING
 
 from .nodes import Exchange, Input, Leg, Pair, PlanPart
 from .run_statistics import ExchangeStatistics
@@ -22,28 +20,15 @@ SERVERS_SHOWN = 8
 def plan_text(
     leg: Leg,
     of: Of,
-    seconds: Mapping[str, float],
     is_persisted: Callable[[Exchange], bool] = lambda _: False,
     *,
     notes: Mapping[Exchange, str] | None = None,
     in_driver: bool = False,
 ) -> str:
-    """The plan with the statistics of its exchanges and ``notes`` about them, the ``seconds`` of the leg's own stages,
-    and whether those ran ``in_driver``.
+    """The plan with the statistics of its exchanges and ``notes`` about them, and whether the leg's own stages ran
+    ``in_driver``.
     """
-    return "\n".join(_Text(of, is_persisted, notes or {}).of_leg(leg, _Ran(seconds, in_driver)))
-
-
-class _Ran(NamedTuple):
-    """How the stages of a leg ran: the seconds of those that ran, and where."""
-
-    seconds: Mapping[str, float]
-    in_driver: bool
-
-    def of(self, stage: str) -> str:
-        if stage not in self.seconds:
-            return ""
-        return f"  {self.seconds[stage]:.2f} s" + (", in the driver" if self.in_driver else "")
+    return "\n".join(_Text(of, is_persisted, notes or {}).of_leg(leg, ", in the driver" if in_driver else ""))
 
 
 class _Text:
@@ -55,23 +40,23 @@ class _Text:
         self._notes = notes
         self._numbers: dict[Exchange, int] = {}
 
-    def of_leg(self, leg: Leg, ran: _Ran) -> list[str]:
+    def of_leg(self, leg: Leg, where: str) -> list[str]:
         if leg.single is not None:
-            return self._of_part(leg.single, ran)
-        return ["union", *_branches([self._of_part(part, ran) for part in leg.parts])]
+            return self._of_part(leg.single, where)
+        return ["union", *_branches([self._of_part(part, where) for part in leg.parts])]
 
-    def _of_part(self, part: PlanPart, ran: _Ran) -> list[str]:
+    def _of_part(self, part: PlanPart, where: str) -> list[str]:
         stages = [stage.declared.stage for stage in reversed(part.stages)]
-        lines = [f"{name}{ran.of(name)}" for name in stages]
+        lines = [f"{name}{where}" for name in stages]
         origin = part.origin
         if isinstance(origin, Input):
-            return [*lines, f"{origin.label}{ran.of(READING)}"]
+            return [*lines, f"{origin.label}{where}"]
         if isinstance(origin, Exchange):
             return [*lines, *self._of_exchange(origin)]
-        return [*lines, *self._of_pair(origin, ran)]
+        return [*lines, *self._of_pair(origin, where)]
 
-    def _of_pair(self, pair: Pair, ran: _Ran) -> list[str]:
-        return _branches([self._of_part(side, ran) for side in (pair.left, pair.right)])
+    def _of_pair(self, pair: Pair, where: str) -> list[str]:
+        return _branches([self._of_part(side, where) for side in (pair.left, pair.right)])
 
     def _of_exchange(self, exchange: Exchange) -> list[str]:
         number = self._numbers.get(exchange)
@@ -84,8 +69,8 @@ class _Text:
         found = self._of.get(exchange)
         if found is not None:
             lines += [f"    {line}" for line in _facts(found)]
-        ran = _Ran({}, in_driver=False) if found is None else _Ran(found.stage_seconds, not found.tasks)
-        return [*lines, *self.of_leg(exchange.read(self._is_persisted), ran)]
+        where = "" if found is None or found.tasks else ", in the driver"
+        return [*lines, *self.of_leg(exchange.read(self._is_persisted), where)]
 
 
 def _placement(exchange: Exchange) -> str:
@@ -121,8 +106,6 @@ def _facts(found: ExchangeStatistics) -> list[str]:
         wrote += f"; read by {found.reading_tasks:,} tasks"
     if found.cut_partitions:
         wrote += f", {found.cut_partitions:,} of the partitions in pieces"
-    if found.lacking:
-        wrote += f"; {found.lacking:,} servers' portions lack a copy"
     return [sizes, wrote, *_spread(found.servers)]
 
 

@@ -10,9 +10,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from spark_client.arrow import readable_size
-from spark_client.jobs import FrameSeconds, SealedDataset, Shares
+from spark_client.jobs import SealedDataset, Shares
 
-from .gathering import DriverSeconds
 from .nodes import Exchange, Leg
 
 
@@ -30,17 +29,12 @@ class ExchangeStatistics:
         pieces: how many partitions, pieces of partitions, or splits of files those tasks read; 0 from a DataFrame.
         spilled_bytes: the bytes that the stages of those tasks, and the streams that they read, wrote to files of their
             own, for want of memory.
-        stage_seconds: the time inside each stage, over all tasks, without waiting for the stage before; ``reading`` is
-            the wait for the first stage's input, ``writing`` the tasks' work on the rows of the last one.
-        longest_task_seconds: of the task that took longest.
         job_seconds: how long the driver waited for the Spark job and the seal.
         reading_tasks: how many tasks read it in this run, or will for the DataFrame; 0 if the driver reads it.
         cut_partitions: how many partitions those tasks read in pieces.
         is_reused: it was persisted by an earlier run, which the other numbers are of.
         empty_partitions: how many partitions have no rows.
         servers: the bytes that each server has of it, by location; more than one where it is spread.
-        lacking: how many of the portions that servers hold had fewer copies than ``exchange`` was asked for, when it
-            was written.
     """
 
     exchange: str
@@ -54,15 +48,12 @@ class ExchangeStatistics:
     tasks: int
     pieces: int
     spilled_bytes: int
-    stage_seconds: dict[str, float]
-    longest_task_seconds: float
     job_seconds: float
     reading_tasks: int = 0
     cut_partitions: int = 0
     is_reused: bool = False
     empty_partitions: int = 0
     servers: Mapping[str, int] = field(default_factory=dict)
-    lacking: int = 0
 
     @property
     def skew(self) -> float:
@@ -93,15 +84,12 @@ class ExchangeStatistics:
             work.tasks,
             work.pieces,
             work.spilled_bytes,
-            work.stage_seconds,
-            work.longest_seconds,
             sealed.seconds,
             sum(len(each) for each, _ in shares),
             sum(cut.side == side for each, side in shares for cut in each.cuts),
             is_reused,
             sizes.count(0),
             sealed.servers,
-            sealed.lacking,
         )
 
 
@@ -164,27 +152,14 @@ class RunStatistics:
 
 @dataclass(frozen=True)
 class LastRun:
-    """The last run of a leg: its statistics, those of each exchange of the plan, of one that the run added to write the
-    leg's rows, the seconds of the leg's ``own`` stages, in its DataFrame or in the driver, and notes about exchanges.
-    All None or empty before the first.
+    """The last run of a leg: its statistics, those of each exchange of the plan, whether the driver ran the leg's own
+    stages, and notes about exchanges. None or empty before the first.
     """
 
     statistics: RunStatistics | None = None
     exchanges: Mapping[Exchange, ExchangeStatistics] = field(default_factory=dict)
-    last: ExchangeStatistics | None = None
-    own: FrameSeconds | DriverSeconds | None = None
+    in_driver: bool = False
     notes: Mapping[Exchange, str] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        if self.last is not None:
-            return self.last.stage_seconds
-        return {} if self.own is None else self.own.by_stage
-
-    @property
-    def in_driver(self) -> bool:
-        """Whether the driver ran the leg's own stages."""
-        return isinstance(self.own, DriverSeconds) or (self.last is not None and not self.last.tasks)
 
 
 class LastRuns:
@@ -205,12 +180,11 @@ class LastRuns:
         of: Mapping[Exchange, ExchangeStatistics],
         *,
         added: Exchange | None,
-        own: FrameSeconds | DriverSeconds | None,
         notes: Mapping[Exchange, str],
     ) -> None:
         """``added`` is an exchange of the run that the plan does not have; ``notes`` say what was done with others."""
         # Without it: it refers to the leg, which would then never be forgotten.
         in_plan = {exchange: found for exchange, found in of.items() if exchange is not added}
         with self._lock:
-            last = None if added is None else of[added]
-            self._runs[leg] = LastRun(statistics, in_plan, last, own, notes)
+            in_driver = statistics.result_seconds is not None or (added is not None and not of[added].tasks)
+            self._runs[leg] = LastRun(statistics, in_plan, in_driver, notes)

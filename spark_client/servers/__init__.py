@@ -5,7 +5,7 @@ the servers.
 from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Report, RunJob, Seal, ServerStart
 from .driver_server import DriverServer
 from .partition_sizes import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
-from .placing import backups, place
+from .placing import place
 from .portions import SealTotals, WrittenPortion, server_lost
 from .server_list import ServerList, owner_of
 from .spread_write import RERUNS, SpreadWrite, WriteState

@@ -15,13 +15,13 @@ class ServerStart(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A task's: these servers have committed its attempt. The first one names the portion, a second one has a copy."""
+    """A task's: this server has committed its attempt."""
 
     dataset: str
     generation: str
     producer: int
     attempt: str
-    servers: tuple[ServerStart, ...]
+    server: ServerStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,10 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Make exactly these attempts of the portion readable on the server. Twice is fine.
+    """Make exactly these attempts readable on the server. Twice is fine.
 
     Args:
-        portion: the server that the portion is named by: ``server`` itself, or the one whose copy it has.
         attempts: by producer.
-        servers: for each portion of the dataset, those that are sealed with it. All seals share this one object.
         largest: the answer names the sizes of so many partitions, the largest, and the others' sum
             (``PartitionSizes``); None: all sizes.
     """
@@ -64,9 +62,7 @@ class Seal:
     server: ServerStart
     dataset: str
     generation: str
-    portion: ServerStart
     attempts: Mapping[int, str] = field(repr=False)
-    servers: tuple[tuple[ServerStart, ...], ...] = field(repr=False)
     largest: int | None = None
 
 

@@ -14,23 +14,19 @@ def place(
     *,
     host: str | None = None,
     tries: int = 0,
-    copies: int = 1,
-) -> tuple[str, ...]:
-    """Where a task puts its rows: one location for each of the ``copies``, at most as many as there are. Always the
-    same for the same arguments, in any process.
+) -> str:
+    """The location where a task puts its rows. Always the same for the same arguments, in any process.
 
     Args:
         locations: of the servers, in one order for all tasks; at least one.
-        host: the task's. The first location is on it, if any is.
+        host: the task's. The location is on it, if any is.
         tries: how often Spark has tried the task before. A new try goes to the next server, on whichever host, because
             the one before may be the reason.
     """
     own = [number for number, each in enumerate(locations) if host and urlsplit(each).hostname == host]
     among = own if own and not tries else range(len(locations))
     # Not ``hash``: Python salts it in each process.
-    first = among[(zlib.crc32(dataset.encode()) + _turn(producer, len(among)) + tries) % len(among)]
-    chosen = locations[first]
-    return (chosen, *backups(chosen, locations)[: copies - 1])
+    return locations[among[(zlib.crc32(dataset.encode()) + _turn(producer, len(among)) + tries) % len(among)]]
 
 
 def _turn(producer: int, servers: int) -> int:
@@ -41,17 +37,3 @@ def _turn(producer: int, servers: int) -> int:
     """
     block, place_in_block = divmod(producer, servers)
     return place_in_block + ((block * 2654435769 % 2**32) * servers >> 32)
-
-
-def backups(location: str, locations: Sequence[str]) -> tuple[str, ...]:
-    """The servers but one, in the order in which they get copies of what that one gets: those of other hosts first,
-    from another one on for each server, so that all get about as much. It need not be among ``locations``.
-    """
-    others = [each for each in locations if each != location]
-    host = urlsplit(location).hostname
-    far = [each for each in others if urlsplit(each).hostname != host]
-    near = [each for each in others if urlsplit(each).hostname == host]
-    at = locations.index(location) if location in locations else zlib.crc32(location.encode())
-    return tuple(
-        each for some in (far, near) if some for each in (*some[at % len(some) :], *some[: at % len(some)])
-    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +13,13 @@ from .partition_sizes import PartitionSizes
 
 
 def server_lost(server: ServerStart, dataset: str, run: int) -> ServerLost:
-    """The error of a server that is gone with data that no other server has. Its ``detail`` names ``server``,
-    ``start``, ``dataset`` and ``run``.
+    """The error of a server that is gone with its data. Its ``detail`` names ``server``, ``start``, ``dataset`` and
+    ``run``.
     """
     start = f" (start {server.start})" if server.start else ""
     return ServerLost(
-        f"the server {server.location}{start} is gone, and with it data of {dataset} that no other server has; "
-        f"this was run {run} of the job that wrote it: run it again, or keep two copies",
+        f"the server {server.location}{start} is gone, and with it data of {dataset}; this was run {run} of the "
+        "job that wrote it: run it again, or let the exchange offload it",
         server=server.location,
         start=server.start,
         dataset=dataset,
@@ -30,24 +29,23 @@ def server_lost(server: ServerStart, dataset: str, run: int) -> ServerLost:
 
 @dataclass(slots=True)
 class WrittenPortion:
-    """What is accepted of a dataset, among what the tasks wrote that chose the server ``name``.
+    """What is accepted of a dataset on one server.
 
     Args:
-        copies: the living servers that have all of the ``attempts``, which are by producer.
-        sealed: one of them has sealed it.
-        stored: an object in shared storage has it, too: it needs no copy.
+        attempts: by producer.
+        lives: the server is not lost.
+        stored: an object in shared storage has it, too: it needs no server.
     """
 
-    name: ServerStart
+    server: ServerStart
     attempts: dict[int, str] = field(default_factory=dict)
-    copies: list[ServerStart] = field(default_factory=list)
-    sealed: bool = False
+    lives: bool = True
     stored: bool = False
 
 
 @dataclass(slots=True)
 class SealTotals:
-    """The sums of the servers' answers to the seals of one dataset, each portion once."""
+    """The sums of the servers' answers to the seals of one dataset."""
 
     sizes: PartitionSizes
     rows: int = 0
@@ -63,25 +61,15 @@ class SealTotals:
 
 
 def portions_of(
-    accepted: Mapping[tuple[int, str], tuple[ServerStart, ...]],
-    is_living: Callable[[ServerStart], bool],
-    also: ServerStart | None = None,
+    accepted: Mapping[tuple[int, str], ServerStart], also: ServerStart | None = None
 ) -> dict[ServerStart, WrittenPortion]:
-    """The portions, by name. One without copies is lost.
+    """The portions, by server.
 
     Args:
-        accepted: the servers that committed each producer's accepted attempt, the one that names the portion first.
+        accepted: the server that committed each producer's accepted attempt.
         also: a server that has a portion without attempts, too.
     """
-    portions: dict[ServerStart, WrittenPortion] = {}
-    holding = Counter[tuple[ServerStart, ServerStart]]()
-    if also is not None:
-        portions[also] = WrittenPortion(also)
-        holding[also, also] = 0
-    for (producer, attempt), servers in accepted.items():
-        portions.setdefault(servers[0], WrittenPortion(servers[0])).attempts[producer] = attempt
-        holding.update((servers[0], server) for server in servers)
-    for (name, server), attempts in holding.items():
-        if attempts == len(portions[name].attempts) and is_living(server):
-            portions[name].copies.append(server)
+    portions = {} if also is None else {also: WrittenPortion(also)}
+    for (producer, attempt), server in accepted.items():
+        portions.setdefault(server, WrittenPortion(server)).attempts[producer] = attempt
     return portions

@@ -5,14 +5,9 @@ and the verbs that change them, stand in ``_AFTER``.
 
 Guarantee: a dataset is SEALED when every server that an accepted attempt names has sealed exactly the accepted attempts
 that it has, so that the portions together are the rows of each task once. The job runs again, whole and under new
-generations, when a server is lost with what no other server has: at most ``reruns`` times, then, and once the rows were
-handed out, the write fails with :class:`ServerLost`. Each server that a report names, and that lives, is asked to drop
-each generation that is not needed any more. What no report names ends with its lease.
-
-Portions
-    A portion is named by the server that its tasks chose; ``copies`` are the servers that have all of its accepted
-    attempts. One of them must live, unless an object in shared storage has the portion, too. A server that has some of
-    them only is no copy.
+generations, when a server is lost with a portion that no object in shared storage has, too: at most ``reruns`` times,
+then, and once the rows were handed out, the write fails with :class:`ServerLost`. Each server that a report names, and
+that lives, is asked to drop each generation that is not needed any more. What no report names ends with its lease.
 
 Losing
     A server is lost if it cannot be reached, or answers under another start. Its calls are not made any more. A server
@@ -107,9 +102,9 @@ class SpreadWrite:
         self._generations: dict[str, str] = {}
         # Dicts, not sets, so that calls come in the same order in each process.
         self._held: dict[ServerStart, dict[str, None]] = {}
-        self._reports: dict[str, dict[tuple[int, str], tuple[ServerStart, ...]]] = {}
+        self._reports: dict[str, dict[tuple[int, str], ServerStart]] = {}
         self._portions: dict[str, dict[ServerStart, WrittenPortion]] = {}
-        self._waiting: dict[tuple[str, ServerStart, ServerStart], None] = {}  # the seals without an answer
+        self._waiting: dict[tuple[str, ServerStart], None] = {}  # the seals without an answer
         self._totals: dict[str, SealTotals] = {}
 
     # What the caller reads.
@@ -156,17 +151,16 @@ class SpreadWrite:
 
     def reported(self, report: Report) -> list[DriverCall]:
         """A task has committed an attempt, which Spark may accept or not. Twice is fine."""
-        dataset = report.dataset
-        if self._is_old(report):
-            return [Drop(server, dataset, report.generation) for server in report.servers]
-        if self.state is not WriteState.WRITING:  # of an attempt that was not accepted
-            strange = [server for server in report.servers if dataset not in self._held.get(server, ())]
-            return [Drop(server, dataset, report.generation) for server in strange]
-        self._reports[dataset][report.producer, report.attempt] = report.servers
-        living = [*filter(self._is_living, report.servers)]
-        for server in living:
-            self._held.setdefault(server, {})[dataset] = None
-        return [] if living else self._run_again(report.servers[0], dataset)
+        dataset, server = report.dataset, report.server
+        is_old = self._is_old(report)
+        if is_old or self.state is not WriteState.WRITING:  # of an attempt that was not accepted
+            strange = is_old or dataset not in self._held.get(server, ())
+            return [Drop(server, dataset, report.generation)] if strange else []
+        self._reports[dataset][report.producer, report.attempt] = server
+        if not self._is_living(server):
+            return self._run_again(server, dataset)
+        self._held.setdefault(server, {})[dataset] = None
+        return []
 
     def job_ended(self, job: RunJob, accepted: Mapping[str, Mapping[int, str]]) -> list[DriverCall]:
         """Spark's job is over. ``accepted``: the attempt of each producer, by dataset; all were reported."""
@@ -178,14 +172,14 @@ class SpreadWrite:
             if missing:
                 return self._fail(FlightShuffleError(f"no task reported producer, attempt {min(missing)}"))
             committed = {each: reports[each] for each in accepted[dataset].items()}
-            found = self._portions[dataset] = portions_of(committed, self._is_living, self._created_on)
-            for portion in found.values():
-                if not portion.copies:
-                    return self._run_again(portion.name, dataset)
+            self._portions[dataset] = portions_of(committed, self._created_on)
+            for server in self._portions[dataset]:
+                if not self._is_living(server):
+                    return self._run_again(server, dataset)
         self._step("end")
         self._reports.clear()
         seals = [seal for dataset in self._partitions for seal in self._seals(dataset)]
-        self._waiting = dict.fromkeys((seal.dataset, seal.portion, seal.server) for seal in seals)
+        self._waiting = dict.fromkeys((seal.dataset, seal.server) for seal in seals)
         return [*self._drops_of_unsealed(), *seals, *self._sealed_if_all()]
 
     def job_failed(self, job: RunJob, error: Exception) -> list[DriverCall]:
@@ -198,20 +192,17 @@ class SpreadWrite:
     # Sealing.
 
     def _seals(self, dataset: str) -> Iterator[Seal]:
-        portions = self._portions[dataset].values()
+        portions = self._portions[dataset]
         partitions = self._partitions[dataset]
         self._totals[dataset] = SealTotals(PartitionSizes(partitions))
         largest = PartitionSizes.largest(partitions, len(portions))
-        servers = tuple(tuple(portion.copies) for portion in portions)
-        for portion in portions:
-            for copy in portion.copies:
-                generation = self._generations[dataset]
-                yield Seal(copy, dataset, generation, portion.name, portion.attempts, servers, largest)
+        for server, portion in portions.items():
+            yield Seal(server, dataset, self._generations[dataset], portion.attempts, largest)
 
     def _drops_of_unsealed(self) -> list[DriverCall]:
         """What only attempts wrote that Spark has not accepted."""
         sealed: dict[ServerStart, dict[str, None]] = {}
-        for dataset, _, server in self._waiting:
+        for dataset, server in self._waiting:
             sealed.setdefault(server, {})[dataset] = None
         before, self._held = self._held, sealed
         return [
@@ -224,22 +215,21 @@ class SpreadWrite:
     def sealed(
         self, call: Seal, answer: Mapping[str, Any], by: ServerStart | None = None
     ) -> list[DriverCall]:
-        """A server has sealed a portion. ``answer``: its ``rows``, ``frames``, ``bytes`` and ``partition_bytes``, with
-        ``rest_bytes`` if not all partitions are named; ``by``: the start that answered, if it says so. Twice is fine.
+        """A server has sealed what it has. ``answer``: its ``rows``, ``frames``, ``bytes`` and ``partition_bytes``,
+        with ``rest_bytes`` if not all partitions are named; ``by``: the start that answered, if it says so. Twice is
+        fine.
         """
         if self._is_old(call):
             return []
         if by is not None and by != call.server:
             return self.lost(call.server)
-        waits = (call.dataset, call.portion, call.server)
+        waits = (call.dataset, call.server)
         if waits not in self._waiting:
             return []
         del self._waiting[waits]
-        portion = self._portions[call.dataset][call.portion]
-        if not portion.sealed:
-            portion.sealed = True
-            self._totals[call.dataset].add(answer)
-        portion.stored |= any(map(is_object, answer.get("read_locations", ())))
+        self._totals[call.dataset].add(answer)
+        portion = self._portions[call.dataset][call.server]
+        portion.stored = any(map(is_object, answer.get("read_locations", ())))
         return self._sealed_if_all()
 
     def _sealed_if_all(self) -> list[DriverCall]:
@@ -284,19 +274,14 @@ class SpreadWrite:
 
     def _has_lost(self, server: ServerStart, datasets: Iterable[str]) -> list[DriverCall]:
         for dataset in datasets:
-            if self.state is WriteState.WRITING:
-                held = self._reports[dataset].values()
-                others = (
-                    tuple(each for each in servers if each != server) for servers in held if server in servers
-                )
-                if not all(any(map(self._is_living, each)) for each in others):
+            if self.state is WriteState.WRITING and server in self._reports[dataset].values():
+                return self._run_again(server, dataset)
+            portion = self._portions.get(dataset, {}).get(server)
+            if portion is not None and portion.lives:
+                portion.lives = False
+                self._waiting.pop((dataset, server), None)
+                if not portion.stored:
                     return self._run_again(server, dataset)
-            for portion in self._portions.get(dataset, {}).values():
-                if server in portion.copies:
-                    portion.copies.remove(server)
-                    self._waiting.pop((dataset, portion.name, server), None)
-                    if not portion.copies and not portion.stored:
-                        return self._run_again(server, dataset)
         return self._sealed_if_all()
 
     def _run_again(self, server: ServerStart, dataset: str) -> list[DriverCall]:

@@ -14,5 +14,4 @@ from .row_stages import AlignStage, CountStage, LimitStage
 from .sample_stage import SampleStage
 from .session_settings import with_settings
 from .sort_stage import SortStage, TopStage
-from .stage_clock import READING, StageClock
 from .table_join_stage import HasTable, TableJoinStage

@@ -28,7 +28,6 @@ from spark_client.arrow import Declared
 from spark_client.spill import TaskMemory
 
 from .limits import NO_LIMITS, BatchLimits
-from .stage_clock import READING, StageClock
 
 Kept: TypeAlias = bool | Callable[[pa.RecordBatch], bool]
 
@@ -43,7 +42,6 @@ class Pass:
         partition: the exchange's partition; None without an exchange.
         limits: of the batches that functions get.
         memory: of the rows that stages gather.
-        clock: counts the seconds of each stage; None for no count.
         counted: looks at the batches of each stage, given its name; None if nothing does.
     """
 
@@ -51,16 +49,11 @@ class Pass:
     partition: int | None = None
     limits: BatchLimits = NO_LIMITS
     memory: TaskMemory = field(default_factory=TaskMemory)
-    clock: StageClock | None = None
     counted: Callable[[str, Iterator[Any]], Iterator[Any]] | None = None
 
     def keeps(self, batch: pa.RecordBatch) -> bool:
         """Whether the caller still holds this batch when it asks for the next one."""
         return self.kept if isinstance(self.kept, bool) else self.kept(batch)
-
-    def timed(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; the clock counts their seconds."""
-        return batches if self.clock is None else self.clock.timed(name, batches)
 
 
 ENCODED_AT_ONCE = Pass()
@@ -100,13 +93,11 @@ class Stage(Protocol):
 def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
     """The batches of the last stage; the input's if there are no stages."""
     if isinstance(batches, Both):
-        batches = Both(*(_give(how.timed(READING, each)) for each in batches))
-    else:
-        batches = how.timed(READING, iter(batches))
-        batches = _give(batches) if stages else batches
+        batches = Both(*map(_give, batches))
+    elif stages:
+        batches = _give(iter(batches))
     for number, stage in enumerate(stages, 1):
-        made = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
-        batches = how.timed(stage.declared.stage, made)
+        batches = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
         if how.counted is not None:
             batches = how.counted(stage.declared.stage, batches)
     return iter(batches)

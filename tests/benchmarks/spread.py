@@ -50,7 +50,7 @@ def answer(random: np.random.Generator, partitions: int, largest: int | None) ->
 
 def bodies(seals: Sequence[Seal]) -> Iterator[bytes]:
     """What the driver sends. All seals have one list of servers, which is encoded once."""
-    servers = json.dumps(seals[0].servers)
+    servers = json.dumps([[seal.server] for seal in seals])
     for seal in seals:
         own = {"dataset": seal.dataset, "generation": seal.generation, "attempts": seal.attempts}
         yield f'{json.dumps(own)[:-1]}, "servers": {servers}}}'.encode()
@@ -72,9 +72,9 @@ def reports(servers: int, tasks: int, job: RunJob) -> Iterator[Report]:
     locations = [f"grpc://10.0.{number >> 8}.{number & 255}:8815" for number in range(servers)]
     generation = job.generations[DATASET]
     for producer in range(tasks):
-        (location,) = place(DATASET, producer, [locations[producer % servers]])
+        location = place(DATASET, producer, [locations[producer % servers]])
         start = ServerStart(location, f"{producer % servers:016x}")
-        yield Report(DATASET, generation, producer, str(producer + 7), (start,))
+        yield Report(DATASET, generation, producer, str(producer + 7), start)
 
 
 def measured(servers: int, tasks: int, partitions: int) -> Mapping[str, Any]:
@@ -109,7 +109,7 @@ def measured(servers: int, tasks: int, partitions: int) -> Mapping[str, Any]:
     assert int(sizes.sum()) == machine.totals(DATASET).size_bytes
     shares = Shares.equal(sizes.tolist(), tasks_for(sizes.tolist(), CORES))
     found["plan_seconds"], found["tasks"] = clock.lap_seconds(), len(shares)
-    calls = machine.lost(came[0].servers[0])
+    calls = machine.lost(came[0].server)
     found["again_seconds"] = clock.lap_seconds()
     assert sum(isinstance(call, Drop) for call in calls) == servers - 1
     assert isinstance(calls[-1], RunJob)

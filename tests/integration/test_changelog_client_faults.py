@@ -39,6 +39,8 @@ from tests.support.rates import (
 from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 @pytest.fixture(params=LANES)
 def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[ShuffleClient]:
@@ -100,7 +102,7 @@ def test_a_writer_goes_on_after_its_server_was_killed_and_started_again(
 ) -> None:
     server = flight_server_process(data_dir=tmp_path)
     port, http_port = (int(where.rpartition(":")[2]) for where in (server.location, server.http or ""))
-    patient = Timeouts(tries=60, backoff_limit_seconds=0.5)
+    patient = Timeouts(tries=60)
     with ShuffleClient(server.location, timeouts=patient, writing=Writing(lane=lane)) as shuffle:
         rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
         with rates.writer() as writer:
@@ -132,7 +134,7 @@ def test_a_follower_whose_connection_breaks_in_a_step_gets_each_change_once(
     lane: Any, empty_server: ServerProcess
 ) -> None:
     target = empty_server.location if lane == "grpc" else str(empty_server.http)
-    patient = Timeouts(backoff_seconds=0.01, backoff_limit_seconds=0.05)
+    patient = Timeouts()
     with ShuffleClient(empty_server.location) as direct, Proxy.to(target) as proxy:
         rates = direct.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
         location = proxy.location if lane == "grpc" else empty_server.location
@@ -151,7 +153,7 @@ def test_a_follower_whose_connection_breaks_in_a_step_gets_each_change_once(
 
 
 def test_a_flipped_bit_is_noticed_and_the_step_comes_again(empty_server: ServerProcess) -> None:
-    patient = Timeouts(backoff_seconds=0.01, backoff_limit_seconds=0.05)
+    patient = Timeouts()
     with ShuffleClient(empty_server.location) as direct, Proxy.to(str(empty_server.http)) as proxy:
         rates = direct.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
         server = RemoteServer(empty_server.location, timeouts=patient, reading=Reading(lane="bulk"))
@@ -173,7 +175,7 @@ def cut_puts(empty_server: ServerProcess) -> Iterator[tuple[Changelog, Proxy]]:
     """A changelog whose puts go through a proxy, the first of which has been committed."""
     server = RemoteServer(
         empty_server.location,
-        timeouts=Timeouts(backoff_seconds=0.01, backoff_limit_seconds=0.05),
+        timeouts=Timeouts(),
         writing=Writing(lane="bulk"),
     )
     with Proxy.to(str(empty_server.http)) as proxy:
@@ -221,7 +223,7 @@ def test_a_server_that_is_killed_again_and_again_loses_and_repeats_nothing(
 ) -> None:
     server = flight_server_process(data_dir=tmp_path)
     port, http_port = (int(where.rpartition(":")[2]) for where in (server.location, server.http or ""))
-    patient = Timeouts(tries=200, backoff_limit_seconds=0.2)
+    patient = Timeouts(tries=200)
     with ShuffleClient(server.location, timeouts=patient) as shuffle:
         rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=0.0, **BY)
         hold = rates.hold(0, lease_seconds=600.0)

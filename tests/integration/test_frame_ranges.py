@@ -20,9 +20,11 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 LANES: list[LaneChoice] = ["bulk", "grpc"]
 FRAMES, ROWS = 20, 1000
-QUICK = Timeouts(backoff_seconds=0.001, backoff_limit_seconds=0.01)
+QUICK = Timeouts()
 
 Start = Callable[..., ServerProcess]
 

@@ -28,6 +28,8 @@ from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, field, refusal
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 FRAMES = 64
 FRAME_ROWS = (1 << 20) // 8  # 1 MiB: all of them are far more than sockets and windows take in advance
 NAME = "d"

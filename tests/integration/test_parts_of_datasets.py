@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.protocol import copy_name
 from flight_server.protocol.wire import field
 from tests.support.bulk import Cut, RawGet, get
 from tests.support.durable import action
@@ -149,44 +148,33 @@ def test_a_read_that_began_before_the_seal_ends_with_the_refusal_and_no_totals(
 
 
 def test_an_acknowledgement_is_for_the_portion_whose_start_it_names(servers: Sequence[ServerProcess]) -> None:
-    """A server that has its own portion and a copy of the other one's counts the readers of each by itself."""
-    name, made, (first, second) = f"counted/{secrets.token_hex(4)}", secrets.token_hex(8), servers
+    name, made = f"counted/{secrets.token_hex(4)}", secrets.token_hex(8)
     create = {"kind": "shuffle", "partitions": 1, "generation": made, "retention": {"readers": 1}}
-    starts = []
-    for server in servers:
-        with flight.connect(server.location) as client:
-            starts.append(action(client, "locations")["start"])
-    copy = copy_name(name, starts[0])
-    held = [(first, name, 0), (second, copy, 0), (second, name, 1)]
     answers = []
-    for server, dataset, number in held:
+    for producer, server in enumerate(servers):
+        command = {"dataset": name, "producer": producer, "attempt": "1", "generation": made}
         with flight.connect(server.location) as client:
-            action(client, "create", dataset=dataset, **create)
-        command = {"dataset": dataset, "producer": number, "attempt": "1", "generation": made}
-        answers.append(put(server.location, command, [(0, [number]), (0, [number + 10])]))
-    listed = [
-        {"start": start, "locations": [server.location], "rows": 2, "bytes": answer["bytes"]}
-        for start, server, answer in zip(starts, servers, (answers[0], answers[2]), strict=True)
-    ]
-    for server, dataset, number in held:
-        with flight.connect(server.location) as client:
-            seal = {"dataset": dataset, "generation": made, "attempts": {str(number): "1"}}
-            action(client, "seal", **seal, start=starts[server is second], servers=listed)
+            action(client, "create", dataset=name, **create)
+            start = action(client, "locations")["start"]
+        answer = put(server.location, command, [(0, [producer]), (0, [producer + 10])])
+        answers.append({"start": start, "locations": [server.location], "rows": 2, "bytes": answer["bytes"]})
     place = {"dataset": name, "generation": made, "partition": 0, "reader": "task"}
-    with flight.connect(second.location) as client:
-        for start in starts:
+    for producer, (server, mine) in enumerate(zip(servers, answers, strict=True)):
+        start = mine["start"]
+        with flight.connect(server.location) as client:
+            seal = {"dataset": name, "generation": made, "attempts": {str(producer): "1"}}
+            action(client, "seal", **seal, start=start, servers=answers)
             wanted = flight.Ticket(json.dumps({**place, "start": start}).encode())
             assert client.do_get(wanted).read_all().num_rows == 2
-        with pytest.raises(pa.ArrowInvalid, match=ASK):
-            action(client, "acknowledge", **place, frames=2)
-        action(client, "acknowledge", **place, frames=2, start=starts[0])
-        left = {
-            dataset: action(client, "statistics", dataset=dataset)["datasets"][dataset]["partitions"]["0"][
-                "frames_left"
-            ]
-            for dataset in (name, copy)
-        }
-    assert left == {name: 2, copy: 0}
+            with pytest.raises(pa.ArrowInvalid, match=ASK):
+                action(client, "acknowledge", **place, frames=2)
+            with pytest.raises(KeyError, match="held by the server with the start"):
+                action(client, "acknowledge", **place, frames=2, start=answers[not producer]["start"])
+            facts = action(client, "statistics", dataset=name)["datasets"][name]
+            assert facts["partitions"]["0"]["frames_left"] == 2
+            action(client, "acknowledge", **place, frames=2, start=start)
+            facts = action(client, "statistics", dataset=name)["datasets"][name]
+            assert facts["partitions"]["0"]["frames_left"] == 0
 
 
 def test_reports_say_what_the_portion_is_a_part_of_and_where_the_rest_is(

@@ -193,7 +193,7 @@ def test_a_server_that_is_killed_is_an_error_while_writing(flight_server_process
 
 def test_a_server_that_has_no_room_for_long_is_an_error_that_says_so(flight_server_process: Start) -> None:
     process = flight_server_process(memory_limit="64MiB", disk_limit="16MiB", budget_deadline_seconds=300)
-    with connected(process.location, "bulk", timeouts=Timeouts(stall_seconds=3, why_seconds=30)) as server:
+    with connected(process.location, "bulk", timeouts=Timeouts(stall_seconds=3)) as server:
         put = stream(server, "d", NOISE.schema)
         with pytest.raises(StreamStalled, match=r"no further for 3 s.*the server says it waits for:.*budget"):
             write_forever(put)

@@ -24,7 +24,9 @@ from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, everything, rows_of, spread
 
-QUICK = Timeouts(tries=2, backoff_seconds=0.01, backoff_limit_seconds=0.02)
+pytestmark = pytest.mark.usefixtures("hasty")
+
+QUICK = Timeouts(tries=2)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,7 @@ def test_a_server_whose_ports_refuse_is_lost_without_waiting_for_its_return() ->
 
 @pytest.mark.parametrize("lane", ["grpc", "bulk"])
 def test_a_silent_server_costs_a_process_one_deadline_until_it_answers_again(lane: Any) -> None:
-    timeouts = replace(QUICK, first_message_seconds=0.5, why_seconds=0.5)
+    timeouts = replace(QUICK, first_message_seconds=0.5)
     with ServerProcess.start() as one, ServerProcess.start() as two:
         spread("d", [one, two])
         patient = RemoteServer(one.location, reading=Reading(lane=lane), timeouts=timeouts)
@@ -173,14 +175,14 @@ def test_the_answers_to_the_seals_tell_which_server_has_rows_of_a_partition(
     servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
 ) -> None:
     found = ref_of(servers[0])
-    answers = {}
+    answers = []
     for number, server in enumerate(servers):
         remote = RemoteServer(server.location)
         portions = tuple(ServerPortion.of(each) for each in listed)
         request = SealRequest(
             "d", found.generation, {number: "1"}, start=listed[number]["start"], servers=portions
         )
-        answers[portions[number].start] = [remote.action("seal", request.encode())]
+        answers.append(remote.action("seal", request.encode()))
         remote.close()
     ref = DatasetRef.spread(found.server, "d", found.generation, answers)
     assert [portion.start for portion in ref.portions] == [each["start"] for each in listed]

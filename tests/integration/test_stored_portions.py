@@ -23,7 +23,9 @@ from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, command_of, everything, rows_of, spread
 
-QUICK = Timeouts(tries=2, backoff_seconds=0.01, backoff_limit_seconds=0.02)
+pytestmark = pytest.mark.usefixtures("hasty")
+
+QUICK = Timeouts(tries=2)
 
 
 @pytest.fixture
@@ -192,9 +194,7 @@ def test_a_silent_server_costs_its_deadline_and_no_rows(
 ) -> None:
     spread("d", servers, offload=str(tmp_path))
     ref = ref_of(servers[0])
-    short = Timeouts(
-        tries=0, connect_seconds=0.5, first_message_seconds=0.5, stall_seconds=1.0, why_seconds=0.2
-    )
+    short = Timeouts(tries=0, connect_seconds=0.5, first_message_seconds=0.5, stall_seconds=1.0)
     remote = RemoteServer(servers[0].location, timeouts=short)
     servers[1].signal(signal.SIGSTOP)
     try:

@@ -63,8 +63,6 @@ _TIMEOUTS = Timeouts(
     stall_seconds=HANG_SECONDS,
     stream_seconds=HANG_SECONDS,
     tries=2,
-    backoff_seconds=0.05,
-    backoff_limit_seconds=0.2,
 )
 _ENDS = ("SIGKILL", "read, then SIGKILL", "SIGTERM", "drop, then SIGKILL")
 _VERBS = {

@@ -19,7 +19,7 @@ from spark_client.lanes.lane import BatchBurst, Closed
 from spark_client.merge.merged import AsyncMergedStream, MergedStream
 
 SCHEMA = pa.schema([("stream", pa.int64()), ("n", pa.int64())])
-QUICK = Timeouts(slot_seconds=0.01, close_seconds=30)
+QUICK = Timeouts()
 ROWS = 1000
 BATCH_BYTES = ROWS * 16
 Message = Any

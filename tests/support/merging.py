@@ -21,11 +21,6 @@ QUICK = Timeouts(
     call_seconds=30,
     first_message_seconds=30,
     stall_seconds=30,
-    why_seconds=30,
-    backoff_seconds=0.01,
-    backoff_limit_seconds=0.05,
-    slot_seconds=0.01,
-    close_seconds=30,
 )
 
 

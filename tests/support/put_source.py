@@ -24,7 +24,7 @@ from flight_server.protocol import PutCommand
 from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes.put_stream import PutStream
 
-QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, why_seconds=0.5)
+QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20)
 SCHEMA = pa.schema([("n", pa.int64())])
 SMALL = pa.record_batch({"n": np.arange(10)})
 LARGE = pa.record_batch({"n": np.arange(1 << 19)})

@@ -81,7 +81,6 @@ class SimulatedCluster:
         tasks: int = 6,
         partitions: int = 3,
         datasets: tuple[str, ...] = ("left", "right"),
-        copies: int = 1,
         faults: int = 1,
         cuts: int = 0,
         mute: float = 0.0,
@@ -95,7 +94,7 @@ class SimulatedCluster:
         self.servers = [SimulatedServer(ServerStart(f"grpc://host{i}:1", f"s{i}.0")) for i in range(servers)]
         self._numbers = {each.start.location: number for number, each in enumerate(self.servers)}
         self.states_at_faults: list[WriteState] = []
-        self.tasks, self.partitions, self.datasets, self.copies = tasks, partitions, datasets, copies
+        self.tasks, self.partitions, self.datasets = tasks, partitions, datasets
         self.given, self.hands_out = given, hands_out
         on = ServerStart(self.servers[0].start.location) if given else None
         self.machine = SpreadWrite(dict.fromkeys(datasets, partitions), "g", on)
@@ -228,26 +227,23 @@ class SimulatedCluster:
             if self.given:
                 living = [self.servers[0].start.location]
             host = f"host{producer}" if producer < len(self.servers) else None
-            chosen = place(dataset, producer, living, host=host, tries=tries, copies=self.copies)
-            targets = [each for each in map(self._at, map(ServerStart, chosen)) if each is not None]
-            starts = tuple(ServerStart(each.start.location) if self.given else each.start for each in targets)
-            report = Report(dataset, job.generations[dataset], producer, attempt, starts)
+            target = self._at(ServerStart(place(dataset, producer, living, host=host, tries=tries)))
+            assert target is not None
+            failed = ServerStart(target.start.location) if self.given else target.start
+            report = Report(dataset, job.generations[dataset], producer, attempt, failed)
             what = f"{dataset} {producer} attempt {attempt}"
+            yield f"{what} puts at {target.start.location}"
             try:
-                for target, start in zip(targets, starts, strict=True):
-                    failed = start
-                    yield f"{what} puts at {target.start.location}"
-                    self._put(target, report)
+                self._put(target, report)
             except (NotFound, Unreachable) as refused:
                 error = refused
                 continue
             yield f"{what} is committed"
             if self.random.random() < 0.1 and tries < TASK_TRIES - 1:
                 continue  # it dies before its report
-            for target in targets:
-                held = target.datasets.get(dataset)
-                if held is not None and held.generation == report.generation:
-                    held.known = True
+            held = target.datasets.get(dataset)
+            if held is not None and held.generation == report.generation:
+                held.known = True
             self._do(self.machine.reported(report))
             running.accepted[dataset].setdefault(producer, attempt)  # Spark never accepts two
             if not running.over and all(len(each) == self.tasks for each in running.accepted.values()):
@@ -268,19 +264,18 @@ class SimulatedCluster:
         if self.hands_out:
             self.machine.hand_out()
         plan = [
-            (dataset, self.machine.generation(dataset), portion.name, tuple(portion.copies))
+            (dataset, self.machine.generation(dataset), portion.server)
             for dataset in self.machine.datasets
             for portion in self.machine.portions(dataset)
         ]
         found = {dataset: Counter[tuple[int, str, int]]() for dataset in self.machine.datasets}
-        for dataset, generation, name, copies in plan:
-            yield f"read {dataset} of {name.location}"
-            rows = next(filter(None, (self._rows(copy, dataset, generation, name) for copy in copies)), None)
+        for dataset, generation, start in plan:
+            yield f"read {dataset} of {start.location}"
+            rows = self._rows(start, dataset, generation)
             if rows is None:
                 yield "they are not there"
-                for copy in copies:
-                    self.away.add(copy)
-                    self._do(self.machine.lost(copy, generation))
+                self.away.add(start)
+                self._do(self.machine.lost(start, generation))
                 return
             for attempt, sizes in rows.items():
                 found[dataset].update({(*attempt, partition): count for partition, count in sizes.items()})
@@ -299,11 +294,11 @@ class SimulatedCluster:
         assert (totals.rows, totals.sizes.sizes().tolist()) == (rows.total(), sizes)
 
     def _rows(
-        self, copy: ServerStart, dataset: str, generation: str, portion: ServerStart
+        self, start: ServerStart, dataset: str, generation: str
     ) -> dict[tuple[int, str], Mapping[int, int]] | None:
-        server = self._at(copy)
+        server = self._at(start)
         held = server.datasets.get(dataset) if server is not None and not server.cut else None
-        return held.sealed[portion] if held is not None and held.generation == generation else None
+        return held.sealed if held is not None and held.generation == generation else None
 
     # Faults.
 

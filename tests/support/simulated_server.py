@@ -15,14 +15,14 @@ from spark_client.servers import Report, Seal, ServerStart
 
 @dataclass
 class HeldDataset:
-    """What a server has of one generation: by portion the rows of each producer and attempt, and which are sealed.
+    """What a server has of one generation: the rows of each producer and attempt, and those that are sealed.
 
     ``known``: the driver was told of something that is in it.
     """
 
     generation: str
-    committed: dict[ServerStart, dict[tuple[int, str], Mapping[int, int]]] = field(default_factory=dict)
-    sealed: dict[ServerStart, dict[tuple[int, str], Mapping[int, int]]] = field(default_factory=dict)
+    committed: dict[tuple[int, str], Mapping[int, int]] = field(default_factory=dict)
+    sealed: dict[tuple[int, str], Mapping[int, int]] | None = None
     known: bool = False
 
 
@@ -50,9 +50,9 @@ class SimulatedServer:
         if creates and (held is None or _run(held.generation) < _run(report.generation)):
             held = self.datasets[report.dataset] = HeldDataset(report.generation)
         held = self._find(report.dataset, report.generation)
-        if held.sealed:
+        if held.sealed is not None:
             raise StaleTicket("sealed")
-        held.committed.setdefault(report.servers[0], {})[report.producer, report.attempt] = rows
+        held.committed[report.producer, report.attempt] = rows
 
     def seal(self, call: Seal) -> dict[str, Any]:
         """Raises as :meth:`put`, InvalidRequest, and ServerLost: it is another start that is to seal."""
@@ -60,12 +60,12 @@ class SimulatedServer:
         if call.server.start not in ("", self.start.start):
             raise ServerLost("another start answers")
         held = self._find(call.dataset, call.generation)
-        committed = held.committed.get(call.portion, {})
-        if not call.attempts.items() <= committed.keys():
+        if not call.attempts.items() <= held.committed.keys():
             # It was dropped, and a put of a cancelled job has created it again.
             raise InvalidRequest("an attempt is not there")
-        found = {each: committed[each] for each in call.attempts.items()}
-        assert held.sealed.setdefault(call.portion, found) == found
+        found = {each: held.committed[each] for each in call.attempts.items()}
+        assert held.sealed in (None, found)
+        held.sealed = found
         sizes = sum(map(Counter, found.values()), Counter[int]())
         rows = sum(sizes.values())
         answer = {"rows": rows, "frames": len(found), "bytes": rows}

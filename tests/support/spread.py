@@ -10,8 +10,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.protocol import copy_name
-
 from .durable import action
 from .server_process import ServerProcess
 
@@ -40,13 +38,11 @@ def put(
     location: str,
     command: dict[str, Any],
     parts: Sequence[tuple[int, Sequence[int]]],
-    codec: str | None = None,
 ) -> dict[str, Any]:
-    """Write frames of partitions, compressed by the codec; the commit's answer."""
+    """Write frames of partitions; the commit's answer."""
     with flight.connect(location) as client:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
-        options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression=codec))
-        writer, answers = client.do_put(descriptor, pa.schema([("n", pa.int64())]), options)
+        writer, answers = client.do_put(descriptor, pa.schema([("n", pa.int64())]))
         with writer:
             for partition, values in parts:
                 batch = pa.record_batch({"n": pa.array(values, pa.int64())})
@@ -65,14 +61,11 @@ def spread(
     *,
     rows: Callable[[int, int], list[int]] = rows_of,
     frame_rows: int = 1 << 30,
-    copied: bool = False,
     **more: Any,
 ) -> list[dict[str, Any]]:
-    """Write and seal it, ``copied`` on the next server each, too; the list of servers that each of them was given.
-    ``more``: of the seals of portions.
-    """
+    """Write and seal it; the list of servers that each of them was given. ``more``: of the seals."""
     generation = generation or secrets.token_hex(8)
-    listed, seals = [], []
+    listed = []
     for number, server in enumerate(servers):
         parts = [
             (partition, found[first : first + frame_rows])
@@ -82,21 +75,10 @@ def spread(
         ]
         answer = put(server.location, command_of(name, generation, number), parts)
         listed.append({key: answer[key] for key in ("start", "locations", "rows", "bytes")})
-        seals.append((server, name, number, answer["start"]))
-        if copied:
-            backup, copy = servers[(number + 1) % len(servers)], copy_name(name, answer["start"])
-            answer = put(backup.location, command_of(copy, generation, number), parts)
-            listed[-1]["locations"] += answer["locations"]
-            seals.append((backup, copy, number, answer["start"]))
-    for server, dataset, number, start in seals:
+    for number, server in enumerate(servers):
         with flight.connect(server.location) as client:
-            seal: dict[str, Any] = {
-                "dataset": dataset,
-                "generation": generation,
-                "attempts": {str(number): "1"},
-            }
-            seal |= more if dataset == name else {}
-            action(client, "seal", **seal, start=start, servers=listed)
+            seal = {"dataset": name, "generation": generation, "attempts": {str(number): "1"}, **more}
+            action(client, "seal", **seal, start=listed[number]["start"], servers=listed)
     return listed
 
 

@@ -160,29 +160,24 @@ class Actions:
         )
 
     async def _remove(self, name: str, generation: str | None, caller: Caller) -> Dataset:
-        """Drop all that this server has of the dataset. Raises as :meth:`Caller.check` and :meth:`Catalogue.remove`."""
+        """Raises as :meth:`Caller.check` and :meth:`Catalogue.remove`."""
         caller.check(name, generation)
         if generation is not None:
             self._catalogue.dropped_runs.add(name, generation)
-        first, *copies = caller.held(name, generation)
-        why = dropped_by(caller.peer)
-        for copy in copies:
-            self._catalogue.drop(copy.name, copy.generation, why)
-        dataset = await self._catalogue.remove(first.name, generation, why=why)
+        dataset = await self._catalogue.remove(name, generation, why=dropped_by(caller.peer))
         await self._offloads.forget(dataset)
         return dataset
 
     async def _renew(self, body: bytes, caller: Caller) -> bytes:
         request = DatasetRequest.parse(body, "renew", needed=True)
         assert request.dataset is not None
-        mine = caller.held(request.dataset, request.generation)
-        for dataset in mine:
-            dataset.touch()
+        dataset = caller.find(request.dataset, request.generation)
+        dataset.touch()
         return dump_json(
             {
                 "dataset": request.dataset,
-                "lease_left_seconds": mine[0].lease_left_seconds,
-                "server_count": server_count(mine[0]),
+                "lease_left_seconds": dataset.lease_left_seconds,
+                "server_count": server_count(dataset),
             }
         )
 

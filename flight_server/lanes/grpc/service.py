@@ -48,7 +48,6 @@ from flight_server.protocol import (
     Unauthenticated,
     Unsupported,
     ipc_framing,
-    original,
     wire,
 )
 from flight_server.reporting import (
@@ -270,8 +269,7 @@ class FlightService:
         await send_headers(context)
         for dataset in caller.listed(prefix):
             try:
-                # One FlightInfo is for all that this server has of a dataset.
-                if caller.held(original(dataset.name)[0], dataset.generation)[0] is dataset:
+                if caller.find(dataset.name, dataset.generation) is dataset:
                     await self._send_info(flight_info, dataset, None, context)
             except (OutOfBudget, ReaderTooSlow):
                 raise
@@ -374,7 +372,7 @@ def _find(named: PutCommand, caller: Caller, call: ServedCall) -> tuple[Dataset,
     NotFound, Forbidden, StaleTicket, OutOfBudget: see :meth:`Caller.find` and :meth:`Dataset.partition`.
     """
     call.dataset, call.partition = named.dataset, named.partition
-    dataset = caller.held(named.dataset, named.generation)[0]
+    dataset = caller.find(named.dataset, named.generation)
     if named.partition is not None:
         dataset.partition(named.partition)
     return dataset, named.partition

@@ -45,7 +45,6 @@ from flight_server.protocol import (
     ROWS_TRAILER,
     InvalidRequest,
     ipc_framing,
-    original,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
@@ -171,7 +170,7 @@ class BulkRead:
         """The headers before the first byte; with totals only if whole partitions were asked for and are sealed. Those
         are the partitions of the moment of the call.
         """
-        of = original(self.dataset.name)[0] + ("" if self.partition is None else f"/{self.partition}")
+        of = self.dataset.name + ("" if self.partition is None else f"/{self.partition}")
         partitions: Iterable[Partition]
         if self.partitions is not None:
             known = (each for each in self.partitions if not lacks_frames(self.dataset, each))

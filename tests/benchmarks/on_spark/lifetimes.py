@@ -51,7 +51,8 @@ def _makers(client: ShuffleClient, spark: SparkSession) -> dict[str, Callable[[]
     rows = pa.table({"x": range(1000)})
 
     def pipelines() -> None:
-        with client.pipeline(frame).exchange(1, "id").result() as df:
+        with client.scope():
+            df = client.pipeline(frame).exchange(1, "id").toDF()
             assert df.schema.names == ["id"]
 
     def persists() -> None:

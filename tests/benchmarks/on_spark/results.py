@@ -21,7 +21,7 @@ from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 
 from spark_client import FlightDataSource
 from spark_client.connection import RemoteServer
-from spark_client.jobs import FrameSeconds, ReadTask, Shares, reader
+from spark_client.jobs import ReadTask, Shares, reader
 from spark_client.merge import DatasetRef
 from tests.benchmarks.measure import measure, table
 from tests.benchmarks.on_spark import data
@@ -54,8 +54,7 @@ class Written:
             ref = DatasetRef.find(server, self._dataset)
         task = ReadTask(ref, Shares.each(PARTITIONS))
         numbers = self._engines.spark.range(0, PARTITIONS, 1, PARTITIONS)
-        counter = FrameSeconds(self._engines.spark).counter
-        return numbers.mapInArrow(reader(task, [self._dataset], counter), of.NAMED)
+        return numbers.mapInArrow(reader(task, [self._dataset]), of.NAMED)
 
     def source(self) -> Any:
         options = {"location": self._engines.shuffle.location}

@@ -121,7 +121,8 @@ def _job(client: ShuffleClient, spark: SparkSession, rows: int, hosts: int) -> i
     schema = "id long, " + ", ".join(f"{name} double" for name in "abcdefgh")
     filled = client.pipeline(spark.range(0, rows, numPartitions=3 * hosts)).mapInArrow(_filled, schema)
     pipeline = filled.exchange(12 * hosts, "id", tasks=3 * hosts).mapInArrow(_counted, "n long")
-    with pipeline.result() as frame:
+    with client.scope():
+        frame = pipeline.toDF()
         assert sum(row["n"] for row in frame.collect()) == rows
     done = pipeline.statistics
     assert done is not None

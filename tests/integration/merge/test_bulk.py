@@ -31,6 +31,8 @@ from tests.support.merging import (
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 @pytest.fixture
 def shaky(process: ServerProcess) -> Iterator[Proxy]:

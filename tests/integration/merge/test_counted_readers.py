@@ -21,6 +21,8 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 LARGE_ROWS, LARGE_FRAMES = 100_000, 6  # frames of 800 kB: each comes alone
 LARGE = list(range(LARGE_ROWS * LARGE_FRAMES))
 

@@ -33,11 +33,13 @@ from tests.support.merging import QUICK
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 ROWS = 60
 FRAMES = 4
 STRIDE = 43
 # Short deadlines only where the end of a line may be damaged: the reader then waits for its rest until them.
-HASTY = replace(QUICK, first_message_seconds=0.3, stall_seconds=0.3, why_seconds=0.1, tries=3)
+HASTY = replace(QUICK, first_message_seconds=0.3, stall_seconds=0.3, tries=3)
 
 
 def plain(frame: int) -> pa.RecordBatch:

@@ -17,6 +17,8 @@ from tests.support.http_source import Answer, HttpSource, well
 from tests.support.merging import EVERYTHING, FRAMES, SCHEMA, batch_of, put, read_all
 from tests.support.proxy import Proxy
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 BATCHES = [batch_of(0, frame) for frame in range(FRAMES)]
 
 

@@ -33,6 +33,8 @@ from tests.support.merging import (
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 async def test_async_merge_reads_every_partition_whole(server: RemoteServer, name: str) -> None:
     put_all(server, name, 3)

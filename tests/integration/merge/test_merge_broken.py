@@ -28,6 +28,8 @@ from tests.support.merging import (
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 @dataclass(frozen=True)
 class Way:

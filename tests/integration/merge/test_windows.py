@@ -15,11 +15,14 @@ from typing import Self
 import h2.config
 import h2.connection
 import h2.events
+import pytest
 
 from flight_server.protocol import AS_STORED, BATCHES_HEADER, FRAMES_TRAILER, ROWS_TRAILER, Ticket
 from flight_server.protocol.wire import field
 from spark_client.connection import RemoteServer
 from tests.support.merging import ROWS, put_all
+
+pytestmark = pytest.mark.usefixtures("hasty")
 
 WINDOW_BYTES = 65_535
 FRAMES = 60

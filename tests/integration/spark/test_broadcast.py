@@ -90,7 +90,7 @@ def test_all_tasks_of_a_host_share_one_file(
     assert {(row.id, row.seats) for row in rows} == {(number, number % 9) for number in range(5000)}
     assert len({row.inode for row in rows}) == 1
     assert client.statistics()["gets"] == 1
-    assert shared.unpersist(everywhere=True).removed
+    assert shared.unpersist().removed
     assert paths(shared) == []
     assert len(spark.range(0, 10, 1, 2).mapInArrow(look_up(shared), DDL).collect()) == 10
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -57,24 +55,6 @@ def copies(directory: Path, shared: Broadcast) -> set[Path]:
     return set(directory.glob(f"app-*/*/copies/*/{shared._content.key}.arrows"))
 
 
-def use_on_both(spark: SparkSession, shared: Broadcast, directory: Path) -> None:
-    """Tasks that use the table and wait for each other, so that each executor runs one."""
-    marks = directory / f"marks-{time.monotonic_ns()}"
-    marks.mkdir()
-
-    def use(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            assert shared.value.num_rows == 1000
-            (marks / str(os.getppid())).touch()
-            until = time.monotonic() + PATIENCE_SECONDS
-            while len(list(marks.iterdir())) < 2 and time.monotonic() < until:
-                time.sleep(0.05)
-            yield batch
-
-    assert spark.range(0, 2, 1, 2).mapInArrow(use, "id long").count() == 2
-    assert len(copies(directory, shared)) == 2
-
-
 def held_executor(
     spark: SparkSession, directory: Path, shared: Broadcast
 ) -> tuple[threading.Thread, Path, Path]:
@@ -108,37 +88,13 @@ def gone(path: Path) -> bool:
     return not path.exists()
 
 
-def test_unpersist_everywhere_removes_the_copies_of_hosts_where_no_task_of_it_would_land(
+def test_a_busy_host_removes_its_copy_when_its_task_ends(
     client: ShuffleClient, spark: SparkSession, directory: Path
 ) -> None:
     shared = client.broadcast(TABLE)
-    shared.table()
-    use_on_both(spark, shared, directory)
-    own = list(directory.glob(f"copies/*/{shared._content.key}.arrows"))
-    assert len(own) == 1, "the driver's host has one, too"
-    done = shared.unpersist(everywhere=True, seconds=PATIENCE_SECONDS)
-    assert copies(directory, shared) == set()
-    assert not own[0].exists()
-    assert done.left == set()
-    assert len(done.removed) == 3
-    assert {host.rpartition("-")[0] for host in done.removed} == {socket.gethostname()}
-    use_on_both(spark, shared, directory)
-    assert shared.destroy(everywhere=True, seconds=PATIENCE_SECONDS).left == set()
-    assert copies(directory, shared) == set()
-
-
-def test_a_busy_host_is_reported_in_time_and_removes_its_copy_when_its_task_ends(
-    client: ShuffleClient, spark: SparkSession, directory: Path
-) -> None:
-    shared = client.broadcast(TABLE)
-    (thread, busy, go), other = (held_executor(spark, directory, shared) for _ in range(2))
-    other[2].touch()
-    other[0].join(PATIENCE_SECONDS)
-    assert len(copies(directory, shared)) == 2
-    before = time.monotonic()
-    done = shared.unpersist(everywhere=True, spark=spark, seconds=5)
-    assert time.monotonic() - before < PATIENCE_SECONDS / 2
-    assert (len(done.removed), len(done.left)) == (1, 1)
+    thread, busy, go = held_executor(spark, directory, shared)
+    done = shared.unpersist()
+    assert (len(done.removed), len(done.left)) == (0, 1)
     (copy,) = copies(directory, shared)
     assert copy.is_relative_to(busy)
     assert shared.unpersist().left == done.left, "asked again, it is still known"
@@ -149,19 +105,3 @@ def test_a_busy_host_is_reported_in_time_and_removes_its_copy_when_its_task_ends
     while shared.unpersist().left and time.monotonic() < until:  # the host says so after it removed the file
         time.sleep(0.1)
     assert not any(shared.unpersist())
-
-
-def test_all_cores_busy_end_the_wait_and_every_host_is_reported(
-    client: ShuffleClient, spark: SparkSession, directory: Path
-) -> None:
-    shared = client.broadcast(TABLE)
-    held = [held_executor(spark, directory, shared) for _ in range(2)]
-    assert len({busy for _, busy, _ in held}) == 2
-    before = time.monotonic()
-    done = shared.unpersist(everywhere=True, spark=spark, seconds=2)
-    assert time.monotonic() - before < PATIENCE_SECONDS / 2
-    assert (len(done.removed), len(done.left)) == (0, 2)
-    for thread, _, go in held:
-        go.touch()
-        thread.join(PATIENCE_SECONDS)
-    assert all(map(gone, copies(directory, shared)))

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client import Copies, ShuffleClient, Timeouts
+from spark_client.pipeline import exchange_tasks
 from tests.support.driver_process import DriverProcess, say, session
 from tests.support.executor_processes import TaskHost, servers_of, wait_for_end
 from tests.support.failing_tasks import first_time
@@ -49,7 +50,6 @@ TIMEOUTS = Timeouts(
     first_message_seconds=5,
     connect_seconds=2,
     tries=2,
-    backoff_limit_seconds=1,
 )
 CASES = [
     (victim, how, when)
@@ -129,15 +129,20 @@ def groups_of(table: pa.Table) -> list[tuple[int, int, int]]:
 
 
 def test_rows_come_once_whatever_ends_or_stands_still(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path, strike: tuple[str, str, str]
+    client: ShuffleClient,
+    spark: SparkSession,
+    tmp_path: Path,
+    strike: tuple[str, str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(exchange_tasks, "WRITE_BUDGET_BYTES", 1 << 20)
     victim, how, when = strike
     where = partial(waits, tmp_path)
     df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k", "repeat('x', 500) AS s")
     rows = client.pipeline(df)
     if when == "written":
         rows = rows.mapInArrow(where, df.schema)
-    exchanged = rows.exchange(8, "id", budget_bytes=1 << 20)
+    exchanged = rows.exchange(8, "id")
     if when == "read":
         exchanged = exchanged.mapInArrow(where, df.schema)
     pipeline = exchanged.exchange(8, "k").applyInArrow(summed, "k long, n long, s long")

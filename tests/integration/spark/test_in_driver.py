@@ -288,7 +288,7 @@ def test_explain_says_where_each_step_ran(
     pipeline.explain()
     lines = capsys.readouterr().out.splitlines()
     (select,) = (line for line in lines if "(select" in line)
-    assert select.endswith(" s, in the driver")
+    assert select.endswith(", in the driver")
     written = [line for line in lines if "written by" in line]
     assert "2 tasks" in written[0]
     assert "written by the driver" in written[1]

@@ -215,36 +215,6 @@ def test_a_plan_outlives_a_restart_of_the_server(spark: SparkSession, tmp_path: 
         server.close()
 
 
-def test_a_function_gives_the_value_or_a_struct_or_null(
-    spark: SparkSession, client: ShuffleClient, rates: Changelog
-) -> None:
-    quote(rates, 1, EUR=1.1, USD=1.0)
-    df = spark.createDataFrame([(1, "EUR"), (2, None), (3, "CHF"), (4, "USD")], "id int, currency string")
-    rate = client.lookup_udf("rates", "currency", "rate")
-    both = client.lookup_udf("rates", ["currency"], ["rate", "time"], as_of=1)
-    rows = (
-        df.select("id", rate("currency").alias("rate"), both("currency").alias("both"))
-        .orderBy("id")
-        .collect()
-    )
-    assert [(row.id, row.rate, row.both and tuple(row.both)) for row in rows] == [
-        (1, 1.1, (1.1, 1)),
-        (2, None, None),
-        (3, None, None),
-        (4, 1.0, (1.0, 1)),
-    ]
-
-
-def test_a_function_refuses_a_key_with_several_rows(spark: SparkSession, client: ShuffleClient) -> None:
-    log = client.changelog("all", RATES)
-    quote(log, 1, EUR=1.1)
-    quote(log, 2, EUR=1.2)
-    rate = client.lookup_udf("all", "currency", "rate")
-    df = spark.createDataFrame([("EUR",)], "currency string")
-    with pytest.raises(Exception, match=r"several rows with currency = EUR.*latest"):
-        df.select(rate("currency")).collect()
-
-
 # What is fetched.
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from spark_client import ShuffleClient
 from spark_client.changelogs import Changelog, latest
 from tests.support.exchange_rates import RATES, Orders, quote
-from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -77,20 +76,6 @@ def test_a_batch_that_is_run_again_sees_the_version_of_its_first_run(
         server.close()
 
 
-def test_a_function_sees_the_version_of_its_micro_batch(
-    client: ShuffleClient, rates: Changelog, orders: Orders
-) -> None:
-    for time in (1, 2):
-        quote(rates, time, EUR=float(time))
-        orders.arrive("EUR")
-        rate = client.lookup_udf("rates", "currency", "rate")
-        first = orders.run(orders.stream.select("id", rate("currency").alias("rate")))
-        assert first == [(time - 1, [((time - 1) * 100, float(time))])]
-    quote(rates, 3, EUR=3.0)
-    orders.forget_commit(1)
-    assert orders.run(orders.stream.select("id", rate("currency").alias("rate"))) == first
-
-
 def test_a_lookup_inside_for_each_batch_has_the_version_of_the_batch(
     client: ShuffleClient, rates: Changelog, orders: Orders
 ) -> None:
@@ -147,40 +132,3 @@ def test_a_query_whose_changelog_was_created_anew_fails_and_a_new_one_sees_it(
     with pytest.raises(Exception, match=r"is(, or| gone, or) was created anew"):
         orders.run(joined)
     assert orders.run(client.lookup(orders.stream, "rates", "currency")) == [(0, [("EUR", 0, 1, 2.0)])]
-
-
-@pytest.mark.slow
-def test_a_function_runs_in_real_time_mode(
-    spark: SparkSession, client: ShuffleClient, rates: Changelog, tmp_path: Path
-) -> None:
-    from pyspark.sql import DataFrame
-
-    quote(rates, 1, EUR=1.0)
-    # Spark 4.3 has this source for its own tests; others that real-time mode takes need Kafka.
-    jvm: Any = spark._jvm
-    memory = jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
-    source = memory.singlePartition(spark._jsparkSession, jvm.org.apache.spark.sql.Encoders.STRING())
-    rate = client.lookup_udf("rates", "currency", "rate")
-    joined = DataFrame(source.toDF(), spark).select("value", rate("value").alias("rate"))
-    seen = tmp_path / "seen"
-
-    def note(row: Row) -> None:
-        with seen.open("a") as file:
-            file.write(f"{row.value} {row.rate}\n")
-
-    spark.conf.set("spark.sql.streaming.realTimeMode.allowlistCheck", "false")
-    writer: Any = joined.writeStream.foreach(note).outputMode("update")
-    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.trigger(realTime="5 seconds").start()
-    try:
-        rows = jvm.java.util.ArrayList()
-        rows.add("EUR")
-        rows.add("CHF")
-        source.addData(jvm.scala.jdk.javaapi.CollectionConverters.asScala(rows).toSeq())
-        eventually(
-            lambda: sorted(seen.read_text().splitlines()) if seen.exists() else [], ["CHF None", "EUR 1.0"]
-        )
-    finally:
-        query.stop()
-        spark.conf.unset("spark.sql.streaming.realTimeMode.allowlistCheck")
-    assert query.exception() is None

@@ -18,6 +18,7 @@ from pyarrow import flight
 
 from spark_client import ShuffleClient, Timeouts
 from spark_client.executors import address_towards
+from spark_client.pipeline import exchange_tasks
 from tests.support.driver_process import DriverProcess, say, session
 from tests.support.failing_tasks import first_time
 from tests.support.net_hosts import NetHost, net_hosts
@@ -47,7 +48,6 @@ TIMEOUTS = Timeouts(
     first_message_seconds=4,
     connect_seconds=1,
     tries=1,
-    backoff_limit_seconds=1,
 )
 PATIENCE_SECONDS = 120.0
 
@@ -145,10 +145,11 @@ def measured(client: ShuffleClient, spark: SparkSession, directory: Path) -> Any
 
 def cut(when: str, client: ShuffleClient, spark: SparkSession, directory: Path) -> Any:
     hold = partial(waits, directory)
+    exchange_tasks.WRITE_BUDGET_BYTES = 1 << 20
     made = rows(client, spark)
     if when == "written":
         made = made.mapInArrow(hold, "id long, s binary")
-    made = made.exchange(6, "id", budget_bytes=1 << 20)
+    made = made.exchange(6, "id")
     if when == "read":
         made = made.mapInArrow(hold, "id long, s binary")
     if when == "sealed":

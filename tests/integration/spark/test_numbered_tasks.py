@@ -67,7 +67,8 @@ def test_several_inputs_of_a_job_have_their_own_rows(
     scans = [client.scan(folder, spark=spark).mapInArrow(same, "k long") for _ in range(3)]
     before = queries(spark)
     assert keys(client, scans[0].union(scans[1]).union(scans[2])) == sorted([*range(ROWS)] * 3)
-    with client.pipeline(spark.range(ROWS).selectExpr("id as k")).exchange(2, "k").result() as held:
+    with client.scope():
+        held = client.pipeline(spark.range(ROWS).selectExpr("id as k")).exchange(2, "k").toDF()
         assert queries(spark) == before + 1
         beside = client.pipeline(held)
         assert keys(client, scans[0].union(beside)) == sorted([*range(ROWS)] * 2)

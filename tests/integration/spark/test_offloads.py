@@ -14,7 +14,6 @@ import pytest
 
 from flight_server.protocol import Forbidden, InvalidRequest, Unavailable
 from spark_client import ShuffleClient, Timeouts
-from spark_client.jobs.write_job import WriteJob
 from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
@@ -110,31 +109,6 @@ def test_collect_and_a_join_read_on(
     several.release(joined)
     kept.unpersist()
     named.unpersist()
-
-
-def test_a_portion_on_a_server_and_another_in_an_object_are_a_whole_dataset(
-    spark: SparkSession, servers: list[ServerProcess], shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first server is lost before it has written its object, and the last one later."""
-    seal = WriteJob._sealed
-
-    def losing(job: WriteJob, seals: Any) -> Any:
-        servers[0].kill()
-        return seal(job, seals)
-
-    with ServerProcess.start(offload_to=shared) as last:
-        location = ",".join(each.location for each in [*servers, last])
-        with ShuffleClient(location, timeouts=QUICK) as client:
-            kept = client.pipeline(rows(spark)).exchange(8, "k", copies=2, offload=shared).persist()
-            monkeypatch.setattr(WriteJob, "_sealed", losing)
-            assert kept.count() == ROWS
-            assert objects(shared) == 2
-            monkeypatch.undo()
-            last.kill()
-            assert ids(kept.collect().read_all()) == list(range(ROWS))
-            assert kept.statistics is not None
-            assert not kept.statistics.losses, "nothing is written again"
-            assert kept.statistics.exchanges[0].is_reused
 
 
 def once(path: Path) -> bool:

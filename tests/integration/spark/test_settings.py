@@ -136,7 +136,7 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         ),
         ("lease_seconds", "9", r"did you mean spark\.flight\.shuffle\.leaseSeconds\?"),
         ("copiesDirs", "9", r"did you mean spark\.flight\.shuffle\.copies\.dirs\?"),
-        ("zzz", "9", r"there is no setting .*\.zzz; there are backoffLimitSeconds, "),
+        ("zzz", "9", r"there is no setting .*\.zzz; there are budgetBytes, "),
         (
             "location",
             "flight",

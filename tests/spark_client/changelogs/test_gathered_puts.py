@@ -18,6 +18,8 @@ from spark_client.changelogs.put_rows import PutRows
 from spark_client.lanes import Closed
 from tests.support.fake_stream import until
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 SCHEMA = pa.schema([("n", pa.int64())])
 ROWS = PutRows("d", SCHEMA)
 WAIT_SECONDS = 30.0

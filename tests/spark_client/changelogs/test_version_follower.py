@@ -18,7 +18,9 @@ from tests.support.fake_stream import until
 from tests.support.http_source import HttpSource
 from tests.support.versions import marked, opening
 
-QUICK = Timeouts(backoff_seconds=0.001, backoff_limit_seconds=0.01, tries=2, close_seconds=30)
+pytestmark = pytest.mark.usefixtures("hasty")
+
+QUICK = Timeouts(tries=2)
 TWO = [marked([1], 5, last=True), marked([2], 6), marked([3], 6, last=True)]
 
 

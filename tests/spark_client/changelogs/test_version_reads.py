@@ -16,7 +16,9 @@ from spark_client.merge import DatasetRef, Portion
 from tests.support.http_source import HttpSource
 from tests.support.versions import marked, opening, whole
 
-QUICK = Timeouts(backoff_seconds=0.001, backoff_limit_seconds=0.01, tries=2, close_seconds=30)
+pytestmark = pytest.mark.usefixtures("hasty")
+
+QUICK = Timeouts(tries=2)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client import ShuffleClient
+from spark_client.dataset_calls import Listed
 from tests.support.commands import Command
 from tests.support.server_process import ServerProcess
 from tests.support.spread import everything, spread
@@ -101,7 +102,9 @@ def test_all_datasets_that_are_there_are_dropped(client: ShuffleClient, command:
     assert client.datasets() == []
 
 
-def test_each_stream_that_waits_is_shown(client: ShuffleClient, command: Command) -> None:
+def test_each_stream_that_waits_is_shown(
+    client: ShuffleClient, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert command("why").out == "no stream waits\n"
     assert command("why", "--json").out == ""
     client.put("t", TABLE)
@@ -115,10 +118,12 @@ def test_each_stream_that_waits_is_shown(client: ShuffleClient, command: Command
             "peer": "p",
         }
     ]
-    from spark_client.commands.dataset_commands import print_waits
-
-    command("ls")  # clears what was captured
-    print_waits(waits)
+    monkeypatch.setattr("spark_client.ShuffleClient.why", lambda *_: Listed(waits, []))
+    said = command("why").out.splitlines()
+    assert [each.split() for each in said] == [
+        ["waiting", "for", "for", "dataset", "partition", "producer", "peer"],
+        ["reader", "1", "min", "1", "s", "t", "0", "-", "p"],
+    ]
 
 
 def test_of_a_dataset_over_several_servers_it_is_said_which_part_was_not_counted(command: Command) -> None:

@@ -78,17 +78,12 @@ def test_a_principal_that_sees_a_part_on_servers_that_want_certificates(
     for command in (one, both):
         refused = command("servers")
         assert (refused.code, refused.out, NEEDS in refused.err) == (1, "", True)
-        top = command("top", "--interval", "0.05")
-        assert (top.code, NEEDS in top.out, "/s" in top.out) == (0, True, False)
     assert both("stat", "ours/t").code == 0
     (gone,) = Command(f"{both.location},{GONE}", capfdbinary)("servers", "--json").lines
     assert gone["location"] == GONE
 
-    found = {each["check"]: each for each in one("doctor", "--prefix", "ours/", "--json").lines}
-    assert {
-        found[name]["verdict"]
-        for name in ("gRPC port", "HTTP port", "token", "round trip over gRPC", "round trip over HTTP")
-    } == {"ok"}
+    found = {each["check"]: each for each in one("doctor", "--json").lines}
+    assert {found[name]["verdict"] for name in ("gRPC port", "HTTP port", "token")} == {"ok"}
 
     monkeypatch.delenv("FLIGHT_SHUFFLE_TLS_CLIENT_KEY")
     half = one("ls")
@@ -96,5 +91,5 @@ def test_a_principal_that_sees_a_part_on_servers_that_want_certificates(
     monkeypatch.delenv("FLIGHT_SHUFFLE_TLS_CLIENT_CERT")
     assert one("ls").code == 3
     found = {each["check"]: each for each in one("doctor", "--json").lines}
-    assert "it wants a certificate of the client" in found["gRPC port"]["text"]
+    assert "wants a certificate of the client" in found["gRPC port"]["text"]
     assert "--tls-client-cert" in found["gRPC port"]["remedy"]

@@ -24,6 +24,8 @@ from spark_client.lanes import PartitionStream
 from tests.support.polling import eventually
 from tests.support.rooms import ROOT
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 def alive(pid: int) -> bool:
     try:
@@ -193,7 +195,7 @@ def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does
 
 
 def test_a_read_that_is_open_when_several_embedded_servers_end_does_not_wait_for_their_supervisor() -> None:
-    for_ever = Timeouts(tries=1_000_000, backoff_limit_seconds=0.01)
+    for_ever = Timeouts(tries=1_000_000)
     with ShuffleClient.embedded(timeouts=for_ever, workers=2) as client:
         names = [f"d{number}" for number in range(8)]
         for name in names:
@@ -206,7 +208,7 @@ def test_a_read_that_is_open_when_several_embedded_servers_end_does_not_wait_for
 
 
 def test_an_embedded_server_that_has_ended_is_not_waited_for() -> None:
-    for_ever = Timeouts(tries=1_000_000, backoff_limit_seconds=0.01)
+    for_ever = Timeouts(tries=1_000_000)
     with ShuffleClient.embedded(timeouts=for_ever) as client:
         client.put("d", pa.table({"n": [1]}))
         server = pickle.loads(pickle.dumps(client._open()))

@@ -14,7 +14,7 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
-FOR_EVER = Timeouts(tries=1_000_000, backoff_limit_seconds=0.01)
+FOR_EVER = Timeouts(tries=1_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,7 @@ def proxy(process: ServerProcess) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("arrived", [False, True])
+@pytest.mark.usefixtures("hasty")
 def test_a_call_waits_until_its_server_is_back(proxy: Proxy, arrived: bool) -> None:
     server = RemoteServer(proxy.location, timeouts=FOR_EVER)
     if arrived:  # in another process
@@ -50,6 +51,7 @@ def test_a_call_waits_until_its_server_is_back(proxy: Proxy, arrived: bool) -> N
     server.close()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_server_that_never_answered_and_a_call_that_is_made_once_fail_at_once(proxy: Proxy) -> None:
     proxy.refuse()
     server = RemoteServer(proxy.location, timeouts=FOR_EVER)
@@ -61,6 +63,7 @@ def test_a_server_that_never_answered_and_a_call_that_is_made_once_fail_at_once(
     server.close()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_an_answer_of_the_server_is_no_reason_to_ask_again(proxy: Proxy) -> None:
     server = RemoteServer(proxy.location, timeouts=FOR_EVER)
     server.patient = True
@@ -69,6 +72,7 @@ def test_an_answer_of_the_server_is_no_reason_to_ask_again(proxy: Proxy) -> None
     server.close()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_call_is_not_begun_again_after_its_time_or_its_tries() -> None:
     calls: list[int] = []
 
@@ -80,7 +84,7 @@ def test_a_call_is_not_begun_again_after_its_time_or_its_tries() -> None:
         retrying(FOR_EVER, call, within_seconds=0)
     assert len(calls) == 1
     with pytest.raises(Unreachable):
-        retrying(Timeouts(tries=3, backoff_seconds=0.001), call)
+        retrying(Timeouts(tries=3), call)
     assert len(calls) == 1 + 4
     with pytest.raises(Unreachable):
         retrying(FOR_EVER, call, again=lambda: False)

@@ -95,7 +95,7 @@ def test_a_server_that_does_not_come_back_is_an_error_of_the_seal(
     server: ServerProcess, client: ShuffleClient
 ) -> None:
     with Proxy.to(server.location) as proxy:
-        write = staging(proxy.location, lane="grpc", tries="1", backoff_limit_seconds="0.01")
+        write = staging(proxy.location, lane="grpc", tries="1")
         written = write.write(batches(1))
         proxy.refuse()
         proxy.cut()

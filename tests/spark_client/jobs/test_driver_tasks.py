@@ -51,7 +51,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
         if 13 in rows:
             raise ArithmeticError("thirteen")
         found.append((task.dataset, producer, attempt, rows))
-        return {"rows": len(rows), "frames": 1, "bytes": 8 * len(rows), "servers": []}
+        return {"rows": len(rows), "frames": 1, "bytes": 8 * len(rows)}
 
     monkeypatch.setattr(WriteTask, "write", write)
     return found

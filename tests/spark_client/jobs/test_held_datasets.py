@@ -36,7 +36,7 @@ def test_a_dataset_that_is_sealed_while_it_is_renewed_stays_renewed() -> None:
         raise NotFound("no put has begun")
 
     def sealed_meanwhile() -> None:
-        held.sealed_on("d", {"a": [A]})
+        held.sealed_on("d", {"a": A})
         raise NotFound("no task has chosen it")
 
     server.answers = {A: nothing, B: sealed_meanwhile}
@@ -55,6 +55,6 @@ def test_what_is_dropped_while_its_job_runs_is_not_held_again_when_the_job_ends(
     held.begin_spread("d", "g", None)
     held.close()
     held.written_on("d", [A])
-    held.sealed_on("d", {"a": [A]})
+    held.sealed_on("d", {"a": A})
     assert not held._places
     assert not held._keeper.datasets()

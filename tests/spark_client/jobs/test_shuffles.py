@@ -38,7 +38,7 @@ def test_a_close_waits_for_a_server_that_does_not_answer_once_and_drops_everythi
     shuffles = Shuffles(server, 300.0, servers=ServerList(server, [A, B]))
     for number in range(5):
         shuffles.begin_spread(f"d{number}", f"{number:016x}")
-    shuffles.sealed_on("d4", {"0": [A]})
+    shuffles.sealed_on("d4", {"0": A})
     shuffles.close()
     shuffles.close()
     assert asked == {("drop", A): 5, ("drop", B): 1}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -12,13 +11,13 @@ import pytest
 
 from flight_server.protocol import InvalidRequest, ServerLost, Unavailable
 from spark_client.arrow import Declared
-from spark_client.connection import RemoteServer, Timeouts, Unreachable
+from spark_client.connection import RemoteServer, Unreachable
 from spark_client.executors import ExecutorServers
 from spark_client.jobs import InTurn, SealedDataset, WriteTask
 from spark_client.jobs.write_job import Target, WriteJob
 from spark_client.servers import ServerStart
 
-A, B, C = "grpc://127.0.0.1:1", "grpc://127.0.0.1:2", "grpc://127.0.0.1:3"
+A = "grpc://127.0.0.1:1"
 ROW = {
     "target": 0,
     "producer": 0,
@@ -26,7 +25,7 @@ ROW = {
     "rows": 1,
     "frames": 1,
     "bytes": 1,
-    "work": "[1,0,0,0,{},[]]",
+    "work": "[1,0,0,[]]",
 }
 
 
@@ -71,68 +70,12 @@ class LostBefore(Away):
         return [ServerStart(*each) for each in (known or {}).items()]
 
 
-class OneOfTwo(Away):
-    """Two servers, of which the first one is gone when the job has ended."""
-
-    executors: Any = None
-    lease_seconds = 1.0
-    location = A
-
-    def reachable(self) -> tuple[str, ...]:
-        return (A, B)
-
-    def at(self, location: str) -> OneOfTwo:
-        found = OneOfTwo()
-        found.location = location
-        return found
-
-    def action(self, name: str, *_: Any, **__: Any) -> Any:
-        if name == "locations":
-            return {"offload_to": ["file:///shared"]}
-        if self.location == A:
-            raise Unreachable("no way")
-        return {
-            **dict.fromkeys(("rows", "frames", "bytes"), 1),
-            "partition_bytes": {},
-            "read_locations": [B],
-            "start": "b",
-        }
-
-    @property
-    def timeouts(self) -> Timeouts:
-        return Timeouts()
-
-    sealed_on = Away.ignore
-
-
-class OwnObjectsOnly(OneOfTwo):
-    """Three servers in executors, each of which has written the object of its own rows when it is gone."""
-
-    executors = replace(Away.executors, options={"offload_to": "/shared"})
-    locations = (A, B, C)
-
-    def at(self, location: str) -> OwnObjectsOnly:
-        found = OwnObjectsOnly()
-        found.location = location
-        return found
-
-    def action(self, name: str, *given: Any, **__: Any) -> Any:
-        if b"~" in given[0]:
-            raise Unreachable("no way")
-        start = {A: "a", B: "b", C: "c"}[self.location]
-        read_locations = [self.location, f"file:///shared/mine/{start}.arrows"]
-        counts: dict[str, Any] = dict.fromkeys(("rows", "frames", "bytes"), 1)
-        return counts | {"partition_bytes": {}, "read_locations": read_locations, "start": start}
-
-
-def run(
-    collect: Callable[[Any], list[Any]], shuffles: Any = None, copies: int = 1, offload: str | None = None
-) -> list[SealedDataset]:
+def run(collect: Callable[[Any], list[Any]], shuffles: Any = None) -> list[SealedDataset]:
     schema = pa.schema([("n", pa.int64())])
-    task = WriteTask(Away.server, "d", "", 1, Declared("d", schema), InTurn(1), copies=copies)
+    task = WriteTask(Away.server, "d", "", 1, Declared("d", schema), InTurn(1))
     shuffles = shuffles or Away()
     frame: Any = None
-    return WriteJob(shuffles, [Target([(frame, task)], "d", offload=offload)], collect).run()
+    return WriteJob(shuffles, [Target([(frame, task)], "d")], collect).run()
 
 
 def failing(text: str) -> Callable[[Any], list[Any]]:
@@ -152,7 +95,7 @@ def test_tasks_that_do_not_reach_a_server_which_the_driver_reaches_are_told_of_p
 
 def test_a_driver_that_reaches_no_server_is_told_of_ports() -> None:
     with pytest.raises(Unavailable, match="the driver reaches none of the servers that tasks have started"):
-        run(lambda _: [{**ROW, "servers": json.dumps([[A, "start", [A]]])}])
+        run(lambda _: [{**ROW, "server": json.dumps([A, "start", [A]])}])
 
 
 def test_what_keeps_a_server_from_starting_is_the_error() -> None:
@@ -176,25 +119,3 @@ def test_a_server_that_another_job_has_found_lost_makes_this_one_run_again() -> 
     with pytest.raises(ServerLost, match="this was run 3"):
         run(collect, LostBefore())
     assert len(runs) == 3
-
-
-def test_a_portion_whose_server_was_lost_before_it_wrote_the_object_is_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    row = {**ROW, "servers": json.dumps([[A, "a", [A]], [B, "b", [B]]])}
-    run(lambda _: [row], OneOfTwo(), copies=2, offload="file:///shared/mine")
-    assert "d: 1 of 1 portions have fewer than 2 copies" in caplog.text
-    assert "d: 1 of 1 portions have no object" in caplog.text
-
-
-def test_a_portion_lives_as_an_object_when_its_servers_in_executors_are_lost_during_the_seals() -> None:
-    rows = [
-        {**ROW, "servers": json.dumps([[A, "a", [A]], [B, "b", [B]]])},
-        {**ROW, "producer": 1, "servers": json.dumps([[C, "c", [C]], [A, "a", [A]]])},
-    ]
-    (found,) = run(lambda _: rows, OwnObjectsOnly(), copies=2, offload="file:///shared/mine")
-    assert [portion.stored for portion in found.source.portions] == [
-        "file:///shared/mine/a.arrows",
-        "file:///shared/mine/c.arrows",
-    ]
-    assert found.source.server.location == C

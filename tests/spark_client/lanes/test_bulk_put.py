@@ -29,7 +29,7 @@ from tests.support.put_source import (
 )
 from tests.support.raw_flight import fields_of
 
-HASTY = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=0.2, why_seconds=0.5)
+HASTY = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=0.2)
 REFUSED = said(b"E", AlreadyExists("there is one already").to_json().encode())
 
 

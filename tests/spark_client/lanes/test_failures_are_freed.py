@@ -16,6 +16,8 @@ from spark_client.lanes import writing
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 NOWHERE = "grpc://127.0.0.1:1"
 COMMAND = PutCommand("d", producer=0, attempt="1")
 
@@ -62,7 +64,7 @@ def test_of_a_read(
     errors: list[weakref.ref[Unreachable]], tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PartitionStream, "_begin", failing(errors, 2))
-    timeouts = Timeouts(tries=tries, backoff_seconds=0.001, backoff_limit_seconds=0.001)
+    timeouts = Timeouts(tries=tries)
     stream = PartitionStream(RemoteServer(NOWHERE, timeouts=timeouts), Ticket("d", 0))
     try:
         stream._connect(None)

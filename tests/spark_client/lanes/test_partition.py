@@ -27,14 +27,13 @@ from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.merge.merged import merge
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 QUICK = Timeouts(
     connect_seconds=20,
     first_message_seconds=20,
     stall_seconds=20,
-    backoff_seconds=0.001,
-    backoff_limit_seconds=0.01,
     tries=3,
-    close_seconds=30,
 )
 SCHEMA = pa.schema([("n", pa.int64())])
 BATCHES = [pa.record_batch({"n": pa.array(np.arange(i * 100, (i + 1) * 100))}) for i in range(5)]

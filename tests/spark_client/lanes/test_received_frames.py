@@ -12,13 +12,15 @@ from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 SCHEMA = pa.schema([("n", pa.int64())])
 BATCHES = [pa.record_batch({"n": pa.array(range(i * 100, (i + 1) * 100))}) for i in range(5)]
 
 
 @pytest.fixture
 def server() -> Iterator[RemoteServer]:
-    made = RemoteServer("grpc://127.0.0.1:1", timeouts=Timeouts(backoff_seconds=0.001, tries=2))
+    made = RemoteServer("grpc://127.0.0.1:1", timeouts=Timeouts(tries=2))
     yield made
     made.close()
 

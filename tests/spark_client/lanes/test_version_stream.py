@@ -13,14 +13,13 @@ from spark_client.lanes import BrokenStream, Closed, CutRead, VersionStream
 from tests.support.http_source import HEAD, HttpSource, chunk
 from tests.support.versions import Marked, encoded, marked, opening, whole
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 QUICK = Timeouts(
     connect_seconds=20,
     first_message_seconds=20,
     stall_seconds=20,
-    backoff_seconds=0.001,
-    backoff_limit_seconds=0.01,
     tries=3,
-    close_seconds=30,
 )
 SNAPSHOT = Versions()
 

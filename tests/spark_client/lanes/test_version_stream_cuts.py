@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,9 @@ from spark_client.lanes import VersionStream
 from tests.support.http_source import HttpSource
 from tests.support.versions import Marked, marked, opening
 
-NEVER_GIVES_UP = Timeouts(backoff_seconds=0.0, tries=1000)
+pytestmark = pytest.mark.usefixtures("hasty")
+
+NEVER_GIVES_UP = Timeouts(tries=1000)
 Steps = list[tuple[int, list[list[int]]]]
 steps = st.lists(
     st.tuples(st.integers(1, 3), st.lists(st.lists(st.integers(0, 9), max_size=400), min_size=1, max_size=4)),

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pytest
 
 from flight_server.host import HostDirectory, directories
-from flight_server.protocol import Compacted, NotFound, OutOfBudget
+from flight_server.protocol import Compacted, OutOfBudget
 from spark_client.hosts import HostFiles
 from spark_client.joining import Keys
-from spark_client.lookup import current_images, host_images
-from spark_client.lookup.current_images import CurrentImages
+from spark_client.lookup import host_images
 from spark_client.lookup.host_images import HostImages, LayerName, open_layers, stack
 from spark_client.lookup.images import Image
 from spark_client.lookup.lookup_content import LookupContent
@@ -64,48 +63,6 @@ def test_the_first_version_is_a_snapshot_and_the_next_ones_are_deltas(
         assert rows_of(image) == rows_in(table)
         assert rows_of(images.at(version)) == rows_in(table)
     assert source.asked() == ["snapshot 1", "deltas 1 2", "deltas 2 3"]
-
-
-def test_an_image_that_is_kept_current_is_there_before_it_is_asked_for(
-    source: VersionedTable, base: Path
-) -> None:
-    images = HostImages(content(source, SCHEMA, ["key"], base))
-    source.commit(rates())
-    images.advance()
-    assert source.asked() == []
-    images.at(1)
-    source.commit(rates({3: 0.5}))
-    source.commit(rates({3: 0.5, 4: None}))
-    images.advance()
-    images.advance()
-    assert rows_of(images.at(3)) == rows_in(rates({3: 0.5, 4: None}))
-    assert source.asked() == ["snapshot 1", "deltas 1 3"]
-    assert rows_of(images.at(2)) == rows_in(rates({3: 0.5}))
-    source.commit(rates())
-    source.compact(4)
-    images.advance()
-    assert "snapshot 4" not in source.asked()
-
-
-def gone(_: VersionedTable) -> int:
-    raise NotFound("it was dropped")
-
-
-def test_images_of_micro_batches_are_kept_current_until_they_rest_or_the_changelog_is_gone(
-    source: VersionedTable, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(current_images, "EVERY_SECONDS", 0.01)
-    images, keeping = HostImages(content(source, SCHEMA, ["key"], base)), CurrentImages()
-    images.at(source.commit(rates()))
-    keeping.use(images)
-    source.commit(rates({3: 0.5}))
-    eventually(lambda: "deltas 1 2" in source.asked(), expected=True)
-    with monkeypatch.context() as dropped:
-        dropped.setattr(VersionedTable, "upper", gone)
-        eventually(lambda: keeping._thread, None)
-    monkeypatch.setattr(current_images, "IDLE_SECONDS", 0.0)
-    keeping.use(images)
-    eventually(lambda: keeping._thread, None)
 
 
 def test_an_older_version_than_the_newest_is_still_to_be_had(source: VersionedTable, base: Path) -> None:

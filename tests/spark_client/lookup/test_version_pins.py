@@ -13,7 +13,7 @@ from flight_server.protocol import Compacted
 from spark_client.hosts import HostFiles
 from spark_client.lookup import version_pins
 from spark_client.lookup.lookup_content import LookupContent
-from spark_client.lookup.version_pins import MicroBatch, version_of, version_of_application
+from spark_client.lookup.version_pins import MicroBatch, version_of
 from tests.support.lookup_contents import content
 from tests.support.versioned_table import VersionedTable
 
@@ -89,16 +89,6 @@ def test_a_host_that_lost_its_note_asks_again_and_gets_the_pinned_version(
     (key,) = HostFiles(of.copies).opened("app")
     HostFiles(of.copies).remove(key)
     assert asked_anew(of, "q", 7) == 1
-
-
-def test_functions_of_one_application_have_a_version_each(source: VersionedTable, of: LookupContent) -> None:
-    assert version_of_application(of, "f") == 1
-    source.commit(ROWS)
-    assert version_of_application(of, "f") == 1
-    assert version_of_application(of, "g") == 2
-    version_pins._known.clear()
-    assert version_of_application(of, "f") == 1
-    assert source.pins() == {"lookup.app.f.": 1, "lookup.app.g.": 2}
 
 
 def test_a_batch_that_is_run_again_after_its_version_was_compacted_says_what_to_do(

@@ -33,6 +33,8 @@ from tests.support.fake_stream import (
     waits,
 )
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 @pytest.mark.parametrize("order", ["arrival", "stream"])
 @pytest.mark.parametrize("limit_bytes", [1, 50_000, None])

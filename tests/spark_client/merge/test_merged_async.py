@@ -23,6 +23,8 @@ from tests.support.fake_stream import (
     waits,
 )
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 async def until_it_waits(holder: list[AsyncMergedStream]) -> None:
     """Let the loop run until the stream that is in ``holder``, or comes to be, has a waiting consumer."""

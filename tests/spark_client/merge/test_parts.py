@@ -18,6 +18,8 @@ from tests.support.fake_stream import (
     until,
 )
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 def started(streams: list[FakeStream], parts: int, limit_batches: int = 8) -> MergedStream:
     pool = MemoryPool(limit_batches * BATCH_BYTES)

@@ -202,9 +202,9 @@ def test_a_step_that_cannot_work_is_refused_where_it_is_written(
 
 
 def test_numbers_of_any_integer_type_are_taken(pipeline: Pipeline) -> None:
-    plan = pipeline.exchange(np.int64(8), "id", budget_bytes=np.uint32(1 << 20), tasks=np.int8(3))
+    plan = pipeline.exchange(np.int64(8), "id", tasks=np.int8(3))
     exchange = last(plan)
-    assert (exchange.partitions, exchange.budget_bytes, exchange.tasks) == (8, 1 << 20, 3)
+    assert (exchange.partitions, exchange.tasks) == (8, 3)
     assert repr(plan) == "<Pipeline DataFrame → exchange(8, 'id')>"
 
 
@@ -262,11 +262,6 @@ def test_an_interpreter_that_cannot_run_tasks_is_an_error_before_the_job(
             InvalidRequest, match=f"{other}, which has no numpy and no pyarrow: set PYSPARK_PYTHON"
         ):
             run()
-
-
-def test_a_writer_with_no_room_to_gather_is_refused(pipeline: Pipeline) -> None:
-    with pytest.raises(InvalidRequest, match="budget_bytes must be at least 1 MiB"):
-        pipeline.exchange(4, budget_bytes=1000)
 
 
 def test_a_key_with_a_collation_is_refused(spark: SparkSession, client: ShuffleClient) -> None:

@@ -6,24 +6,24 @@ from collections import Counter
 
 import pytest
 
-from spark_client.servers import backups, place
+from spark_client.servers import place
 
 SERVERS = [f"grpc://host{number}:8815" for number in range(5)]
 
 
 def test_a_task_writes_to_the_server_of_its_host() -> None:
-    assert {place("d", producer, SERVERS, host="host3") for producer in range(50)} == {("grpc://host3:8815",)}
+    assert {place("d", producer, SERVERS, host="host3") for producer in range(50)} == {"grpc://host3:8815"}
 
 
 def test_tasks_of_other_hosts_are_spread_over_all_servers() -> None:
-    found = Counter(place("d", producer, SERVERS, host="other")[0] for producer in range(1000))
+    found = Counter(place("d", producer, SERVERS, host="other") for producer in range(1000))
     assert found.keys() == {*SERVERS}
     assert max(found.values()) < 1.3 * min(found.values())
 
 
 def test_several_servers_of_a_host_share_its_tasks() -> None:
     servers = [*SERVERS, "grpc://host3:8816"]
-    found = {place("d", producer, servers, host="host3")[0] for producer in range(50)}
+    found = {place("d", producer, servers, host="host3") for producer in range(50)}
     assert found == {"grpc://host3:8815", "grpc://host3:8816"}
 
 
@@ -33,7 +33,7 @@ def test_a_host_that_gets_each_so_manieth_task_uses_its_servers_alike(hosts: int
     own = [f"grpc://host3:{port}" for port in range(servers)]
     for first in range(hosts):
         producers = range(first, 16 * servers * hosts, hosts)
-        found = Counter(place("d", producer, own, host="host3")[0] for producer in producers)
+        found = Counter(place("d", producer, own, host="host3") for producer in producers)
         assert found.keys() == {*own}
         assert max(found.values()) <= 2 * min(found.values())
 
@@ -41,29 +41,8 @@ def test_a_host_that_gets_each_so_manieth_task_uses_its_servers_alike(hosts: int
 def test_a_new_try_goes_to_another_server() -> None:
     for producer in range(20):
         assert len({place("d", producer, SERVERS, tries=tries) for tries in range(5)}) == 5
-    assert {place("d", 1, SERVERS, host="host3", tries=tries)[0] for tries in range(1, 6)} == {*SERVERS}
-
-
-@pytest.mark.parametrize(("servers", "copies", "found"), [(5, 2, 2), (1, 2, 1), (2, 3, 2)])
-def test_copies_are_on_the_next_servers(servers: int, copies: int, found: int) -> None:
-    chosen = place("d", 7, SERVERS[:servers], copies=copies)
-    first = SERVERS.index(chosen[0])
-    assert chosen == tuple(SERVERS[(first + copy) % servers] for copy in range(found))
+    assert {place("d", 1, SERVERS, host="host3", tries=tries) for tries in range(1, 6)} == {*SERVERS}
 
 
 def test_a_place_is_the_same_in_every_process() -> None:
-    assert [SERVERS.index(place("d", producer, SERVERS)[0]) for producer in range(6)] == [1, 2, 3, 4, 0, 4]
-
-
-def test_a_copy_is_on_another_host_if_there_is_one() -> None:
-    servers = ["grpc://a:1", "grpc://a:2", "grpc://b:1", "grpc://b:2"]
-    assert [backups(each, servers)[0] for each in servers] == [servers[2], servers[3], servers[0], servers[1]]
-    assert backups("grpc://a:1", servers[:2]) == ("grpc://a:2",)
-    assert backups("grpc://a:1", servers[:1]) == ()
-
-
-def test_the_copies_of_a_server_that_is_not_in_the_list_are_always_on_the_same_one() -> None:
-    found = {backups(f"grpc://new{number}:1", SERVERS)[0] for number in range(50)}
-    assert found == {*SERVERS}
-    assert backups("grpc://new:1", SERVERS) == backups("grpc://new:1", SERVERS)
-    assert {*backups("grpc://new:1", SERVERS)} == {*SERVERS}
+    assert [SERVERS.index(place("d", producer, SERVERS)) for producer in range(6)] == [1, 2, 3, 4, 0, 4]

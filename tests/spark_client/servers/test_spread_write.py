@@ -36,20 +36,20 @@ def begun(**given: Any) -> tuple[SpreadWrite, RunJob]:
 
 
 def report(
-    machine: SpreadWrite, *servers: ServerStart, producer: int = 0, attempt: str = "x"
+    machine: SpreadWrite, server: ServerStart, producer: int = 0, attempt: str = "x"
 ) -> list[DriverCall]:
-    return machine.reported(Report("d", machine.generation("d"), producer, attempt, servers))
+    return machine.reported(Report("d", machine.generation("d"), producer, attempt, server))
 
 
-def written(*servers: tuple[ServerStart, ...]) -> tuple[SpreadWrite, list[DriverCall]]:
+def written(*servers: ServerStart) -> tuple[SpreadWrite, list[DriverCall]]:
     """A job whose task ``i`` wrote to ``servers[i]``, and the calls after its end."""
     machine, job = begun()
     for producer, each in enumerate(servers):
-        report(machine, *each, producer=producer)
+        report(machine, each, producer=producer)
     return machine, machine.job_ended(job, {"d": dict.fromkeys(range(len(servers)), "x")})
 
 
-def sealed(*servers: tuple[ServerStart, ...]) -> SpreadWrite:
+def sealed(*servers: ServerStart) -> SpreadWrite:
     machine, calls = written(*servers)
     answer_all(machine, calls)
     assert state(machine) is WriteState.SEALED
@@ -71,42 +71,24 @@ def drops(*servers: ServerStart, run: int = 1) -> list[DriverCall]:
     return [Drop(server, "d", f"g0{run}") for server in servers]
 
 
-def test_each_server_is_sealed_with_its_attempts_and_the_list_of_all() -> None:
-    _, calls = written((A,), (B,), (A,))
-    listed = ((A,), (B,))
-    assert calls == [
-        Seal(A, "d", "g01", A, {0: "x", 2: "x"}, listed),
-        Seal(B, "d", "g01", B, {1: "x"}, listed),
-    ]
-    assert all(isinstance(call, Seal) and call.servers is calls[0].servers for call in calls)  # type: ignore[union-attr]
+def test_each_server_is_sealed_with_its_attempts() -> None:
+    _, calls = written(A, B, A)
+    assert calls == [Seal(A, "d", "g01", {0: "x", 2: "x"}), Seal(B, "d", "g01", {1: "x"})]
 
 
 def test_answers_are_summed() -> None:
-    machine = sealed((A,), (B,))
+    machine = sealed(A, B)
     totals = machine.totals("d")
     assert (totals.rows, totals.frames, totals.size_bytes) == (2, 2, 20)
     assert totals.sizes.sizes().tolist() == [0, 20, 0, 0]
 
 
-def test_a_portion_with_two_copies_is_counted_once() -> None:
-    machine = sealed((A, B))
-    assert machine.totals("d").rows == 1
-    (portion,) = machine.portions("d")
-    assert (portion.name, portion.copies) == (A, [A, B])
-
-
 def test_an_answer_that_comes_twice_counts_once() -> None:
-    machine, calls = written((A,), (B,))
+    machine, calls = written(A, B)
     answer_all(machine, [calls[0], calls[0]])
     assert state(machine) is WriteState.SEALING
     answer_all(machine, [calls[1], calls[0]])
     assert machine.totals("d").rows == 2
-
-
-def test_a_server_that_has_only_a_part_of_a_portion_is_no_copy() -> None:
-    _, calls = written((A, B), (A, C))
-    assert [call.server for call in calls if isinstance(call, Seal)] == [A]
-    assert [call for call in calls if isinstance(call, Drop)] == drops(B, C)
 
 
 def test_a_server_with_refused_attempts_only_drops_them() -> None:
@@ -114,7 +96,7 @@ def test_a_server_with_refused_attempts_only_drops_them() -> None:
     report(machine, A, attempt="x")
     report(machine, B, attempt="y")
     calls = machine.job_ended(job, {"d": {0: "y"}})
-    assert calls == [*drops(A), Seal(B, "d", "g01", B, {0: "y"}, ((B,),))]
+    assert calls == [*drops(A), Seal(B, "d", "g01", {0: "y"})]
     assert machine.renew() == [Renew(B, "d", "g01")]
 
 
@@ -139,7 +121,7 @@ def test_the_only_server_seals_a_dataset_without_an_attempt_too() -> None:
     assert machine.begin() == [Create(A, "d", 1)]
     (job,) = machine.created(Create(A, "d", 1), "drawn")
     assert isinstance(job, RunJob)
-    assert machine.job_ended(job, {"d": {}}) == [Seal(A, "d", "drawn", A, {}, ((A,),))]
+    assert machine.job_ended(job, {"d": {}}) == [Seal(A, "d", "drawn", {})]
 
 
 def test_what_was_created_too_late_is_dropped() -> None:
@@ -192,7 +174,7 @@ def test_a_job_that_fails_after_a_loss_runs_again_and_one_without_is_an_error() 
 
 @pytest.mark.parametrize("error", [Unreachable("gone"), TimedOut("slow"), NotFound("no dataset d")])
 def test_a_server_that_cannot_seal_any_more_is_lost(error: Unreachable) -> None:
-    machine, calls = written((A,), (B,))
+    machine, calls = written(A, B)
     seal = calls[0]
     assert isinstance(seal, Seal)
     *dropped, again = machine.refused(seal, error)
@@ -201,21 +183,21 @@ def test_a_server_that_cannot_seal_any_more_is_lost(error: Unreachable) -> None:
 
 
 def test_another_start_that_answers_is_another_server() -> None:
-    machine, calls = written((A,))
+    machine, calls = written(A)
     assert isinstance(calls[0], Seal)
     (again,) = machine.sealed(calls[0], ANSWER, by=ServerStart(A.location, "later"))
     assert again == RunJob(2, {"d": "g02"}, frozenset({A}))
 
 
 def test_a_seal_that_is_refused_for_another_reason_is_an_error() -> None:
-    machine, calls = written((A,), (B,))
+    machine, calls = written(A, B)
     assert isinstance(calls[0], Seal)
     error = InvalidRequest("attempt 'x' has not committed")
     assert machine.refused(calls[0], error) == [*drops(A, B), Fail(error)]
 
 
 def test_late_answers_of_an_earlier_generation_change_nothing() -> None:
-    machine, calls = written((A,), (B,))
+    machine, calls = written(A, B)
     old = calls[0]
     assert isinstance(old, Seal)
     *_, job = machine.lost(B)
@@ -232,28 +214,16 @@ def test_late_answers_of_an_earlier_generation_change_nothing() -> None:
 
 
 def test_a_report_of_an_earlier_generation_is_dropped() -> None:
-    machine = sealed((A,))
+    machine = sealed(A)
     machine.lost(A)
-    assert machine.reported(Report("d", "g01", 5, "z", (B,))) == drops(B)
+    assert machine.reported(Report("d", "g01", 5, "z", B)) == drops(B)
     machine.drop()
-    assert machine.reported(Report("d", "g02", 5, "z", (C,))) == drops(C, run=2)
-
-
-def test_one_copy_is_enough() -> None:
-    machine, calls = written((A, B), (C, A))
-    assert machine.lost(A) == []
-    assert state(machine) is WriteState.SEALING
-    assert [call.server for call in calls if isinstance(call, Seal)] == [A, B, C, A]
-    answer_all(machine, [call for call in calls if isinstance(call, Seal) and call.server != A])
-    assert state(machine) is WriteState.SEALED
-    assert [portion.copies for portion in machine.portions("d")] == [[B], [C]]
-    assert machine.renew() == [Renew(B, "d", "g01"), Renew(C, "d", "g01")]
-    assert isinstance(machine.lost(B)[-1], RunJob)
+    assert machine.reported(Report("d", "g02", 5, "z", C)) == drops(C, run=2)
 
 
 @pytest.mark.parametrize("when", ["sealing", "sealed"])
 def test_a_portion_that_an_object_has_outlives_its_server(when: str) -> None:
-    machine, (first, second) = written((A,), (B,))
+    machine, (first, second) = written(A, B)
     assert isinstance(first, Seal)
     assert isinstance(second, Seal)
     stored = ANSWER | {"read_locations": ["grpc://a:1", "s3://bucket/d-g01/a.arrows"]}
@@ -268,13 +238,6 @@ def test_a_portion_that_an_object_has_outlives_its_server(when: str) -> None:
     assert machine.totals("d").rows == 2
     assert machine.lost(B), "what no object has is lost"
     assert machine.run == 2
-
-
-def test_a_lost_server_is_not_sealed() -> None:
-    machine, job = begun()
-    report(machine, A, B)
-    assert machine.lost(A) == []
-    assert machine.job_ended(job, {"d": {0: "x"}}) == [Seal(B, "d", "g01", A, {0: "x"}, ((B,),))]
 
 
 def test_the_third_loss_is_an_error_that_names_server_start_and_dataset() -> None:
@@ -293,7 +256,7 @@ def test_the_third_loss_is_an_error_that_names_server_start_and_dataset() -> Non
 
 
 def test_a_loss_after_rows_were_handed_out_is_an_error() -> None:
-    machine = sealed((A,), (B,))
+    machine = sealed(A, B)
     machine.hand_out()
     *dropped, failed = machine.lost(A)
     assert dropped == drops(B)
@@ -307,8 +270,8 @@ def test_a_released_dataset_does_not_mind_a_loss() -> None:
     machine = SpreadWrite({"left": 1, "right": 1}, "g")
     (job,) = machine.begin()
     assert isinstance(job, RunJob)
-    machine.reported(Report("left", "g01", 0, "x", (A,)))
-    machine.reported(Report("right", "g01", 0, "y", (B,)))
+    machine.reported(Report("left", "g01", 0, "x", A))
+    machine.reported(Report("right", "g01", 0, "y", B))
     answer = {"rows": 0, "frames": 0, "bytes": 0, "partition_bytes": {}}
     for call in machine.job_ended(job, {"left": {0: "x"}, "right": {0: "y"}}):
         assert isinstance(call, Seal)
@@ -320,14 +283,14 @@ def test_a_released_dataset_does_not_mind_a_loss() -> None:
 
 
 def test_the_last_release_drops_everything() -> None:
-    machine = sealed((A,), (B,))
+    machine = sealed(A, B)
     assert machine.release("d") == drops(A, B)
     assert state(machine) is WriteState.DROPPED
     assert machine.renew() == machine.release("d") == machine.drop() == []
 
 
 def test_a_lease_that_has_ended_is_a_loss_and_an_unanswered_renewal_is_none() -> None:
-    machine = sealed((A,), (B,))
+    machine = sealed(A, B)
     assert machine.refused(Renew(A, "d", "g01"), Unreachable("away")) == []
     assert machine.refused(Renew(A, "d", "g01"), NotFound("no d")) == [
         *drops(B),
