@@ -20,7 +20,7 @@ import typer
 
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.connection import ClientCertificate, RemoteServer, Timeouts, TlsContexts, read_token
+from spark_client.connection import ClientCertificate, RemoteServer, Timeouts, TlsContexts
 
 _LOCATION = re.compile(r"(dns\+)?grpc[+a-z]*:.+|[\w.-]+:[0-9]{1,5}|[a-z]+://[^/]*:[0-9]{1,5}/?")
 
@@ -112,10 +112,6 @@ class Link:
         roots = None if tls_root_certs is None else tls_root_certs.read_bytes()
         certificate = ClientCertificate.of(tls_client_cert, tls_client_key)
         return cls(server, token_file or token or None, roots, as_json, certificate)
-
-    def token_text(self) -> str | None:
-        """The token; that of a file as the file is now. Raises Unauthenticated: it cannot be read, or is empty."""
-        return read_token(self.token) if isinstance(self.token, Path) else self.token
 
     def tls(self) -> ssl.SSLContext:
         """As the client's connections have it. Raises Unauthenticated: the client's certificate cannot be presented."""

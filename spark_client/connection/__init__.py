@@ -1,6 +1,6 @@
 """The client's side of a server: connections, calls, errors, leases, and the embedded server."""
 
-from .advice import about, check_location, check_locations, check_mode, read_token
+from .advice import about, check_location, check_locations, check_mode
 from .calls import Call, EmbeddedEnded, ForkedProcess, TimedOut, Unreachable, immortal_in_children
 from .drops import drop
 from .leases import LeaseKeeper

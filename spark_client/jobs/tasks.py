@@ -196,9 +196,9 @@ class WriteTask:
     with the ``arrow.counts`` of the result if it ``counts``.
 
     ``generation`` is empty until the dataset is created. ``places`` are the server's for puts on the bulk lane; None to
-    ask the server. ``servers`` are the locations of all, if there are several: the task chooses one, ``alone`` the
-    first, and its put creates the dataset there, with a lease of ``lease_seconds``; with ``executors`` it takes its
-    executor's, and the lease is at least ``UNSEEN_LEASE_SECONDS``. ``target`` is the dataset's number in the job,
+    ask the server. ``servers`` are the locations of those that may hold the dataset, if there are several: the task
+    chooses one, and its put creates the dataset there, with a lease of ``lease_seconds``; with ``executors`` it takes
+    its executor's, and the lease is at least ``UNSEEN_LEASE_SECONDS``. ``target`` is the dataset's number in the job,
     ``part`` that of the task's write among the ``parts`` of the dataset.
 
     Spark numbers the tasks of a union through, or, if all its sides have one partition
@@ -219,7 +219,6 @@ class WriteTask:
     places: tuple[str, ...] | None = None
     servers: tuple[str, ...] = ()
     executors: ExecutorServers | None = None
-    alone: bool = False
     lease_seconds: float | None = None
     target: int = 0
     part: int = 0
@@ -305,8 +304,6 @@ class WriteTask:
         """The location of the server to write to; None where there is one. In the place of one that accepts no
         connections comes the next one, if any does.
         """
-        if self.alone:
-            return self.servers[0]
         servers = self.servers if self.executors is None else self.executors.here(tries).locations
         chosen, host = None, gethostname()
         for more in range(len(servers)):

@@ -225,7 +225,6 @@ class WriteJob:
                     if target.alone and self._spread
                     else locations,
                     executors=None if target.alone else self._executors,
-                    alone=target.alone and self._spread,
                     lease_seconds=self._shuffles.lease_seconds,
                     target=number,
                     part=part,
