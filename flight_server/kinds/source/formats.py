@@ -10,7 +10,7 @@ Memory
 
     Of a Parquet file the footer has the rows and values of each row group, by which rows are cut to batches: a file of
     639 bytes can hold a row of a gigabyte. Values are short or long: where a column has a dictionary its longest value
-    counts (:meth:`_RowGroup.longest_bytes`), so that a batch takes at most ``MOST_BYTES`` or one row. Lists are short
+    counts (:class:`_Texts`), so that a batch takes at most ``MOST_BYTES`` or one row. Lists are short
     or long, too, and no count says where: those of a row group that decode to more than ``MOST_FOLD`` times their bytes
     in the file are taken for one batch. No account counts pages that decompress to more than a batch, what a footer
     says falsely, and texts in lists of which one row has many more than the average.
@@ -78,31 +78,39 @@ class Parquet:
             [field.name for field in columns],
             sum(_least_bytes(each.type) for each in columns),
         )
+        texts = _Texts(stream, file.schema, wanted_names)
+        some: list[_RowGroup] = []
         for index in range(file.metadata.num_row_groups):
-            group = _RowGroup(file, index, wanted_names, least_bytes)
-            hold(group.list_bytes)
-            longest_bytes = max(1, group.longest_bytes(stream))
-            rows = max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // group.row_bytes, MOST_BYTES // longest_bytes))
-            hold(max(group.list_bytes, rows * group.row_bytes, longest_bytes))
-            yield from file.iter_batches(rows, row_groups=[index], columns=names, use_threads=False)
+            some.append(group := _RowGroup(file, index, wanted_names, least_bytes))
+            hold(max(each.list_bytes for each in some))
+            group.longest_bytes = texts.longest_bytes(group)
+            # Small row groups are read together.
+            if index + 1 < file.metadata.num_row_groups and sum(each.rows for each in some) < MAX_BATCH_ROWS:
+                continue
+            rows = min(each.batch_rows for each in some)
+            hold(max(max(each.list_bytes, rows * each.row_bytes, each.longest_bytes) for each in some))
+            numbers = [each.index for each in some]
+            yield from file.iter_batches(rows, row_groups=numbers, columns=names, use_threads=False)
+            some = []
 
 
 class _RowGroup:
     """How much the columns of a row group decode to, by the footer.
 
-    ``row_bytes`` is a row's average; ``list_bytes`` what lists may take in one row, 0 if that is not much.
+    ``row_bytes`` is a row's average; ``list_bytes`` what lists may take in one row, 0 if that is not much;
+    ``texts`` has the columns with dictionaries, and how many values each row has on average.
     """
 
     def __init__(self, file: Any, index: int, names: frozenset[str], least_bytes: int) -> None:
         group = file.metadata.row_group(index)
-        self._index = index
-        self._dictionaries: dict[
-            str, int
-        ] = {}  # the leaves that have one: their values in each row, on average
+        self.index, self.rows = index, max(1, group.num_rows)
+        self.longest_bytes = 0
+        self.texts: dict[str, int] = {}
         decoded_bytes = listed_bytes = in_file_bytes = 0
         for number in range(group.num_columns):
             leaf, chunk = file.schema.column(number), group.column(number)
-            if not _is_of(chunk.path_in_schema, names):
+            column = _column_of(chunk.path_in_schema, names)
+            if column is None:
                 continue
             width = _WIDTHS.get(chunk.physical_type, leaf.length)
             size_bytes = max(chunk.total_uncompressed_size, chunk.num_values * width)
@@ -111,37 +119,54 @@ class _RowGroup:
                 listed_bytes += size_bytes
                 in_file_bytes += chunk.total_compressed_size
             if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
-                self._dictionaries[chunk.path_in_schema] = -(-chunk.num_values // max(1, group.num_rows))
-        self.row_bytes = max(1, least_bytes, -(-decoded_bytes // max(1, group.num_rows)))
+                self.texts[column] = self.texts.get(column, 0) + -(-chunk.num_values // self.rows)
+        self.row_bytes = max(1, least_bytes, -(-decoded_bytes // self.rows))
         is_folded = listed_bytes > max(MOST_BYTES, MOST_FOLD * in_file_bytes)
         self.list_bytes = listed_bytes if is_folded else 0
 
-    def longest_bytes(self, stream: Any) -> int:
-        """What a row takes whose texts are all the longest one of their dictionary."""
-        paths = list(self._dictionaries)
-        if not paths:
-            return 0
-        file = pq.ParquetFile(
+    @property
+    def batch_rows(self) -> int:
+        most = MOST_BYTES // max(1, self.longest_bytes)
+        return max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // self.row_bytes, most))
+
+
+class _Texts:
+    """The dictionaries of a file's texts, of which no value is copied."""
+
+    def __init__(self, stream: Any, schema: Any, names: frozenset[str]) -> None:
+        leaves = map(schema.column, range(len(schema)))
+        paths = [
+            leaf.path
+            for leaf in leaves
+            if leaf.physical_type == "BYTE_ARRAY" and _column_of(leaf.path, names) is not None
+        ]
+        self._file = pq.ParquetFile(
             stream,
             read_dictionary=paths,
             pre_buffer=False,
             buffer_size=1 << 20,
             arrow_extensions_enabled=False,
         )
-        longest_bytes = 0
-        for path, values in self._dictionaries.items():
-            # With the first row comes the whole dictionary, of which no value is copied.
-            batches = file.iter_batches(1, row_groups=[self._index], columns=[path], use_threads=False)
-            first = next(batches, None)
-            if first is not None:
-                longest_bytes += values * max(map(_longest_bytes, first.columns), default=0)
-        return longest_bytes
+
+    def longest_bytes(self, group: _RowGroup) -> int:
+        """What a row takes whose texts are all the longest one of their dictionary."""
+        if not group.texts:
+            return 0
+        # With the first row come the whole dictionaries.
+        batches = self._file.iter_batches(
+            1, row_groups=[group.index], columns=list(group.texts), use_threads=False
+        )
+        first = next(batches, None)
+        if first is None:
+            return 0
+        return sum(values * _longest_bytes(first.column(name)) for name, values in group.texts.items())
 
 
-def _is_of(path: str, names: frozenset[str]) -> bool:
-    """Whether a leaf is a part of one of these columns, whose names may have dots."""
+def _column_of(path: str, names: frozenset[str]) -> str | None:
+    """Which of these columns, whose names may have dots, a leaf is a part of."""
     parts = path.split(".")
-    return any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1))
+    prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in names), None)
 
 
 def _least_bytes(kind: pa.DataType) -> int:
