@@ -7,7 +7,7 @@ from typing import Any
 
 from flight_server.datasets import Caller
 from flight_server.protocol import dump_json
-from flight_server.transfer import Answer
+from flight_server.transfer import MadeAnswer
 
 from .pages import ListedPage, Page
 from .reports import Observed, datasets, statistics, why
@@ -18,7 +18,7 @@ _ROW_BYTES = 512
 """Of a wait, or a dataset in the shorter list."""
 
 
-def statistics_answer(server: Observed, page: ListedPage, caller: Caller) -> Answer:
+def statistics_answer(server: Observed, page: ListedPage, caller: Caller) -> MadeAnswer:
     """Raises NotFound for an unknown dataset."""
     if page.dataset is None:
         entries = min(page.limit, len(server.catalogue))
@@ -26,19 +26,19 @@ def statistics_answer(server: Observed, page: ListedPage, caller: Caller) -> Ans
         dataset = caller.find(page.dataset)
         counts = (dataset.partition_count, len(dataset.attempts), len(dataset.servers))
         entries = sum(min(page.limit, count) for count in counts)
-    return Answer(entries * _ENTRY_BYTES, lambda: _as_json(statistics(server, page, caller)))
+    return MadeAnswer(entries * _ENTRY_BYTES, lambda: _as_json(statistics(server, page, caller)))
 
 
-def why_answer(server: Observed, page: Page, caller: Caller) -> Answer:
+def why_answer(server: Observed, page: Page, caller: Caller) -> MadeAnswer:
     """The answer to ``why``."""
     size_bytes = min(page.limit, len(server.waits)) * _ROW_BYTES
-    return Answer(size_bytes, lambda: _as_json(why(server, page, caller)))
+    return MadeAnswer(size_bytes, lambda: _as_json(why(server, page, caller)))
 
 
-def datasets_answer(server: Observed, prefix: str, page: Page, caller: Caller) -> Answer:
+def datasets_answer(server: Observed, prefix: str, page: Page, caller: Caller) -> MadeAnswer:
     """The answer of ``/v1/datasets``."""
     size_bytes = min(page.limit, len(server.catalogue)) * _ROW_BYTES
-    return Answer(size_bytes, lambda: _as_json(datasets(prefix, page, caller)))
+    return MadeAnswer(size_bytes, lambda: _as_json(datasets(prefix, page, caller)))
 
 
 async def _as_json(report: Awaitable[dict[str, Any]]) -> bytes:

@@ -1,6 +1,6 @@
 """Puts and reads, the same on both lanes. It knows neither gRPC nor HTTP."""
 
-from .answer_room import Answer, AnswerRoom
+from .answer_room import AnswerRoom, MadeAnswer
 from .arriving import Arriving, ArrivingBody, too_much
 from .delivery import Delivery
 from .descriptors import parse_descriptor

@@ -20,7 +20,7 @@ COPIES = 2
 
 
 @dataclass(frozen=True)
-class Answer:
+class MadeAnswer:
     """An answer of at most ``size_bytes``, as far as that is known before it is made. ``make``: called once."""
 
     size_bytes: int
@@ -72,7 +72,7 @@ class AnswerRoom:
         room.grow(max(0, needed_bytes - limit_bytes))
         return room
 
-    async def made(self, answer: Answer, reader: Reader) -> tuple[bytes, Reservation | None]:
+    async def made(self, answer: MadeAnswer, reader: Reader) -> tuple[bytes, Reservation | None]:
         """Make an answer when there is room for it. Raises OutOfBudget: see :meth:`room`."""
         room = await self.room(answer.size_bytes, reader)
         data = await answer.make()
@@ -82,7 +82,9 @@ class AnswerRoom:
         room.shrink(max(0, room.size_bytes - COPIES * len(data)))
         return data, room
 
-    async def send(self, answer: Answer, write: Callable[[bytes], Awaitable[None]], reader: Reader) -> None:
+    async def send(
+        self, answer: MadeAnswer, write: Callable[[bytes], Awaitable[None]], reader: Reader
+    ) -> None:
         """Make an answer when there is room for it, and write it.
 
         Raises:

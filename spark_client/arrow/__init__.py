@@ -5,7 +5,7 @@ from flight_server.keys import array_over, offsets, values, view
 from .coalescer import Coalescer, fills_block
 from .expression_columns import fits, needed
 from .expression_parts import FunctionCall, folded, parts_of
-from .group_codes import group_codes, groupable
+from .key_codes import group_codes, groupable
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, joined, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries

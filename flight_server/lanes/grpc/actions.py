@@ -47,7 +47,7 @@ from flight_server.reporting import (
     statistics_answer,
     why_answer,
 )
-from flight_server.transfer import Answer, Offloads, plan_bytes, plan_json
+from flight_server.transfer import MadeAnswer, Offloads, plan_bytes, plan_json
 
 
 class Actions:
@@ -71,7 +71,7 @@ class Actions:
         self._drain_grace_seconds = drain_grace_seconds
         self._rows = {name: OPERATIONS[f"action {name}"] for name in (*_HANDLERS, *self._kinds.actions)}
 
-    async def run(self, action: str, body: bytes, caller: Caller) -> Answer:
+    async def run(self, action: str, body: bytes, caller: Caller) -> MadeAnswer:
         """The body of the action's one result; a large one is yet to be made.
 
         Raises:
@@ -85,9 +85,9 @@ class Actions:
             raise Unsupported(f"{what}there is no action {shown!r}; there are {', '.join(ACTIONS)}")
         caller = caller.doing(operation)
         if (of_a_kind := self._kinds.actions.get(action)) is not None:
-            return Answer.of(dump_json(await of_a_kind(body, caller)))
+            return MadeAnswer.of(dump_json(await of_a_kind(body, caller)))
         answer = await _HANDLERS[action](self, body, caller)
-        return answer if isinstance(answer, Answer) else Answer.of(answer)
+        return answer if isinstance(answer, MadeAnswer) else MadeAnswer.of(answer)
 
     async def _create(self, body: bytes, caller: Caller) -> bytes:
         request = CreateRequest.of(await in_steps(parsing(body, "create")))
@@ -188,10 +188,10 @@ class Actions:
         dataset.touch()
         return dump_json({"frames": request.frames})
 
-    async def _plan(self, body: bytes, caller: Caller) -> Answer:
+    async def _plan(self, body: bytes, caller: Caller) -> MadeAnswer:
         request = PlanRequest.parse(body)
         dataset = caller.portion_of(request.dataset, request.generation, request.start)
-        return Answer(await plan_bytes(dataset, request), partial(plan_json, dataset, request))
+        return MadeAnswer(await plan_bytes(dataset, request), partial(plan_json, dataset, request))
 
     async def _copies(self, body: bytes, caller: Caller) -> bytes:
         request = CopiesRequest.parse(body)
@@ -219,10 +219,10 @@ class Actions:
                 gone = not self._catalogue.leads_to(*content)
                 return dump_json({"kept": kept, "withdrawn": withdrawn, "gone": gone})
 
-    async def _statistics(self, body: bytes, caller: Caller) -> Answer:
+    async def _statistics(self, body: bytes, caller: Caller) -> MadeAnswer:
         return statistics_answer(self._observed, ListedPage.parse(body, "statistics"), caller)
 
-    async def _why(self, body: bytes, caller: Caller) -> Answer:
+    async def _why(self, body: bytes, caller: Caller) -> MadeAnswer:
         return why_answer(self._observed, Page.parse(body, "why"), caller)
 
     async def _locations(self, body: bytes, _: Caller) -> bytes:
@@ -286,7 +286,7 @@ def _no_arguments(body: bytes, action: str) -> None:
         raise InvalidRequest(f"{action} takes no arguments")
 
 
-_HANDLERS: dict[str, Callable[[Actions, bytes, Caller], Awaitable[bytes | Answer]]] = {
+_HANDLERS: dict[str, Callable[[Actions, bytes, Caller], Awaitable[bytes | MadeAnswer]]] = {
     "create": Actions._create,
     "seal": Actions._seal,
     "drop": Actions._drop,

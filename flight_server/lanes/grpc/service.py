@@ -63,7 +63,7 @@ from flight_server.reporting import (
 from flight_server.tiering import Reader
 from flight_server.transfer import (
     MAX_CONTROL_BYTES,
-    Answer,
+    MadeAnswer,
     PutReceiver,
     Reads,
     action_limit_bytes,
@@ -314,7 +314,7 @@ class FlightService:
             FlightShuffleError: see :func:`flight_info`; nothing was written.
         """
         parts = self._locations, dataset, only
-        answer = Answer(info_bytes(*parts), partial(make, *parts))
+        answer = MadeAnswer(info_bytes(*parts), partial(make, *parts))
         await self._puts.answer_room.send(answer, context.write, Reader(dataset.name, 0, context.peer()))
 
     async def get_schema(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> bytes:

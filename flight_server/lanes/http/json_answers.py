@@ -8,7 +8,7 @@ from aiohttp import web
 
 from flight_server.protocol import ReaderTooSlow, dump_json
 from flight_server.tiering import Reader
-from flight_server.transfer import Answer, AnswerRoom
+from flight_server.transfer import AnswerRoom, MadeAnswer
 
 
 def peer_of(request: web.Request) -> str:
@@ -24,7 +24,7 @@ def json_answer(body: dict[str, Any], status: int = 200) -> web.Response:
     return _of(dump_json(body), status)
 
 
-async def send_report(room: AnswerRoom, request: web.Request, answer: Answer) -> web.StreamResponse:
+async def send_report(room: AnswerRoom, request: web.Request, answer: MadeAnswer) -> web.StreamResponse:
     """Make an answer when there is room for it, which a large one keeps until the client has taken it.
 
     Raises:
