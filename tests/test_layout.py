@@ -97,7 +97,7 @@ OPTIONAL_LIBRARIES = {
         path.relative_to(ROOT).as_posix(): {"rich", "typer"}
         for path in (ROOT / "spark_client" / "commands").glob("*.py")
     },
-    "spark_client/jobs/progress.py": {"IPython", "rich"},
+    "spark_client/jobs/progress.py": {"IPython"},
     "spark_client/scan/file_systems.py": {"fsspec"},
 }
 
