@@ -82,7 +82,7 @@ def _parts_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _elements_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -135,11 +135,11 @@ async def test_the_limit_of_the_sizing_page_has_room_for_a_message_of_each_strea
 ) -> None:
     streams, messages = 64, 20
     page = (Path(__file__).parents[3] / "deploy" / "README.md").read_text()
-    assert f"a `--memory-limit` of {messages} × N × its largest message" in page
+    assert f"a `--memory-limit` of {messages} × N × its largest message" in page  # noqa: RUF001  # as the page has it
     async with running_node(tmp_path, memory_limit=messages * streams * FRAME_BYTES) as node:
         dataset = sealed(node)
         paused = [asyncio.ensure_future(read(node, dataset, "one", good=False)) for _ in range(streams)]
-        while len(node.waits) < streams:
+        while len(node.waits) < streams:  # noqa: ASYNC110  # waits announce nothing
             await asyncio.sleep(0.001)
         assert {wait["waiting_for"] for wait in node.waits.listed()} == {"reader"}
         for each in paused:

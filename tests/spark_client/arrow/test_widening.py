@@ -77,7 +77,11 @@ PAIRS = [[A, None], None, [B, A], [A, B]]
         (PAIRS, pa.list_(PRICE, 2), pa.list_(pa.float64(), 2)),
         (PAIRS, pa.list_(PRICE, 2), pa.list_(pa.float64())),
         (PAIRS, pa.large_list(PRICE), pa.list_(pa.float64())),
-        ([PAIRS[:2], None, PAIRS[2:]], pa.list_(pa.list_(PRICE, 2), 2), pa.list_(pa.list_(pa.float64(), 2), 2)),
+        (
+            [PAIRS[:2], None, PAIRS[2:]],
+            pa.list_(pa.list_(PRICE, 2), 2),
+            pa.list_(pa.list_(pa.float64(), 2), 2),
+        ),
         (
             [{"a": pair} for pair in PAIRS],
             pa.struct([("a", pa.list_(PRICE, 2))]),
