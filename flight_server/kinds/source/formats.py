@@ -120,7 +120,7 @@ class _RowGroup:
                 in_file_bytes += chunk.total_compressed_size
             if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
                 self.texts[column] = self.texts.get(column, 0) + -(-chunk.num_values // self.rows)
-        self.row_bytes = max(1, least_bytes, -(-decoded_bytes // self.rows))
+        self.row_bytes: int = max(1, least_bytes, -(-decoded_bytes // self.rows))
         is_folded = listed_bytes > max(MOST_BYTES, MOST_FOLD * in_file_bytes)
         self.list_bytes = listed_bytes if is_folded else 0
 
