@@ -38,6 +38,8 @@ def widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return with_more_digits(column, kind)
     if types.is_float64(kind) and types.is_decimal(column.type):
         return _nearest_doubles(column)
+    if _is_list(kind) and _is_list(column.type):
+        return _elements_widened(column, kind)
     if types.is_nested(kind) and kind.id == column.type.id:
         return _parts_widened(column, kind)
     return column.cast(kind, safe=not types.is_floating(kind))
@@ -76,15 +78,23 @@ def _parts_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(
             kind, len(column), column.buffers()[:2], offset=column.offset, children=[entries]
         )
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.Array.from_buffers(
-            kind,
-            len(column),
-            column.buffers()[:2],
-            offset=column.offset,
-            children=[widened(column.values, kind.value_type)],
-        )
     return column.cast(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _elements_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A list column, first in its own layout: Arrow's cast to another layout then changes no element."""
+    given, element, buffers = column.type, kind.value_field, column.buffers()
+    if types.is_fixed_size_list(given):
+        layout, own = pa.list_(element, given.list_size), buffers[:1]
+    else:
+        layout, own = (pa.large_list if types.is_large_list(given) else pa.list_)(element), buffers[:2]
+    elements = widened(column.values, kind.value_type)
+    found = pa.Array.from_buffers(layout, len(column), own, offset=column.offset, children=[elements])
+    return found if layout == kind else found.cast(kind)
 
 
 def _nearest_doubles(column: pa.Array) -> pa.Array:

@@ -92,6 +92,26 @@ def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
     return with_said(schema, said_by_parquet(metadata))
 
 
+def with_integers(schema: pa.Schema, said: StructType | None) -> pa.Schema:
+    """A Parquet file's columns of Arrow's type of nulls as integers, which Spark reads them as, but for those of a file
+    that says Spark's types. Parts of a type count, too. Rows are read as nulls, which fit any type.
+    """
+    own = {field.name for field in said or ()}
+    fields = [
+        field.with_type(_map_type(field.type, lambda kind: pa.int32() if pa.types.is_null(kind) else kind))
+        if has_nulls_alone(field.type) and field.name not in own
+        else field
+        for field in schema
+    ]
+    return pa.schema(fields)
+
+
+def has_nulls_alone(kind: pa.DataType) -> bool:
+    """Whether it, or a part of it, is the type of nulls."""
+    parts = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(pa.types.is_null(kind)) or any(map(has_nulls_alone, parts))
+
+
 def orc_schema(schema: pa.Schema) -> pa.Schema:
     """An ORC file's Arrow schema with Spark's columns as it says, and timestamps without a zone as instants. Those
     inside of other types stay, and :func:`struct_of` refuses them.

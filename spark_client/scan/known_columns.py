@@ -20,7 +20,16 @@ from pyspark.sql.types import StructField, StructType
 from flight_server.protocol import InvalidRequest
 from spark_client.jobs import arrow_schema, declared_struct
 
-from .holdable import comparable, held, leaves, orc_schema, parquet_schema, struct_of
+from .holdable import (
+    comparable,
+    has_nulls_alone,
+    held,
+    leaves,
+    orc_schema,
+    parquet_schema,
+    struct_of,
+    with_integers,
+)
 from .pieces import FOOTER_THREADS
 from .spark_footers import said_by_orc, said_by_parquet
 from .wanted import GIVEN
@@ -105,7 +114,12 @@ def _of_first(dataset: Any, first: Any, kind: str, *, given: bool, own_types: bo
         there, told, said = _of_file(first, own_types=given or own_types)
     except (pa.ArrowException, OSError) as error:
         raise InvalidRequest(f"scan: the first file cannot be read: {error}") from error
-    others = {new.name: new.type for old, new in zip(there, told, strict=True) if old != new}
+    # A dataset of the user's may have another type for a column of nulls.
+    others = {
+        new.name: new.type
+        for old, new in zip(there, told, strict=True)
+        if old != new and not (given and has_nulls_alone(old.type))
+    }
     kinds = {name: kind for name, kind in others.items() if name not in folders}
     fields = [field.with_type(kinds.get(field.name, field.type)) for field in schema]
     schema = pa.schema(fields, metadata=schema.metadata)
@@ -187,7 +201,8 @@ def _of_file(fragment: Any, *, own_types: bool) -> tuple[pa.Schema, pa.Schema, S
         return pa.schema([]), pa.schema([]), None
     there = fragment.physical_schema
     if isinstance(fragment, ds.ParquetFileFragment):
-        return there, parquet_schema(there, fragment.metadata), said_by_parquet(fragment.metadata)
+        said = said_by_parquet(fragment.metadata)
+        return there, with_integers(parquet_schema(there, fragment.metadata), said), said
     kind = fragment.format.default_extname
     if kind == "orc":
         return there, orc_schema(there), said_by_orc(there)

@@ -58,6 +58,9 @@ def test_a_price_equals_its_double() -> None:
 
 
 PRICE, TEXT = pa.decimal128(10, 2), pa.string()
+A, B = Decimal("0.35"), Decimal("0.41")
+"""Arrow's own cast gives other doubles for both."""
+PAIRS = [[A, None], None, [B, A], [A, B]]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,26 @@ PRICE, TEXT = pa.decimal128(10, 2), pa.string()
             pa.struct([("a", PRICE), ("b", pa.list_(pa.int32()))]),
             pa.struct([("a", pa.float64()), ("b", pa.list_(pa.int64()))]),
         ),
-        ([[("x", Decimal("2.30"))], None, []], pa.map_(TEXT, PRICE), pa.map_(TEXT, pa.float64())),
+        ([[("x", A)], None, []], pa.map_(TEXT, PRICE), pa.map_(TEXT, pa.float64())),
+        (PAIRS, pa.large_list(PRICE), pa.large_list(pa.float64())),
+        (PAIRS, pa.list_(PRICE, 2), pa.list_(pa.float64(), 2)),
+        (PAIRS, pa.list_(PRICE, 2), pa.list_(pa.float64())),
+        (PAIRS, pa.large_list(PRICE), pa.list_(pa.float64())),
+        (
+            [PAIRS[:2], None, PAIRS[2:]],
+            pa.list_(pa.list_(PRICE, 2), 2),
+            pa.list_(pa.list_(pa.float64(), 2), 2),
+        ),
+        (
+            [{"a": pair} for pair in PAIRS],
+            pa.struct([("a", pa.list_(PRICE, 2))]),
+            pa.struct([("a", pa.list_(pa.float64(), 2))]),
+        ),
+        (
+            [[[("x", A)], None], None, [[], [("x", B)]]],
+            pa.list_(pa.map_(TEXT, PRICE), 2),
+            pa.list_(pa.map_(TEXT, pa.float64()), 2),
+        ),
     ],
 )
 def test_parts_of_nested_columns_are_widened(
@@ -80,6 +102,16 @@ def test_parts_of_nested_columns_are_widened(
         found = widened(part, after)
         found.validate(full=True)
         assert found == pa.array(_as_floats(expected), after)
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_values_of_a_fixed_size_list_may_be_a_slice_or_a_dictionary(coded: bool) -> None:
+    prices = pa.array([B, A, None, B, B], PRICE)
+    values = (prices.dictionary_encode() if coded else prices)[1:]
+    pairs = pa.FixedSizeListArray.from_arrays(values, 2, mask=pa.array([False, True]))
+    found = widened(pairs, pa.list_(pa.float64(), 2))
+    found.validate(full=True)
+    assert found.to_pylist() == [[0.35, None], None]
 
 
 def test_long_integers_in_a_list_become_the_nearest_doubles() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.compute import field
 from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
@@ -16,7 +17,7 @@ from spark_client.steps import FilterStage, JoinStage, LimitStage, Stage
 
 NOTHING: Any = None
 DECLARED = Declared("a stage", pa.schema([("k", pa.int64()), ("v", pa.string())]))
-THIRD = FilterStage("(v < 1)", DECLARED)
+THIRD = FilterStage(field("v") < 1, DECLARED)
 
 
 def sent(*parts: PlanPart) -> Exchange:

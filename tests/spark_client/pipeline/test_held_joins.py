@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import StructType
 
@@ -33,7 +34,7 @@ from spark_client.steps import (
 NOTHING: Any = None
 DECLARED = Declared("a stage", pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64())]))
 FUNCTION = MapStage(NOTHING, DECLARED)
-FILTER = FilterStage("(v == 1)", DECLARED)
+FILTER = FilterStage(pc.field("v") == 1, DECLARED)
 PARTIAL, FINAL = PartialStage(NOTHING, DECLARED), FinalStage(NOTHING, (), DECLARED)
 LIMIT_BYTES, MOST_ROWS = 160, 1000  # ten rows
 PARTITIONS = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,6 +238,48 @@ def test_enums_of_parquet_are_texts_as_in_spark(
     assert schema(client.scan(tmp_path)) == spark.read.parquet(str(tmp_path)).schema.simpleString()
     assert client.scan(tmp_path).toDF().collect() == [("a", 1), ("b", 2), (None, 3)]
     assert client.scan(tmp_path, filter=pc.field("e") == "b").toDF().collect() == [("b", 2)]
+
+
+def test_a_parquet_column_of_nulls_is_of_integers_as_in_spark(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path
+) -> None:
+    """But for one that Spark wrote, which is void."""
+    nothing, path, void = pa.null(), tmp_path / "x.parquet", str(tmp_path / "void")
+    columns = {
+        "id": pa.array([1, 2]),
+        "n.n": pa.nulls(2),
+        "l": pa.array([[None], None], pa.list_(nothing)),
+        "s": pa.array([{"a": None, "b": 1}, None], pa.struct([("a", nothing), ("b", pa.int64())])),
+        "m": pa.array([[("k", None)], None], pa.map_(pa.string(), nothing)),
+    }
+    pq.write_table(pa.table(columns), path)
+    spark.sql("select null as n, array(null) as l").write.parquet(void)
+    for each in (str(path), void):
+        expected = spark.read.parquet(each)
+        for merged in (False, True):
+            found = client.scan(each, merge_schema=merged)
+            assert schema(found) == expected.schema.simpleString()
+            assert found.toDF().collect() == expected.collect()
+    for condition, count in (
+        (pc.field("n.n") == 1, 0),
+        (pc.field("n.n").is_null() & (pc.field("id") > 1), 1),
+    ):
+        assert len(client.scan(path, filter=condition).toDF().collect()) == count
+
+
+def test_a_column_of_nulls_has_the_type_of_the_first_file_or_of_the_dataset(
+    client: ShuffleClient, tmp_path: Path
+) -> None:
+    """As pandas writes a column that has no value in a file."""
+    first, second = tmp_path / "1.parquet", tmp_path / "2.parquet"
+    pq.write_table(pa.table({"t": ["a"]}), first)
+    pq.write_table(pa.table({"t": pa.nulls(1)}), second)
+    expected = Counter({("a",): 1, (None,): 1})
+    assert Counter(client.scan([str(first), str(second)]).toDF().collect()) == expected
+    texts = ds.dataset([str(second), str(first)], schema=pa.schema([("t", pa.string())]))
+    found = client.scan(texts)
+    assert schema(found) == "struct<t:string>"
+    assert Counter(found.toDF().collect()) == expected
 
 
 def test_groups_need_an_exchange_also_after_a_scan(client: ShuffleClient, lake: Path) -> None:
