@@ -133,12 +133,12 @@ class ServerProcess:
         self.signal(signal.SIGKILL)
         return self.wait()
 
-    def restart(self) -> ServerProcess:
-        """End it with SIGKILL; a new one, without a data directory, that serves at the same addresses."""
+    def restart(self, **options: Option) -> ServerProcess:
+        """End it with SIGKILL; a new one, with these options and no other, that serves at the same addresses."""
         self.kill()
         self.close()
         ports = [urlsplit(address).port for address in (self.location, self.http or "")]
-        return ServerProcess.start(port=ports[0], http_port=ports[1])
+        return ServerProcess.start(port=ports[0], http_port=ports[1], **options)
 
     def wait(self, deadline_seconds: float = STOP_DEADLINE_SECONDS) -> int:
         """Wait for the end, and for the log to be complete; return the exit code."""
