@@ -2,9 +2,10 @@
 
 Guarantee: files given to :meth:`Disposal.forget` are deleted or, if they are damaged and were not dropped, moved to the
 quarantine. A refusal by the disk is logged once, and the call is tried again at each :meth:`Disposal.forget_again`;
-such a round ends at its first refusal, so that a sick disk does not keep the thread from its other work. Generations of
-one name are forgotten in the order of the calls, and stay while the disk keeps an earlier one, which the next start
-would serve otherwise. Once the thread has ended, because the server stops, callers do the work themselves, at once.
+such a round ends at its first refusal, so that a sick disk does not keep the thread from its other work. Generations
+of one name are forgotten in the order of the calls. While the disk keeps one of them the last one stays, too, because
+the next start would serve the earlier one otherwise. Once the thread has ended, because the server stops, callers do
+the work themselves, at once.
 
 Finalizers
     :meth:`Disposal.dispose` is called by finalizers, and the collector runs these in any thread, inside any lock that
@@ -155,6 +156,9 @@ class Disposal:
         others = {name: each for name, each in self._refused.items() if name != files.dataset}
         while waiting and self._try_one(waiting[0], known=waiting[0] in known):
             waiting = waiting[1:]
+        if len(waiting) > 2 and waiting[-1].stays:
+            between = [each for each in waiting[1:-1] if not self._try_one(each, known=each in known)]
+            waiting = [waiting[0], *between, waiting[-1]]
         self._refused = {**others, files.dataset: waiting} if waiting else others
         return not waiting
 

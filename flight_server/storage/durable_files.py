@@ -94,6 +94,11 @@ class DurableFiles:
         return self._manifest is not _Manifest.ABSENT
 
     @property
+    def stays(self) -> bool:
+        """Whether a manifest is there for sure."""
+        return self._manifest is _Manifest.PRESENT
+
+    @property
     def forgotten(self) -> bool:
         """Whether no manifest may be written any more."""
         return self._forgotten

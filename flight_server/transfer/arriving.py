@@ -5,7 +5,8 @@ limit and what comes between two looks. Nothing waits for room there, so a clien
 delays no other:
 
 * while they are above the limit, bodies of which nothing has come for ``STALLED_SECONDS`` are ended, the longest first;
-* above twice the limit the largest are ended, whether they grow or not, of equal ones that which grew first.
+* above twice the limit bodies are ended whether they grow or not, those first whose bytes times seconds are most: a
+  message that comes at once is not ended for many that come slowly, however small each of these is.
 
 The limit is 1/8 of the memory limit, but one whole message, and ``MIN_BYTES``, at least.
 
@@ -37,7 +38,7 @@ class ArrivingBody:
         self._arriving = arriving
         self._room = arriving.pool.empty()
         self.end = end
-        self.grown_at = 0.0
+        self.begun_at = self.grown_at = 0.0
 
     @property
     def size_bytes(self) -> int:
@@ -50,13 +51,15 @@ class ArrivingBody:
 
     def hold(self, size_bytes: int) -> None:
         """So many bytes are there now. More than before may end bodies, this one too."""
-        more_bytes = size_bytes - self._room.size_bytes
-        if more_bytes <= 0:
-            self._room.shrink(-more_bytes)
+        before_bytes = self._room.size_bytes
+        if size_bytes <= before_bytes:
+            self._room.shrink(before_bytes - size_bytes)
             return
         self.grown_at = time.monotonic()
-        self._room.grow(more_bytes)
-        if self._arriving.excess_bytes > 0:
+        if not before_bytes:
+            self.begun_at = self.grown_at
+        self._room.grow(size_bytes - before_bytes)
+        if self._arriving.excess_bytes > self._arriving.limit_bytes:
             self._arriving.look()
 
 
@@ -88,11 +91,15 @@ class Arriving:
         if self.excess_bytes <= 0:
             return
         bodies = [body for body in self._bodies if body.size_bytes]
-        stalled_since = time.monotonic() - STALLED_SECONDS
+        now = time.monotonic()
+        stalled_since = now - STALLED_SECONDS
         for body in sorted(bodies, key=lambda each: each.grown_at):
             if self.excess_bytes > 0 and body.grown_at <= stalled_since:
                 self._end(body)
-        for body in sorted(bodies, key=lambda each: (-each.size_bytes, each.grown_at)):
+        for body in sorted(
+            bodies,
+            key=lambda each: (each.size_bytes * (each.begun_at - now), -each.size_bytes, each.grown_at),
+        ):
             if self.excess_bytes > self.limit_bytes:
                 self._end(body)
 
@@ -106,5 +113,6 @@ def too_much() -> Unavailable:
     """The error of a call whose body was ended."""
     return Unavailable(
         "what has come of requests and messages that are not whole takes more than its room (account arriving in "
-        "statistics), and this one has stopped, or is among the largest; call again, and send it at once"
+        "statistics), and this one has stopped, or is among those that have kept most of it for longest; call again, "
+        "and send it at once"
     )

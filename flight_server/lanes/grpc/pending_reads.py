@@ -7,7 +7,8 @@ message, up to the server's limit, once the server reads it, and shows the serve
 * what has come on a connection (``connection_bytes``), and was not taken as messages, is counted in ``arriving``, which
   ends all calls that wait for a message on a connection;
 * a call without its first message ends when no ``GROWTH_BYTES`` have come on its connection for ``stall_seconds``;
-* of more than ``MAX_UNHEARD`` calls without a first message, one is ended: the oldest of the connection with the most.
+* of more than ``MAX_UNHEARD`` calls without a first message, one is ended: the oldest of the connection whose calls
+  have waited for the most seconds together. So silent calls on many connections end no others, either.
 
 So any number of calls are read at once, however slowly their messages come.
 
@@ -89,6 +90,7 @@ class _Connection:
         self.peer = peer
         self.reads: dict[PendingRead, None] = {}
         self.unheard = 0
+        self.unheard_since = 0.0  # the sum of the times at which these have begun
         self.gone_bytes = 0  # of what has come: taken as messages, or never part of one
         self.received_bytes = 0  # at the last look
         self.grown_bytes = 0  # at the last look at which it had grown enough
@@ -151,6 +153,7 @@ class PendingReads:
         if first:
             connection.gone_bytes += _CALL_BYTES
             connection.unheard += 1
+            connection.unheard_since += read.begun_at
             self._unheard += 1
             if self._unheard > MAX_UNHEARD:
                 self._end_one_unheard()
@@ -166,10 +169,15 @@ class PendingReads:
         if read.first:
             read.first = False
             connection.unheard -= 1
+            connection.unheard_since = connection.unheard and connection.unheard_since - read.begun_at
             self._unheard -= 1
 
     def _end_one_unheard(self) -> None:
-        most = max(self._connections.values(), key=lambda each: each.unheard)
+        now = asyncio.get_running_loop().time()
+        most = max(
+            self._connections.values(),
+            key=lambda each: (each.unheard * now - each.unheard_since, each.unheard),
+        )
         oldest = next(read for read in most.reads if read.first)
         self._hear(most, oldest)
         oldest.end(_too_many)
@@ -243,5 +251,5 @@ class PendingReads:
 def _too_many() -> Unavailable:
     return Unavailable(
         f"more than {MAX_UNHEARD} calls wait for their first message, and this one was the oldest of the connection "
-        "with the most; call again, and send it at once"
+        "whose calls have waited for longest; call again, and send it at once"
     )

@@ -205,6 +205,37 @@ async def test_no_generation_is_forgotten_before_an_older_one_that_may_come_back
     assert [each for each in node.catalogue.expire() if each] == [dataset]
 
 
+async def test_generations_between_one_that_the_disk_keeps_and_the_last_are_forgotten(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await seal(node.durability, *staged(node, WriteMode.OVERWRITE, "old"))
+    (old,) = manifests(tmp_path)
+    unlink, disposal = os.unlink, node.catalogue.disk.disposal
+
+    def refuse_old(path: Any, **options: Any) -> None:
+        if Path(path) == old:
+            failing()
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse_old)
+        for number in range(6):
+            await seal(node.durability, *staged(node, WriteMode.OVERWRITE, f"new {number}"))
+        await disposal.settled()
+        assert len(manifests(tmp_path)) == 3  # the old one, the last overwritten one, and the present one
+        copy = tmp_path / "as after a crash"
+        shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns(copy.name))
+        with closing(restarted(copy)) as after:
+            assert bytes_of(after.find("d"), 0) == [b"new 5"]
+        shutil.rmtree(copy)
+        with pytest.raises(Unavailable, match="not dropped yet"):
+            await node.catalogue.remove("d")
+        assert len(manifests(tmp_path)) == 2
+    disposal.forget_again()
+    await disposal.settled()
+    assert manifests(tmp_path) == []
+
+
 async def test_a_staged_overwrite_keeps_what_the_request_leaves_open(node: Node) -> None:
     made = CreateRequest("d", Kind.SHUFFLE, durable=True, lease_seconds=77.0, retention=Retention(readers=2))
     node.catalogue.create(made, SCHEMA)

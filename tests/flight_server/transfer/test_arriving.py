@@ -74,6 +74,33 @@ def test_above_twice_the_limit_the_largest_is_ended_at_once(clock: ManualClock) 
     assert bodies.arriving.pool.used_bytes == 35 * MIB
 
 
+def test_above_twice_the_limit_those_that_keep_the_room_are_ended_and_none_that_comes_at_once(
+    clock: ManualClock,
+) -> None:
+    bodies = Bodies("abcdefghij")
+    for name in "abcdefghi":
+        bodies.of[name].hold(7 * MIB)  # 63 MiB
+    for step in range(1, 11):
+        clock.advance(0.9)
+        for name in "abcdefghi":
+            bodies.of[name].hold(7 * MIB + step)
+    bodies.of["j"].hold(9 * MIB)
+    assert len(bodies.ended) == 2
+    assert "j" not in bodies.ended
+
+
+def test_a_body_that_grows_between_the_limit_and_twice_the_limit_looks_at_no_other(
+    clock: ManualClock,
+) -> None:
+    bodies = Bodies("abc")
+    bodies.of["a"].hold(20 * MIB)
+    clock.advance(10.0)
+    bodies.of["b"].hold(20 * MIB)
+    assert bodies.ended == []  # it ends with the next look
+    bodies.arriving.look()
+    assert bodies.ended == ["a"]
+
+
 def test_what_has_become_whole_or_is_closed_is_not_counted() -> None:
     bodies = Bodies("ab")
     bodies.of["a"].hold(5 * MIB)
