@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 from .expression_parts import ColumnField, Value, folded, parts_of
 
 EQUAL = 0.1
 OTHER = 1 / 3
+_TRUE = pa.scalar(value=True)
 
 
 def kept_share(expression: Any) -> float:
@@ -22,7 +25,8 @@ def kept_share(expression: Any) -> float:
 
 
 def _of_leaf(leaf: ColumnField | Value) -> float:
-    return 1.0 if isinstance(leaf, Value) and leaf.scalar.as_py() is True else OTHER
+    # Compared as Arrow's: Python has not each value, nor each zone.
+    return 1.0 if isinstance(leaf, Value) and leaf.scalar.equals(_TRUE) else OTHER
 
 
 def _of_call(function: str, kept: list[float]) -> float:

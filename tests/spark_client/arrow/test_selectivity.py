@@ -6,6 +6,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyarrow.compute import field
@@ -37,6 +38,10 @@ A, B = field("a"), field("b")
         (A.isin(["p and q", "(", "== 3"]), 1 / 3),
         (A.isin(["p and q"]) & (pc.starts_with(B, "or (")), 1 / 9),
         (pc.and_kleene(A > 1, pc.add(A, 1) > 2), 1 / 9),
+        # Python has not these values and zones.
+        (pa.scalar(2**62, pa.timestamp("us", "UTC")) > A, 1 / 3),
+        (pa.scalar(10**9, pa.date32()) == A, 0.1),
+        (pa.scalar(0, pa.timestamp("us", "No/Where")) < A, 1 / 3),
         # Nor are names.
         (field("a == 1) and (b") > 1, 1 / 3),
         (~(field(" != ") == 1), 0.9),
