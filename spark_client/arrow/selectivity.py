@@ -15,7 +15,6 @@ from .expression_parts import ColumnField, Value, folded, parts_of
 
 EQUAL = 0.1
 OTHER = 1 / 3
-_TRUE = pa.scalar(value=True)
 
 
 def kept_share(expression: Any) -> float:
@@ -26,7 +25,7 @@ def kept_share(expression: Any) -> float:
 
 def _of_leaf(leaf: ColumnField | Value) -> float:
     # Compared as Arrow's: Python has not each value, nor each zone.
-    return 1.0 if isinstance(leaf, Value) and leaf.scalar.equals(_TRUE) else OTHER
+    return 1.0 if isinstance(leaf, Value) and leaf.scalar.equals(pa.scalar(value=True)) else OTHER
 
 
 def _of_call(function: str, kept: list[float]) -> float:
