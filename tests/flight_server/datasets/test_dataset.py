@@ -127,9 +127,9 @@ async def test_readers_of_a_replaced_stream_wait_for_no_producer_that_cannot_com
     dataset.replaced()
     without_schema.replaced()
     for reader in (empty, dataset.partition(2).subscribe()):
-        with pytest.raises(DatasetDropped, match="'d' was replaced"):
+        with pytest.raises(DatasetDropped, match="'d' was overwritten"):
             reader.next_nowait()
-    with pytest.raises(DatasetDropped, match="'d' was replaced"):
+    with pytest.raises(DatasetDropped, match="'d' was overwritten"):
         await asyncio.wait_for(waiting, 20)
     begun.publish(frame(b"x"))
     dataset.end_stream(begun)
