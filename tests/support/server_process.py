@@ -133,7 +133,7 @@ class ServerProcess:
         self.signal(signal.SIGKILL)
         return self.wait()
 
-    def restart(self, **options: Option) -> ServerProcess:
+    def restart(self, **options: Any) -> ServerProcess:
         """End it with SIGKILL; a new one, with these options and no other, that serves at the same addresses."""
         self.kill()
         self.close()
