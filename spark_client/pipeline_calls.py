@@ -39,7 +39,6 @@ class PipelineCalls:
         *,
         columns: Sequence[str] | None = None,
         filter: Any = None,  # noqa: A002 - pyarrow's name
-        batch_rows: int | None = None,
         format: Any = None,  # noqa: A002 - pyarrow's name
         recursive: bool = False,
         schema: StructType | pa.Schema | str | None = None,
@@ -60,7 +59,6 @@ class PipelineCalls:
             filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
                 fulfil. Partitions and row groups that cannot have such rows are not read. Comparisons are Arrow's: NaN
                 fulfils none but ``!=``, see ``Pipeline.filter``.
-            batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
             format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
                 by the files' names.
             recursive: read all files below a directory, each once, without columns from folders, as Spark's
@@ -88,7 +86,6 @@ class PipelineCalls:
                 what,
                 columns=columns,
                 filter=filter,
-                batch_rows=batch_rows,
                 format=format,
                 recursive=recursive,
                 schema=schema,

@@ -95,7 +95,6 @@ def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
         str(scan),
         splits,
         shares,
-        batch_rows=scan.batch_rows,
         driver_bytes=scan.driver_bytes,
     )
     start = replace(start, scanned_rows=scan.rows, kept=scan.kept)

@@ -56,16 +56,15 @@ from spark_client.steps import (
 class Input:
     """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
 
-    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit. ``driver_bytes`` is
-    about what the driver would hold if it read a scan; None if only tasks may read it. ``scanned_rows`` are those of a
-    scan before its filter, None where nothing tells, and ``kept`` is a guess of the part that the filter keeps.
+    ``driver_bytes`` is about what the driver would hold if it read a scan; None if only tasks may read it.
+    ``scanned_rows`` are those of a scan before its filter, None where nothing tells, and ``kept`` is a guess of the
+    part that the filter keeps.
     """
 
     rows: DataFrame | TaskNumbers
     label: str
     source: TaskSource | Sides | None = None
     shares: Shares | None = None
-    batch_rows: int | None = None
     driver_bytes: int | None = None
     scanned_rows: int | None = None
     kept: float = 1.0
@@ -78,10 +77,9 @@ class Input:
         source: TaskSource | Sides,
         shares: Shares,
         *,
-        batch_rows: int | None = None,
         driver_bytes: int | None = None,
     ) -> Input:
-        return cls(TaskNumbers(spark, len(shares)), label, source, shares, batch_rows, driver_bytes)
+        return cls(TaskNumbers(spark, len(shares)), label, source, shares, driver_bytes)
 
     @property
     def frame(self) -> DataFrame | None:
@@ -97,8 +95,6 @@ class Input:
         if all(stage.ours for stage in (*stages, *of_sides)):
             return self, stages, NO_LIMITS
         settings, limits = function_settings(spark), batch_limits(spark)
-        if self.batch_rows is not None:
-            limits = replace(limits, rows=self.batch_rows)
         if isinstance(source, Sides):
             left, right = (
                 with_settings(each, settings) for each in (source.left_stages, source.right_stages)

@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +59,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scan:
-    """A plan: its schema and splits. ``batch_rows`` is None for the session's limit. ``driver_bytes`` is about what the
-    driver would hold if it read all; None where only tasks may: where they may have other credentials than the driver.
-    ``rows`` are those that tasks look at, None where the files do not tell; ``kept`` is a guess of the filter's part.
+    """A plan: its schema and splits. ``driver_bytes`` is about what the driver would hold if it read all; None where
+    only tasks may: where they may have other credentials than the driver. ``rows`` are those that tasks look at, None
+    where the files do not tell; ``kept`` is a guess of the filter's part.
     """
 
     label: str
     struct: StructType
     declared: Declared
     splits: Splits
-    batch_rows: int | None = None
     driver_bytes: int | None = None
     rows: int | None = None
     kept: float = 1.0
@@ -86,7 +84,6 @@ class Scan:
         *,
         columns: Any = None,
         filter: Any = None,  # noqa: A002 - pyarrow's name
-        batch_rows: Any = None,
         format: Any = None,  # noqa: A002 - as above
         recursive: bool = False,
         schema: Any = None,
@@ -94,8 +91,6 @@ class Scan:
     ) -> Scan:
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
-        if batch_rows is not None and not (_is_integer(batch_rows) and batch_rows >= 1):
-            raise InvalidRequest(f"scan: batch_rows must be at least 1, not {batch_rows!r}")
         given = isinstance(what, ds.Dataset)
         if not given and not isinstance(what, str | Path | list | tuple):
             raise InvalidRequest(
@@ -129,12 +124,12 @@ class Scan:
         homes, pieces = pieces_of(dataset, known.schema, wanted, expression)
         limits = batch_limits(spark)
         # Stages cut what functions get (``steps.limits``); ours take as long for a small batch as for a large one.
-        rows = int(batch_rows or max(limits.rows, BATCH_ROWS))
+        rows = max(limits.rows, BATCH_ROWS)
         reading = FileReading(
             homes,
             wanted,
             None if expression is None else KeptRows.by(expression, declared.schema, names),
-            max(rows, BATCH_ROWS) if expression is not None else rows,
+            rows,
             _jvm_zone(spark) if known.kind == "orc" and _has_instants(declared.schema) else None,
         )
         splits = Splits.of(pieces, split_sizes(spark), reading)
@@ -145,7 +140,6 @@ class Scan:
             shown,
             Declared(where, pa.schema([declared.schema.field(name) for name in names])),
             splits,
-            batch_rows,
             driver_bytes(homes, pieces, len(read)),
             rows_of(pieces),
             kept_share(expression),
@@ -190,10 +184,6 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
 
 def _are_texts(names: Any) -> bool:
     return isinstance(names, Collection) and all(isinstance(name, str) for name in names)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _describe(what: Any) -> str:

@@ -252,8 +252,10 @@ def test_a_scan_is_collected_whole_when_an_executor_is_killed_while_it_reads(
                 os.kill(executor(), signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    scan = client.scan(tmp_path / "lake", batch_rows=1000, spark=spark)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1000)
+    scan = client.scan(tmp_path / "lake", spark=spark)
     reader = client.collect(scan.mapInArrow(kills_its_executor, "id long"))
     assert reader.read_all()["id"].to_pylist() == list(range(20_000))
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert marker.exists()
     assert client.datasets() == []

@@ -123,9 +123,6 @@ def test_columns_come_in_the_order_in_which_they_are_named(client: ShuffleClient
         ({"filter": pc.field("id")}, "filter .*must evaluate to bool"),
         ({"filter": "id > 5"}, r"filter is an expression such as pyarrow.compute.field\('x'\) > 5"),
         ({"filter": [("id", "~", 5)]}, "filter .*operator"),
-        ({"batch_rows": 0}, "batch_rows must be at least 1, not 0"),
-        ({"batch_rows": 1.5}, "batch_rows must be at least 1, not 1.5"),
-        ({"batch_rows": True}, "batch_rows must be at least 1, not True"),
         ({"format": "xml"}, "format is one of parquet"),
     ],
 )
@@ -209,13 +206,12 @@ def test_sizes_and_cores_are_the_sessions(spark: SparkSession) -> None:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
 
 
-def test_a_scan_reads_no_fewer_rows_at_once_than_usual_unless_it_is_told_to(
+def test_a_scan_reads_no_fewer_rows_at_once_than_usual(
     spark: SparkSession, client: ShuffleClient, lake: Path
 ) -> None:
     limit = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
     assert 0 < limit < BATCH_ROWS
     assert splits(client.scan(lake)).reading.batch_rows == BATCH_ROWS
-    assert splits(client.scan(lake, batch_rows=7)).reading.batch_rows == 7
 
 
 def test_a_session_without_a_limit_of_rows_has_the_usual_batches(
