@@ -39,13 +39,12 @@ class PipelineCalls:
         *,
         columns: Sequence[str] | None = None,
         filter: Any = None,  # noqa: A002 - pyarrow's name
-        format: Any = None,  # noqa: A002 - pyarrow's name
         recursive: bool = False,
         schema: StructType | pa.Schema | str | None = None,
         merge_schema: bool = False,
         spark: SparkSession | None = None,
     ) -> Pipeline:
-        """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
+        """A pipeline whose first tasks read Parquet, Arrow IPC, or a dataset themselves: no row goes through the JVM.
 
         The driver lists the files and plans the tasks now, from their metadata; see ``scan.scans``.
 
@@ -59,12 +58,10 @@ class PipelineCalls:
             filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
                 fulfil. Partitions and row groups that cannot have such rows are not read. Comparisons are Arrow's: NaN
                 fulfils none but ``!=``, see ``Pipeline.filter``.
-            format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
-                by the files' names.
             recursive: read all files below a directory, each once, without columns from folders, as Spark's
                 ``recursiveFileLookup``. Otherwise plain folders in a directory are passed over.
             schema: the columns and their types, as DDL text, a ``StructType`` or a ``pyarrow.Schema``; None for those
-                of the first file. JSON needs one; columns of CSV are texts without one. A column that a file lacks is
+                of the first file. A column that a file lacks is
                 null there, others of a file are left out; folders' columns are added.
             merge_schema: take the columns of all files, whose footers the driver then reads first: a column that a
                 file lacks is null there.
@@ -86,7 +83,6 @@ class PipelineCalls:
                 what,
                 columns=columns,
                 filter=filter,
-                format=format,
                 recursive=recursive,
                 schema=schema,
                 merge_schema=merge_schema,

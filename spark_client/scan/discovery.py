@@ -27,22 +27,13 @@ from .folder_values import FolderRules
 from .globs import is_pattern, matching
 from .partitions import Pairs, Partitions, folders_with_columns
 
-_FORMATS = {
-    "parquet": ("parquet", "pq"),
-    "ipc": ("arrow", "feather", "ipc"),
-    "csv": ("csv",),
-    "orc": ("orc",),
-    "json": ("json", "jsonl", "ndjson"),
-}
-_NAMES = {"arrow": "ipc", "feather": "ipc", "pq": "parquet"}
+_FORMATS = {"parquet": "parquet", "pq": "parquet", "arrow": "ipc", "feather": "ipc", "ipc": "ipc"}
 # Spark looks into folders of such names, as it looks for Parquet's summaries.
 _SUMMARIES = ("_metadata", "_common_metadata")
-_COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def dataset_of(
     what: Any,
-    format: Any = None,  # noqa: A002 - pyarrow's name
     rules: FolderRules = FolderRules(),  # noqa: B008 - it is frozen
     *,
     recursive: bool = False,
@@ -51,14 +42,12 @@ def dataset_of(
 
     Args:
         what: a path, address, pattern of these, or list of them.
-        format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a FileFormat of pyarrow; None to go by the files'
-            names.
         rules: how names of folders are read.
         recursive: all files below a directory, each once, and no columns from folders.
 
     Raises:
         NotFound: a path does not exist, or no file is below it.
-        InvalidRequest: several kinds of files, an unknown one, a first file that cannot be read, or folders that do
+        InvalidRequest: files of both formats, or of another one, a first file that cannot be read, or folders that do
             not agree in their columns.
     """
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
@@ -70,7 +59,7 @@ def dataset_of(
     found = list(files.of(texts))
     if not found:
         raise NotFound(f"scan: {files.without_data[0]}")
-    form = _form(format, [path for _, path, _ in found])
+    form = _form([path for _, path, _ in found])
     partitions = Partitions(files.folders, rules)
     try:
         fragments = [
@@ -215,55 +204,21 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name.endswith("._COPYING_") or (name.startswith("_") and "=" not in name)
 
 
-def _form(given: Any, paths: list[str]) -> Any:
-    from pyarrow import csv  # noqa: PLC0415 - as above
+def _form(paths: list[str]) -> Any:
     from pyarrow import dataset as ds  # noqa: PLC0415 - as above
 
-    if isinstance(given, ds.FileFormat):
-        return given
-    if given is None:
-        kinds = {_kind(path): path for path in reversed(paths)}
-        if None in kinds:
-            raise InvalidRequest(
-                f"scan: the name of {kinds[None]} does not say what it is; give format=, or the files as a list"
-            )
-        if len(kinds) > 1:
-            first, second, *_ = kinds.values()
-            raise InvalidRequest(
-                f"scan: {second} and {first} are of two kinds; give each kind a scan of its own, or format="
-            )
-        given = next(iter(kinds))
-    name = _NAMES.get(given, given)
-    if name not in _FORMATS:
-        raise InvalidRequest(f"scan: format is one of {', '.join(_FORMATS)}, not {given!r}")
-    if name == "csv":
-        return ds.CsvFileFormat(
-            # Otherwise a quoted line end where pyarrow cuts the file into blocks is an error.
-            csv.ParseOptions(newlines_in_values=True),
-            # As Spark: only nothing is null, also in quotes. Pyarrow has more words for null, true and false.
-            convert_options=csv.ConvertOptions(
-                null_values=[""],
-                strings_can_be_null=True,
-                true_values=["true", "True", "TRUE"],
-                false_values=["false", "False", "FALSE"],
-            ),
+    kinds = {_FORMATS.get(shown(path).rpartition(".")[2].lower()): path for path in reversed(paths)}
+    if None in kinds:
+        raise InvalidRequest(
+            f"scan: by its name {kinds[None]} is neither Parquet (.parquet) nor Arrow IPC (.arrow, .feather): give "
+            "pyarrow.dataset.dataset(…, format=…), or take pipeline(spark.read…)"
         )
-    made = {
-        "parquet": "ParquetFileFormat",
-        "ipc": "IpcFileFormat",
-        "orc": "OrcFileFormat",
-        "json": "JsonFileFormat",
-    }
-    return getattr(ds, made[name])()
-
-
-def _kind(path: str) -> str | None:
-    name = shown(path).rpartition("/")[2].lower()
-    for compression in _COMPRESSIONS:
-        if name.removesuffix(compression).endswith((".csv", ".json", ".jsonl", ".ndjson")):
-            name = name.removesuffix(compression)
-    ending = name.rpartition(".")[2]
-    return next((kind for kind, endings in _FORMATS.items() if ending in endings), None)
+    if len(kinds) > 1:
+        first, second, *_ = kinds.values()
+        raise InvalidRequest(
+            f"scan: {second} and {first} are of two formats; give each format a scan of its own"
+        )
+    return ds.ParquetFileFormat() if "parquet" in kinds else ds.IpcFileFormat()
 
 
 def _first_line(error: Exception) -> str:

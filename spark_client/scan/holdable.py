@@ -8,7 +8,7 @@ Parquet's old INT96, which Spark writes by default, is an instant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from flight_server.protocol import InvalidRequest
 from spark_client.jobs import utc_arrow_schema
 from spark_client.pyspark_parts import from_arrow_type
 
-from .spark_footers import as_said, said_by_orc, said_by_parquet
+from .spark_footers import as_said, said_by_parquet
 
 _SIMPLE = {
     pa.uint8(): pa.int16(),
@@ -92,15 +92,6 @@ def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
     return with_said(schema, said_by_parquet(metadata))
 
 
-def orc_schema(schema: pa.Schema) -> pa.Schema:
-    """An ORC file's Arrow schema with Spark's columns as it says, and timestamps without a zone as instants. Those
-    inside of other types stay, and :func:`struct_of` refuses them.
-    """
-    return with_said(
-        pa.schema([field.with_type(_with_zone(field.type)) for field in schema]), said_by_orc(schema)
-    )
-
-
 def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:
     """A file's Arrow schema with the types that Spark says its columns have; the same object if it says no more."""
     kinds = {field.name: field.dataType for field in said or ()}
@@ -123,38 +114,6 @@ def _comparable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return _comparable(kind.value_type)
     return _SIMPLE[kind] if is_view(kind) else kind
-
-
-def json_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema as which JSON is read, to be cast: pyarrow's reader ignores the zones of times and the digits that a
-    decimal has room for, and its casts do not.
-    """
-    return pa.schema([field.with_type(_map_type(field.type, _read_of_json)) for field in schema])
-
-
-def csv_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema as which CSV is read, to be cast: pyarrow's reader ignores the digits that a decimal has room for."""
-    texts = [field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in schema]
-    return pa.schema(texts)
-
-
-def roomy(kind: pa.DataType) -> pa.DataType:
-    """A decimal of this scale, and of all the digits that Arrow has room for."""
-    return pa.decimal256(76, kind.scale)
-
-
-def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """The types that a type is made of, without those that are made of others."""
-    if not kind.num_fields:
-        yield kind
-    for number in range(kind.num_fields):
-        yield from leaves(kind.field(number).type)
-
-
-def _read_of_json(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_decimal(kind):
-        return roomy(kind)
-    return pa.string() if pa.types.is_temporal(kind) else kind
 
 
 def is_view(kind: pa.DataType) -> bool:

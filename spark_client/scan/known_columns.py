@@ -1,9 +1,7 @@
 """The columns of a scan and their types, known before any job: of the first file, of all files, or as given.
 
 Guarantee: a type is the one that ``spark.read`` gives to the first file, or to all of them with ``merge_schema``, or
-that of the user's ``schema``. It is never guessed from some of the rows: CSV without a schema is text, as Spark's is
-with a header and without ``inferSchema``, and JSON needs one. A Dataset or FileFormat of pyarrow has pyarrow's own
-types.
+that of the user's ``schema``. A Dataset of pyarrow has its own types, but where its first file is of Parquet.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,9 +17,9 @@ from pyspark.sql.types import StructField, StructType
 from flight_server.protocol import InvalidRequest
 from spark_client.jobs import arrow_schema, declared_struct
 
-from .holdable import comparable, held, leaves, orc_schema, parquet_schema, struct_of
+from .holdable import comparable, held, parquet_schema, struct_of
 from .pieces import FOOTER_THREADS
-from .spark_footers import said_by_orc, said_by_parquet
+from .spark_footers import said_by_parquet
 from .wanted import GIVEN
 
 if TYPE_CHECKING:
@@ -40,14 +37,12 @@ class KnownColumns:
         schema: the types in which files are read.
         said: the types that a footer or the user says, which are Spark's.
         lenient: a column that a file lacks is null there, and one that it has besides is left out.
-        kind: of the first file, as its usual ending.
     """
 
     origin: str
     schema: pa.Schema
     said: StructType | None
     lenient: bool
-    kind: str
 
     def struct(self, names: Sequence[str], where: str) -> StructType:
         """These columns in Spark's types. Raises InvalidRequest if Spark has none for one of them."""
@@ -61,7 +56,6 @@ def known_columns(
     given: bool,
     schema: Any = None,
     merge: bool = False,
-    own_types: bool = False,
 ) -> KnownColumns:
     """The columns of a dataset.
 
@@ -69,7 +63,6 @@ def known_columns(
         given: the user made the dataset, so its own schema counts.
         schema: the user's, as DDL text, Spark's or Arrow's; None for the files'.
         merge: the columns of all files, not of the first one.
-        own_types: the user gave a FileFormat, which says how types are found.
 
     Raises:
         InvalidRequest: a file cannot be read or does not say its types, files differ in a column's type, or a schema
@@ -84,25 +77,17 @@ def known_columns(
         first = next(iter(dataset.get_fragments()), None)
     except ValueError:
         # A filtered dataset: the error of the planner of pieces names the remedy.
-        return KnownColumns("the dataset", comparable(dataset.schema), None, lenient=True, kind="")
-    kind = str(getattr(getattr(first, "format", None), "default_extname", ""))
+        return KnownColumns("the dataset", comparable(dataset.schema), None, lenient=True)
     if schema is not None:
-        return _as_given(spark, dataset, schema, kind)
-    if kind == "json" and not (given or own_types):
-        raise InvalidRequest(
-            "scan: JSON files do not say their types: give schema=, such as schema='id long, name string'; what Spark "
-            "infers is spark.read.json(path).schema"
-        )
-    if merge:
-        return _merge(dataset, kind, own_types=own_types)
-    return _of_first(dataset, first, kind, given=given, own_types=own_types)
+        return _as_given(spark, dataset, schema)
+    return _merge(dataset) if merge else _of_first(dataset, first, given=given)
 
 
-def _of_first(dataset: Any, first: Any, kind: str, *, given: bool, own_types: bool) -> KnownColumns:
+def _of_first(dataset: Any, first: Any, *, given: bool) -> KnownColumns:
     """The dataset's columns, with the types of the first file where Arrow's are not Spark's."""
     schema, folders = dataset.schema, _of_folders(dataset)
     try:
-        there, told, said = _of_file(first, own_types=given or own_types)
+        there, told, said = _of_file(first)
     except (pa.ArrowException, OSError) as error:
         raise InvalidRequest(f"scan: the first file cannot be read: {error}") from error
     others = {new.name: new.type for old, new in zip(there, told, strict=True) if old != new}
@@ -112,10 +97,10 @@ def _of_first(dataset: Any, first: Any, kind: str, *, given: bool, own_types: bo
     if said is not None:
         said = StructType([column for column in said if column.name not in folders])
     origin = "the dataset's schema" if given else getattr(first, "path", "the first file")
-    return KnownColumns(origin, comparable(schema), said, lenient=given, kind=kind)
+    return KnownColumns(origin, comparable(schema), said, lenient=given)
 
 
-def _as_given(spark: SparkSession, dataset: Any, schema: Any, kind: str) -> KnownColumns:
+def _as_given(spark: SparkSession, dataset: Any, schema: Any) -> KnownColumns:
     where = "scan: schema="
     if isinstance(schema, pa.Schema):
         struct = struct_of(schema, where, "give it another type")
@@ -127,19 +112,11 @@ def _as_given(spark: SparkSession, dataset: Any, schema: Any, kind: str) -> Know
         )
     struct = struct.toNullable()
     arrow = arrow_schema(spark, struct, where)
-    if kind == "json":
-        for field in arrow:
-            if any(map(pa.types.is_binary, leaves(field.type))):
-                raise InvalidRequest(
-                    f"{where}: column {field.name!r} is binary, which Spark decodes from JSON's text: read it as "
-                    "string, and decode it in a step",
-                    column=field.name,
-                )
     more = [field for name, field in _of_folders(dataset).items() if name not in arrow.names]
-    return KnownColumns(GIVEN, pa.schema([*arrow, *more]), struct, lenient=True, kind=kind)
+    return KnownColumns(GIVEN, pa.schema([*arrow, *more]), struct, lenient=True)
 
 
-def _merge(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
+def _merge(dataset: Any) -> KnownColumns:
     """The columns of all files, each with the type that all of them have which have it."""
     fragments = list(dataset.get_fragments())
     folders = _of_folders(dataset)
@@ -147,7 +124,7 @@ def _merge(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
     said: dict[str, StructField] = {}
     with ThreadPoolExecutor(FOOTER_THREADS, "scan") as pool:
         try:
-            found = list(pool.map(partial(_of_file, own_types=own_types), fragments))
+            found = list(pool.map(_of_file, fragments))
         except (pa.ArrowException, OSError) as error:
             raise InvalidRequest(f"scan: a file cannot be read: {error}") from error
     for fragment, (_, told, columns) in zip(fragments, found, strict=True):
@@ -165,7 +142,7 @@ def _merge(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
                 said.setdefault(column.name, column)
     fields = [field for field, _ in known.values() if field.name not in folders]
     schema = comparable(pa.schema([*fields, *folders.values()]))
-    return KnownColumns("merge_schema=", schema, StructType(list(said.values())), lenient=True, kind=kind)
+    return KnownColumns("merge_schema=", schema, StructType(list(said.values())), lenient=True)
 
 
 def _of_folders(dataset: Any) -> dict[str, pa.Field]:
@@ -179,7 +156,7 @@ def _of_folders(dataset: Any) -> dict[str, pa.Field]:
     return {field.name: field for field in dataset.schema if field.name in names}
 
 
-def _of_file(fragment: Any, *, own_types: bool) -> tuple[pa.Schema, pa.Schema, StructType | None]:
+def _of_file(fragment: Any) -> tuple[pa.Schema, pa.Schema, StructType | None]:
     """A file's columns as Arrow has them, as they are read, and the types in its footer."""
     from pyarrow import dataset as ds  # noqa: PLC0415 - as above
 
@@ -188,13 +165,4 @@ def _of_file(fragment: Any, *, own_types: bool) -> tuple[pa.Schema, pa.Schema, S
     there = fragment.physical_schema
     if isinstance(fragment, ds.ParquetFileFragment):
         return there, parquet_schema(there, fragment.metadata), said_by_parquet(fragment.metadata)
-    kind = fragment.format.default_extname
-    if kind == "orc":
-        return there, orc_schema(there), said_by_orc(there)
-    if kind != "csv":
-        return there, there, None
-    texts = [
-        each if own_types and not pa.types.is_null(each.type) else each.with_type(pa.string())
-        for each in there
-    ]
-    return there, pa.schema(texts), None
+    return there, there, None

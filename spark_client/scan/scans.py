@@ -7,9 +7,10 @@ gives to such files (``holdable``).
 Fixed at the plan
     :meth:`Scan.plan` lists the files and reads the footers of those that the filter does not exclude. A file that is
     added later is not read; one that was removed, or written again with other numbers of rows or bytes, is an error of
-    the task. Of CSV, ORC and JSON files only the first is opened before the job.
+    the task.
 
-Tables of other formats
+Other formats
+    CSV, ORC and JSON: a pyarrow Dataset with pyarrow's own options and types, or ``pipeline(spark.read…)``.
     Delta: ``DeltaTable(…).to_pyarrow_dataset()`` of deltalake. Lance: ``lance.dataset(…)``; its fragments are read by
     Lance on the executors. Iceberg: the list of ``urllib.parse.quote(task.file.file_path, ":/")`` over
     pyiceberg's ``table.scan().plan_files()``, if no task has ``delete_files``.
@@ -20,11 +21,7 @@ Columns of files
     ``merge_schema`` all files' columns, in a pyarrow Dataset its schema: then a column that a file lacks is null.
 
 Types of files
-    See ``known_columns``, and for Spark's footers ``spark_footers``. CSV has a header and is RFC 4180's, as Spark's
-    with ``header`` and ``escape='"'``; columns are found by their names. A value that is not of its column's type is an
-    error, and in Spark null; but integers with ``0x``, numbers with blanks around them, and ``nan`` and ``inf`` in any
-    case are read. ORC's timestamps are local times: they are taken for times of the zone of the driver's JVM, as
-    Spark's reader does; one in an hour that is set back is an error.
+    See ``known_columns``, and for Spark's footers ``spark_footers``.
 """
 
 from __future__ import annotations
@@ -84,7 +81,6 @@ class Scan:
         *,
         columns: Any = None,
         filter: Any = None,  # noqa: A002 - pyarrow's name
-        format: Any = None,  # noqa: A002 - as above
         recursive: bool = False,
         schema: Any = None,
         merge_schema: bool = False,
@@ -97,14 +93,13 @@ class Scan:
                 f"scan takes a path, an address, a list of them or a pyarrow.dataset.Dataset, not {type(what).__name__}"
             )
         rules = FolderRules.of(spark)
-        dataset = what if given else dataset_of(what, format, rules, recursive=recursive)
+        dataset = what if given else dataset_of(what, rules, recursive=recursive)
         known = known_columns(
             spark,
             dataset,
             given=given,
             schema=schema,
             merge=merge_schema,
-            own_types=isinstance(format, ds.FileFormat),
         )
         names = _names(columns, known.schema)
         where = "the scan"
@@ -130,7 +125,6 @@ class Scan:
             wanted,
             None if expression is None else KeptRows.by(expression, declared.schema, names),
             rows,
-            _jvm_zone(spark) if known.kind == "orc" and _has_instants(declared.schema) else None,
         )
         splits = Splits.of(pieces, split_sizes(spark), reading)
         fields = {field.name: field for field in struct}
@@ -144,18 +138,6 @@ class Scan:
             rows_of(pieces),
             kept_share(expression),
         )
-
-
-def _has_instants(schema: pa.Schema) -> bool:
-    return any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in schema.types)
-
-
-def _jvm_zone(spark: SparkSession) -> str:
-    """The zone of the driver's JVM. Spark's reader takes ORC's local times for times of that zone, also if the session
-    has another.
-    """
-    ((zone,),) = spark.sql("SELECT java_method('java.time.ZoneId', 'systemDefault')").collect()
-    return str(zone)
 
 
 def _names(columns: Any, schema: pa.Schema) -> list[str]:

@@ -1,7 +1,7 @@
-"""Spark's own types of a file's columns in the file's footer, where Arrow's types do not show them.
+"""Spark's own types of a Parquet file's columns in its footer, a schema in JSON, where Arrow's types do not show them.
 
-Parquet: a schema in JSON. ORC: an attribute of each column, and of each part of one. Spark's own readers go by them, so
-collations, intervals, user-defined types, metadata of columns and ORC's local timestamps are as it wrote them.
+Spark's own reader goes by them, so collations, intervals, user-defined types and metadata of columns are as it wrote
+them.
 
 Of user-defined types only PySpark's own are made: the name of any other comes from a file, and making it would import
 or unpickle a name of the file's. Those are read as the types that they consist of.
@@ -14,21 +14,16 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError
 from pyspark.sql.types import (
     ArrayType,
     DataType,
     DayTimeIntervalType,
     MapType,
-    NullType,
-    StructField,
     StructType,
     TimestampNTZType,
     TimeType,
     UserDefinedType,
 )
-
-from spark_client.pyspark_parts import from_arrow_type
 
 _SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _TYPE = b"spark.sql.catalyst.type"
@@ -55,34 +50,6 @@ def _parse(text: bytes) -> StructType | None:
 def _plain(value: dict[str, Any]) -> Any:
     own = str(value.get("pyClass")).startswith("pyspark.") and "serializedClass" not in value
     return value["sqlType"] if value.get("type") == "udt" and "sqlType" in value and not own else value
-
-
-def said_by_orc(schema: pa.Schema) -> StructType:
-    """By its Arrow schema, whose fields have the attributes. ORC's timestamps without a zone are instants in Spark."""
-    return StructType([StructField(field.name, _of_orc(field)) for field in schema])
-
-
-def _of_orc(field: pa.Field) -> DataType:
-    kind, types = field.type, pa.types
-    if types.is_struct(kind):
-        return StructType([StructField(each.name, _of_orc(each)) for each in kind])
-    if types.is_map(kind):
-        return MapType(_of_orc(kind.key_field), _of_orc(kind.item_field))
-    if types.is_list(kind):
-        return ArrayType(_of_orc(kind.value_field))
-    said = _parse(_one_column((field.metadata or {}).get(_TYPE, b"").decode()))
-    if said is not None:
-        return said["x"].dataType
-    try:
-        return from_arrow_type(_INSTANT if types.is_timestamp(kind) else kind)
-    except PySparkTypeError:
-        return NullType()  # Spark has no such type, which is an error where the column is read
-
-
-def _one_column(kind: str) -> bytes:
-    return json.dumps(
-        {"type": "struct", "fields": [{"name": "x", "type": kind, "nullable": True, "metadata": {}}]}
-    ).encode()
 
 
 def as_said(kind: pa.DataType, said: DataType) -> pa.DataType:

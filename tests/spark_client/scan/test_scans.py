@@ -123,7 +123,6 @@ def test_columns_come_in_the_order_in_which_they_are_named(client: ShuffleClient
         ({"filter": pc.field("id")}, "filter .*must evaluate to bool"),
         ({"filter": "id > 5"}, r"filter is an expression such as pyarrow.compute.field\('x'\) > 5"),
         ({"filter": [("id", "~", 5)]}, "filter .*operator"),
-        ({"format": "xml"}, "format is one of parquet"),
     ],
 )
 def test_an_argument_that_cannot_work_is_refused(
