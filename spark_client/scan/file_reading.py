@@ -166,18 +166,14 @@ class FileReading:
         if None not in (size_bytes, file.size_bytes) and size_bytes != file.size_bytes:
             raise _changed_error(file.path, "bytes", file.size_bytes, size_bytes)
         values = dict(file.values)
-        there = home.schema.names if home.schema is not None else ()
-        return iter(
-            home.format.make_fragment(file.path, home.filesystem).to_batches(
-                schema=home.schema,
-                columns=[
-                    name for name in self.wanted.declared.schema.names if name in there and name not in values
-                ],
-                batch_size=self.batch_rows,
-                batch_readahead=READAHEAD,
-                use_threads=False,
-            )
+        batches = home.format.make_fragment(file.path, home.filesystem).to_batches(
+            schema=home.schema,
+            columns=[name for name in self.wanted.declared.schema.names if name not in values],
+            batch_size=self.batch_rows,
+            batch_readahead=READAHEAD,
+            use_threads=False,
         )
+        return iter(batches)
 
     def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
         """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
@@ -275,8 +271,8 @@ def _explain(path: str, error: Exception) -> Exception:
     # Arrow raises OSError for damaged pages, too; only errors of the system have a number.
     if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in text or "HTTP" in text):
         return SourceUnavailable(
-            f"{path} cannot be read on {socket.gethostname()}: {text}; tasks take credentials from their own "
-            "environment, not from the driver",
+            f"{path} cannot be read on {socket.gethostname()}: {text}; tasks take credentials from their "
+            "own environment, unless the address or the file system has some",
             file=path,
         )
     if isinstance(error, pa.ArrowNotImplementedError):

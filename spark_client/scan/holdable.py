@@ -1,25 +1,26 @@
 """The Arrow types that Spark holds for files' types, as Spark itself reads them.
 
-Spark's own types in a footer count first (``spark_footers``). Unsigned integers become the next larger signed type
-(``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries, run-end encodings and
-views become plain. Everything may be null, as in Spark's own readers. A timestamp without a zone is ``timestamp_ntz``;
-Parquet's old INT96, which Spark writes by default, is an instant.
+A column for which Spark's footer has another type is refused (``spark_footers``). Unsigned integers become the next
+larger signed type (``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries,
+run-end encodings and views become plain. Everything may be null, as in Spark's own readers. A timestamp without a zone
+is ``timestamp_ntz``; Parquet's old INT96, which Spark writes by default, is an instant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError, UnsupportedOperationException
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
-from spark_client.jobs import utc_arrow_schema
 from spark_client.pyspark_parts import from_arrow_type
 
-from .spark_footers import as_said, said_by_parquet
+from .spark_footers import in_json
 
 _SIMPLE = {
     pa.uint8(): pa.int16(),
@@ -39,12 +40,11 @@ def struct_of(
     schema: pa.Schema,
     where: str,
     remedy: str = "leave it out with columns=",
-    said: StructType | None = None,
+    footer: Mapping[str, Any] = MappingProxyType({}),
 ) -> StructType:
-    """Spark's schema for a file's or a table's; ``said`` has the types in Spark's footer, ``remedy`` is for the error.
+    """Spark's schema for a file's or a table's; ``footer`` has the types in Spark's, ``remedy`` is for the error.
     Raises InvalidRequest: Spark has no type for a column, or has another one for it than Arrow can give.
     """
-    known = {field.name: field for field in said or ()}
     fields = []
     for field in schema:
         try:
@@ -54,29 +54,20 @@ def struct_of(
                 f"{where}: Spark has no type for column {field.name!r} of type {field.type}; {remedy}",
                 column=field.name,
             ) from error
-        column = known.get(field.name, StructField(field.name, kind))
-        if column.dataType != kind and not _is_given_as(column.dataType, kind):
+        said = footer.get(field.name)
+        if said is not None and said != in_json(kind):
             raise InvalidRequest(
-                f"{where}: Spark reads column {field.name!r} as {column.dataType.simpleString()}, and Arrow as "
-                f"{field.type}, which is not the same; {remedy}, or read it by spark.read",
+                f"{where}: Spark reads column {field.name!r} as {said if isinstance(said, str) else json.dumps(said)}, "
+                f"and Arrow as {field.type}, which is not the same; {remedy}, or read it by spark.read",
                 column=field.name,
             )
-        fields.append(column)
+        fields.append(StructField(field.name, kind))
     return StructType(fields)
 
 
-def _is_given_as(kind: DataType, other: DataType) -> bool:
-    """Whether Spark gives and takes both types as one Arrow type."""
-    try:
-        one, two = (utc_arrow_schema(StructType([StructField("x", each)])).types[0] for each in (kind, other))
-    except (PySparkTypeError, UnsupportedOperationException, ValueError):
-        return False
-    return bool(held(one) == held(two))
-
-
 def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
-    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps, those
-    of logical type ENUM, as of Avro's, as text, which Arrow takes for binary, and Spark's as it says.
+    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps, and
+    those of logical type ENUM, as of Avro's, as text, which Arrow takes for binary.
     """
     columns = [metadata.schema.column(index) for index in range(len(metadata.schema))]
     instants = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
@@ -89,18 +80,7 @@ def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
 
     if instants or texts:
         schema = pa.schema([field(each) for each in schema])
-    return with_said(schema, said_by_parquet(metadata))
-
-
-def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:
-    """A file's Arrow schema with the types that Spark says its columns have; the same object if it says no more."""
-    kinds = {field.name: field.dataType for field in said or ()}
-    fields = [
-        field.with_type(as_said(field.type, kinds[field.name])) if field.name in kinds else field
-        for field in schema
-    ]
-    found = pa.schema(fields)
-    return schema if found.equals(schema) else found
+    return schema
 
 
 def comparable(schema: pa.Schema) -> pa.Schema:

@@ -17,17 +17,17 @@ Other formats
 
 Columns of files
     Files given by path must agree in their columns: the first one says which. Types may differ where no value changes
-    (32 and 64 bits, time units). With ``columns`` only those must agree. With ``schema`` that counts, with
-    ``merge_schema`` all files' columns, in a pyarrow Dataset its schema: then a column that a file lacks is null.
+    (32 and 64 bits, time units). With ``columns`` only those must agree. With ``schema`` that counts,
+    in a pyarrow Dataset its schema: then a column that a file lacks is null.
 
 Types of files
-    See ``known_columns``, and for Spark's footers ``spark_footers``.
+    See ``known_columns``, ``folder_values``, and for Spark's footers ``spark_footers``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +37,22 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest, shown
 from spark_client.arrow import Declared, kept_share, needed
-from spark_client.jobs import arrow_schema, batch_limits, check_compared, declared_struct, split_sizes
+from spark_client.jobs import (
+    arrow_schema,
+    batch_limits,
+    check_compared,
+    declared_struct,
+    is_on,
+    spark_setting,
+    split_sizes,
+)
 
 from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
-from .file_systems import hidden
 from .filters import check, expression_of
 from .folder_values import FolderRules
 from .kept_rows import KeptRows
-from .known_columns import known_columns
+from .known_columns import KnownColumns
 from .pieces import driver_bytes, pieces_of, rows_of
 from .splits import Splits
 from .wanted import WantedColumns
@@ -57,7 +64,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Scan:
     """A plan: its schema and splits. ``driver_bytes`` is about what the driver would hold if it read all; None where
-    only tasks may: where they may have other credentials than the driver. ``rows`` are those that tasks look at, None
+    only tasks may: what the driver has not read as they do. ``rows`` are those that tasks look at, None
     where the files do not tell; ``kept`` is a guess of the filter's part.
     """
 
@@ -73,7 +80,6 @@ class Scan:
         return self.label
 
     @classmethod
-    @hidden()
     def plan(
         cls,
         spark: SparkSession,
@@ -81,9 +87,7 @@ class Scan:
         *,
         columns: Any = None,
         filter: Any = None,  # noqa: A002 - pyarrow's name
-        recursive: bool = False,
         schema: Any = None,
-        merge_schema: bool = False,
     ) -> Scan:
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
@@ -92,15 +96,16 @@ class Scan:
             raise InvalidRequest(
                 f"scan takes a path, an address, a list of them or a pyarrow.dataset.Dataset, not {type(what).__name__}"
             )
-        rules = FolderRules.of(spark)
-        dataset = what if given else dataset_of(what, rules, recursive=recursive)
-        known = known_columns(
-            spark,
-            dataset,
-            given=given,
-            schema=schema,
-            merge=merge_schema,
-        )
+        if given and schema is not None:
+            raise InvalidRequest("scan: a Dataset has a schema; give schema= to pyarrow.dataset.dataset")
+        if schema is None:
+            dataset = what if given else dataset_of(what, _folder_rules(spark))
+            known = KnownColumns.of_dataset(dataset, given=given)
+        else:
+            known = KnownColumns.of_schema(spark, schema)
+            types = dict(zip(known.schema.names, known.schema.types, strict=True))
+            dataset = dataset_of(what, _folder_rules(spark), types)
+            known = known.with_folders(dataset)
         names = _names(columns, known.schema)
         where = "the scan"
         expression = expression_of(filter, known.schema)
@@ -113,9 +118,7 @@ class Scan:
             check_compared(
                 struct, declared.schema, expression, "scan: filter", "give schema= with it as string"
             )
-        wanted = WantedColumns(
-            declared, tuple(names), known.origin, known.lenient, columns is None, rules.case_sensitive
-        )
+        wanted = WantedColumns(declared, tuple(names), known.origin, known.lenient, columns is None)
         homes, pieces = pieces_of(dataset, known.schema, wanted, expression)
         limits = batch_limits(spark)
         # Stages cut what functions get (``steps.limits``); ours take as long for a small batch as for a large one.
@@ -138,6 +141,17 @@ class Scan:
             rows_of(pieces),
             kept_share(expression),
         )
+
+
+def _folder_rules(spark: SparkSession) -> FolderRules:
+    def instants(texts: Sequence[str]) -> Sequence[int]:
+        # By Spark itself, whose zones have names that Python does not know. The texts have no quotes.
+        times = ", ".join(f"unix_micros(CAST('{text}' AS TIMESTAMP_LTZ))" for text in texts)
+        return list(spark.sql(f"SELECT array({times})").collect()[0][0])
+
+    zone = None if spark_setting(spark, "spark.sql.timestampType") == "TIMESTAMP_NTZ" else "UTC"
+    infers = is_on(spark, "spark.sql.sources.partitionColumnTypeInference.enabled")
+    return FolderRules(infers, pa.timestamp("us", zone), instants)
 
 
 def _names(columns: Any, schema: pa.Schema) -> list[str]:

@@ -98,7 +98,7 @@ def test_a_missing_column_is_an_error_that_names_the_file(tmp_path: Path, form: 
     written(TABLE, tmp_path, form, "a")
     written(TABLE.select(["a"]), tmp_path, form, "b")
     with pytest.raises(
-        InvalidRequest, match=rf"/b\.{form} has no column 's', but the first file has; give merge_schema=True"
+        InvalidRequest, match=rf"/b\.{form} has no column 's', but the first file has; name the columns"
     ):
         read(splits_of(tmp_path))
     assert read(splits_of(tmp_path, names=["a"], schema=TABLE.schema.remove(1))).num_rows == 2000
@@ -119,7 +119,7 @@ def test_a_column_that_only_a_later_file_has_is_not_dropped_silently(tmp_path: P
     written(TABLE.select(["a"]), tmp_path, form, "a")
     written(TABLE, tmp_path, form, "b")
     with pytest.raises(
-        InvalidRequest, match=rf"/b\.{form} has a column 's', but the first file has not; give merge_schema="
+        InvalidRequest, match=rf"/b\.{form} has a column 's', but the first file has not; name the columns"
     ):
         read(splits_of(tmp_path))
     assert read(splits_of(tmp_path, names=["a"])).num_rows == 2000
