@@ -37,6 +37,7 @@ from spark_client.servers import ServerList
 
 _Merged = TypeVar("_Merged")
 _Row = TypeVar("_Row")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,7 @@ class DatasetCalls:
         Raises:
             NotFound: there is none of that name, or that generation is gone.
         """
-        server = self._open(name)
-        with about(name, server.location):
-            drop(server, check_dataset_name(name), generation)
+        self._where_it_is(name, lambda server: drop(server, check_dataset_name(name), generation))
 
     def staged(self, name: str | None = None) -> Listed[dict[str, Any]]:
         """The writes of ``df.write`` and ``df.writeStream`` and the puts that overwrite, for all datasets or for one,
@@ -206,12 +205,27 @@ class DatasetCalls:
         answers, gone = self._servers.answers(lambda server, **how: server.action("why", body, **how))
         return answers.values(), gone
 
+    def _where_it_is(self, name: str, call: Callable[[RemoteServer], _Answer]) -> _Answer:
+        """What the server that the name chooses answers, or, if that has no such dataset, another that has a part of
+        it: tasks may write a dataset to some of the servers only.
+        """
+        server = self._open(name)
+        with about(name, server.location):
+            try:
+                return call(server)
+            except NotFound:
+                other = self._servers.with_part(name)
+                if other is None or other.location == server.location:
+                    raise
+        with about(name, other.location):
+            return call(other)
+
     def _merge(
         self, how: Callable[..., _Merged], name: str, *, ordered: bool, partitions: Sequence[int] | None
     ) -> _Merged:
-        server = self._open(name)
-        with about(name, server.location):
-            info = server.flight_info(check_dataset_name(name))
+        server, info = self._where_it_is(
+            name, lambda server: (server, server.flight_info(check_dataset_name(name)))
+        )
         reading = server.reading
         parts = DatasetRef.spread_partitions(info)
         streams: list[PortionStream] | list[PartitionStream]

@@ -39,35 +39,25 @@ class PipelineCalls:
         *,
         columns: Sequence[str] | None = None,
         filter: Any = None,  # noqa: A002 - pyarrow's name
-        format: Any = None,  # noqa: A002 - pyarrow's name
-        recursive: bool = False,
         schema: StructType | pa.Schema | str | None = None,
-        merge_schema: bool = False,
         spark: SparkSession | None = None,
     ) -> Pipeline:
-        """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
+        """A pipeline whose first tasks read Parquet, Arrow IPC, or a dataset themselves: no row goes through the JVM.
 
         The driver lists the files and plans the tasks now, from their metadata; see ``scan.scans``.
 
         Args:
-            what: a path, an address (``s3://``, ``gs://``, any other that pyarrow and fsspec know), a directory, which
-                may have hive partitions, a pattern such as ``day=*/*.parquet``, a list of these, or a
-                ``pyarrow.dataset.Dataset``. In an address ``%20`` is a blank, and ``%25`` a percent sign. A file that
-                is listed twice is read twice. Every executor must reach it, with credentials of its own environment:
-                the driver's are not sent. A signed address is, and is shown without its signature.
+            what: a path or an address that pyarrow knows (``s3://``, ``gs://``, …) of a file or a directory, which may
+                have hive partitions, a list of these, or a ``pyarrow.dataset.Dataset``. All files below a directory
+                are read. Every executor must reach them, with credentials of its own environment, unless the address
+                or the Dataset's file system has some.
             columns: their names, in the order of the result; None for all.
             filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
                 fulfil. Partitions and row groups that cannot have such rows are not read. Comparisons are Arrow's: NaN
                 fulfils none but ``!=``, see ``Pipeline.filter``.
-            format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
-                by the files' names.
-            recursive: read all files below a directory, each once, without columns from folders, as Spark's
-                ``recursiveFileLookup``. Otherwise plain folders in a directory are passed over.
             schema: the columns and their types, as DDL text, a ``StructType`` or a ``pyarrow.Schema``; None for those
-                of the first file. JSON needs one; columns of CSV are texts without one. A column that a file lacks is
-                null there, others of a file are left out; folders' columns are added.
-            merge_schema: take the columns of all files, whose footers the driver then reads first: a column that a
-                file lacks is null there.
+                of the first file. A column that a file lacks is null there, others of a file are left out; folders'
+                columns are added, with the types that it has for them.
             spark: the session; None for the active one, else the client's last one, else the default one.
 
         Raises:
@@ -86,10 +76,7 @@ class PipelineCalls:
                 what,
                 columns=columns,
                 filter=filter,
-                format=format,
-                recursive=recursive,
                 schema=schema,
-                merge_schema=merge_schema,
             )
             return Pipeline.of_scan(owned, session, scan)
 

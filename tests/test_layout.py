@@ -98,7 +98,6 @@ OPTIONAL_LIBRARIES = {
         for path in (ROOT / "spark_client" / "commands").glob("*.py")
     },
     "spark_client/jobs/progress.py": {"IPython"},
-    "spark_client/scan/file_systems.py": {"fsspec"},
 }
 
 SERVER, CLIENT, TESTS = sources("flight_server"), sources("spark_client"), sources("tests")

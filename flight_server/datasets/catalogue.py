@@ -193,7 +193,7 @@ class Catalogue:
             staged.why_gone = "was sealed, and is a part of the dataset of its name"
         self.staged.end(staged, staged.why_gone, appended)
         staged.drop()
-        self.endings.add(staged.name, staged.generation, staged.why_gone)
+        self.endings.add(staged.name, staged.generation, staged.why_gone, staged=True)
         self.forget(staged)
 
     def check_open(self) -> None:

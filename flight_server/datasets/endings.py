@@ -41,18 +41,23 @@ class Endings:
     """Why the last generation that was taken away of each of the last names is gone."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, str]] = {}
+        # By name; a generation that the name never led to has an entry of its own.
+        self._known: dict[tuple[str, str | None], tuple[str, str]] = {}
 
-    def add(self, name: str, generation: str, why: str) -> None:
-        self._known.pop(name, None)
-        self._known[name] = generation, why
+    def add(self, name: str, generation: str, why: str, *, staged: bool = False) -> None:
+        """``staged``: the name never led to it."""
+        key = name, generation if staged else None
+        self._known.pop(key, None)
+        self._known[key] = generation, why
         if len(self._known) > _MOST:
             del self._known[next(iter(self._known))]
 
     def of(self, name: str, generation: str | None) -> str | None:
         """Why that generation, or the last one, is gone; None if that is not known."""
-        last, why = self._known.get(name, (None, None))
-        return why if generation in (None, last) else None
+        last, why = self._known.get((name, None), (None, None))
+        if generation in (None, last):
+            return why
+        return self._known.get((name, generation), (None, None))[1]
 
 
 def _now() -> str:

@@ -8,9 +8,10 @@ put has no ``write``, and its staged stream ends with it.
 Who holds what
     The registry holds a staged dataset until its seal, its drop, or the end of its lease, because a driver that has
     died drops nothing. This lease is the dataset's own, at most ``WRITE_LEASE_SECONDS``, from the last frame or
-    ``renew`` on. The registry remembers the last ``MAX_ENDED`` writes that were sealed or dropped, and refuses to begin
-    them again: a task may still run when its job has ended. The registry remembers as many appends, so that a seal
-    whose answer was lost can be repeated.
+    ``renew`` on; that of a put is always ``WRITE_LEASE_SECONDS``, because its producer does not know the generation
+    that it would renew, and ``--put-idle-seconds`` ends it earlier. The registry remembers the last ``MAX_ENDED``
+    writes that were sealed or dropped, and refuses to begin them again: a task may still run when its job has ended. It
+    remembers as many appends, so that a seal whose answer was lost can be repeated.
 
 At the seal
     ==========  ====================================================================================
@@ -125,7 +126,8 @@ class StagedWrites:
     def add(self, write: str | None, dataset: Dataset, mode: WriteMode) -> None:
         staged = _Staged(write, dataset, mode, dataset.lease_seconds)
         self._writes[_key(staged)] = self._by_generation[dataset.generation] = staged
-        dataset.lease_seconds = min(dataset.lease_seconds or WRITE_LEASE_SECONDS, WRITE_LEASE_SECONDS)
+        own_seconds = None if write is None else dataset.lease_seconds
+        dataset.lease_seconds = min(own_seconds or WRITE_LEASE_SECONDS, WRITE_LEASE_SECONDS)
         dataset.touch()
 
     def has_ended(self, write: str, name: str) -> bool:

@@ -44,7 +44,6 @@ class Delivery:
 
     def __init__(self, waits: Waits, counters: Counters, *, stall_seconds: float) -> None:
         self.stall_seconds = min(READER_STALL_SECONDS, stall_seconds)
-        self.longest_stall_seconds = stall_seconds  # of a large message
         self.readers: dict[Subscription[Frame], Reader] = {}
         self._read: dict[int, Dataset] = {}  # by the id of the reader
         self._first: set[str] = set()  # connections, each named as its peer, whose first reader is attached

@@ -4,9 +4,9 @@ A reader whose write lasts for ``STALL_SECONDS`` loses its bytes read ahead and 
 ``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends readers that have
 stalled, the longest first, until their room is enough for all that wait. A write has stalled after
 ``Delivery.stall_seconds`` and, of a reader that has taken a message before, after the time in which one of
-``STEADY_BYTES_PER_SECOND`` takes the message, at most ``--stall-seconds``: gRPC shows no part of a message, so only by
-this time a steady slow reader differs from one that takes nothing. A write whose partition has failed or was dropped
-ends at the next look.
+``STEADY_BYTES_PER_SECOND`` takes the message, at most ``STEADY_STALLS`` times as long: gRPC shows no part of a message,
+so only by this time a steady slow reader differs from one that takes nothing. A write whose partition has failed or was
+dropped ends at the next look.
 
 Newcomers
     A reader that has not taken even its first message is ended earlier, for readers that are the first of their
@@ -35,6 +35,8 @@ NEWCOMERS_SECONDS = 0.02
 """The time between two looks for newcomers, while any waits; without any it is ``FIRST_SECONDS`` while messages are
 being written, which alone may hold their room, and else a tick."""
 STEADY_BYTES_PER_SECOND = 100 << 10
+STEADY_STALLS = 2
+"""Readers that take nothing are spared as long, and others wait for their room."""
 FIRST_SECONDS = 0.1
 FIRST_BYTES_PER_SECOND = 100 << 20
 FULL_SECONDS = 2.0
@@ -114,4 +116,4 @@ class Eviction:
     def _may_be_steady(self, write: Write, now: float) -> bool:
         """Whether a steady reader may still be taking the message."""
         steady_seconds = write.message_bytes / STEADY_BYTES_PER_SECOND
-        return now - write.since < min(steady_seconds, self._delivery.longest_stall_seconds)
+        return now - write.since < min(steady_seconds, STEADY_STALLS * self._delivery.stall_seconds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
+from pyarrow import types
 
 from .expression_parts import ColumnField, Value, folded, parts_of
 
@@ -24,8 +24,9 @@ def kept_share(expression: Any) -> float:
 
 
 def _of_leaf(leaf: ColumnField | Value) -> float:
-    # Compared as Arrow's: Python has not each value, nor each zone.
-    return 1.0 if isinstance(leaf, Value) and leaf.scalar.equals(pa.scalar(value=True)) else OTHER
+    # Of a boolean only: Python has not each time, nor each zone.
+    is_true = isinstance(leaf, Value) and types.is_boolean(leaf.scalar.type) and leaf.scalar.as_py() is True
+    return 1.0 if is_true else OTHER
 
 
 def _of_call(function: str, kept: list[float]) -> float:

@@ -1,84 +1,76 @@
-"""Discovery: the files of directories, patterns, lists and addresses, as a pyarrow Dataset.
+"""Discovery: the files of paths and addresses, of Parquet or Arrow IPC, as a pyarrow Dataset.
 
-Guarantee: the files are those that ``spark.read`` takes: of a directory those in it, or, where its folders
-``name=value`` give columns (``partitions``), those in such folders, in the order of their paths; with ``recursive``
-all below it, without columns. Empty files are passed over, and names that begin with ``.``, or with ``_`` unless they
-have a ``=``. A file that was given by itself has no columns from its path.
+Guarantee: of a directory the files are all below it, in the order of their paths; its folders ``name=value`` give
+columns, in which all files of a scan must agree, and which replace a file's column of the same name. Empty files are
+passed over, and names that begin with ``.``, or with ``_`` unless they have a ``=``. A file that was given by itself
+has no columns from its path. What was given twice is read twice.
 
-Given twice
-    A file or directory that is given twice is read twice, but once with ``recursive`` or where folders give columns.
-
-Beyond Spark
-    Several directories whose folders give the same columns are read together, which Spark refuses.
+Addresses
+    As ``pyarrow.fs.FileSystem.from_uri`` takes them, and ``s3a://``. Tasks get a file system as pyarrow pickles it:
+    with the credentials that the address or the Dataset gives it, and else they find their own in their environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from flight_server.protocol import InvalidRequest, NotFound, shown
+from flight_server.protocol import InvalidRequest, NotFound
 
-from .file_systems import locate
-from .folder_values import FolderRules
-from .globs import is_pattern, matching
-from .partitions import Pairs, Partitions, folders_with_columns
+from .folder_values import FolderRules, unescaped
 
-_FORMATS = {
-    "parquet": ("parquet", "pq"),
-    "ipc": ("arrow", "feather", "ipc"),
-    "csv": ("csv",),
-    "orc": ("orc",),
-    "json": ("json", "jsonl", "ndjson"),
-}
-_NAMES = {"arrow": "ipc", "feather": "ipc", "pq": "parquet"}
-# Spark looks into folders of such names, as it looks for Parquet's summaries.
-_SUMMARIES = ("_metadata", "_common_metadata")
-_COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
+Pairs = tuple[tuple[str, str], ...]
+"""The names of a path's columns and their values' texts, from the outermost folder."""
+_FORMATS = {"parquet": "parquet", "pq": "parquet", "arrow": "ipc", "feather": "ipc", "ipc": "ipc"}
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/")
+_BUCKETS = ("s3", "gs", "gcs")
 
 
 def dataset_of(
     what: Any,
-    format: Any = None,  # noqa: A002 - pyarrow's name
     rules: FolderRules = FolderRules(),  # noqa: B008 - it is frozen
-    *,
-    recursive: bool = False,
+    types: Mapping[str, pa.DataType] | None = None,
 ) -> Any:
     """The dataset, with the schema of its first file.
 
     Args:
-        what: a path, address, pattern of these, or list of them.
-        format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a FileFormat of pyarrow; None to go by the files'
-            names.
+        what: a path, address, or list of them.
         rules: how names of folders are read.
-        recursive: all files below a directory, each once, and no columns from folders.
+        types: of folders' columns, where they are given.
 
     Raises:
         NotFound: a path does not exist, or no file is below it.
-        InvalidRequest: several kinds of files, an unknown one, a first file that cannot be read, or folders that do
+        InvalidRequest: files of both formats, or of another one, a first file that cannot be read, or folders that do
             not agree in their columns.
     """
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
-    texts = [what] if isinstance(what, str | Path) else list(_texts(what))
-    if not texts:
-        raise InvalidRequest("scan: the list of paths is empty")
-    files = _Files(rules, recursive=recursive)
-    found = list(files.of(texts))
-    if not found:
-        raise NotFound(f"scan: {files.without_data[0]}")
-    form = _form(format, [path for _, path, _ in found])
-    partitions = Partitions(files.folders, rules)
+    texts = [what] if isinstance(what, str | Path) else list(what)
+    if not texts or not all(isinstance(text, str | Path) for text in texts):
+        raise InvalidRequest("scan: a list of paths has at least one, and texts or Paths only")
+    files = list(_files(texts))
+    if not files:
+        raise NotFound(
+            f"scan: there is no file with data in {texts[0]}{' and the others' if len(texts) > 1 else ''}; names that "
+            "begin with _ or . are passed over, as in Spark"
+        )
+    form = _form([path for _, path, _ in files])
+    columns = _columns(files, rules, types or {})
+    expressions = {pairs: _expression(pairs, columns) for pairs in {pairs for _, _, pairs in files}}
     try:
         fragments = [
-            form.make_fragment(path, filesystem, partitions.expression(pairs))
-            for filesystem, path, pairs in found
+            form.make_fragment(path, filesystem, expressions[pairs]) for filesystem, path, pairs in files
         ]
-        schema = partitions.with_columns(form.inspect(found[0][1], found[0][0]))
-        return ds.FileSystemDataset(fragments, schema, form, found[0][0])
+        schema = form.inspect(files[0][1], files[0][0])
+        kinds = {name: pa.field(name, next(iter(values.values())).type) for name, values in columns.items()}
+        fields = [kinds.pop(field.name, field) for field in schema]
+        return ds.FileSystemDataset(fragments, pa.schema([*fields, *kinds.values()]), form, files[0][0])
     except (pa.ArrowException, OSError) as error:
         hint = ""
         if isinstance(form, ds.IpcFileFormat) and "Not an Arrow file" in str(error):
@@ -86,111 +78,77 @@ def dataset_of(
         raise InvalidRequest(f"scan: {_first_line(error)}{hint}") from error
 
 
-def _texts(what: Iterable[Any]) -> Iterable[str | Path]:
-    for each in what:
-        if not isinstance(each, str | Path):
-            raise InvalidRequest(
-                f"scan: a list of paths has {type(each).__name__} in it; give texts or Paths"
-            )
-        yield each
+def _files(texts: Iterable[str | Path]) -> Iterator[tuple[Any, str, Pairs]]:
+    """Each file with its file system and its folders' columns, in the order of the texts."""
+    from pyarrow import fs  # noqa: PLC0415 - as above
+
+    systems: dict[str, tuple[Any, str]] = {}
+    located = [(*_locate(str(text), systems), text) for text in texts]
+    # Of neighbours in one call, so that a store is asked in parallel.
+    for _, group in groupby(located, lambda each: id(each[0])):
+        run = list(group)
+        filesystem = run[0][0]
+        infos = _list(filesystem, [path for _, path, _ in run])
+        for info, (_, _, text) in zip(infos, run, strict=True):
+            if info.type == fs.FileType.NotFound:
+                hint = (
+                    "; a pattern is no path: give the list of files"
+                    if re.search(r"[*?\[{]", str(text))
+                    else ""
+                )
+                raise NotFound(f"scan: there is no file or directory {text}{hint}")
+            if info.type == fs.FileType.Directory:
+                yield from _below(filesystem, info.path, text)
+            elif info.size != 0 and not _is_hidden(info.base_name):
+                yield filesystem, info.path, ()
 
 
-class _Files:
-    """The files of the user's paths, each with its file system and its folders' columns."""
+def _below(filesystem: Any, base: str, text: str | Path) -> Iterator[tuple[Any, str, Pairs]]:
+    from pyarrow import fs  # noqa: PLC0415 - as above
 
-    def __init__(self, rules: FolderRules, *, recursive: bool) -> None:
-        self.folders: dict[Pairs, None] = {}
-        # Why each path that gives no file does not; as in Spark an error only if none gives one.
-        self.without_data: list[str] = []
-        self._rules = rules
-        self._recursive = recursive
-        # File systems by path, of files that are taken only once.
-        self._taken: dict[str, list[Any]] = {}
-
-    def of(self, texts: Sequence[str | Path]) -> Iterator[tuple[Any, str, Pairs]]:
-        """In the order of the texts. Raises as :func:`dataset_of`."""
-        from pyarrow import fs  # noqa: PLC0415 - as above
-
-        runs: list[tuple[Any, list[tuple[str, str | Path]]]] = []
-        for (filesystem, pattern), text in zip(locate(map(str, texts)), texts, strict=True):
-            if not runs or not runs[-1][0].equals(filesystem):
-                runs.append((filesystem, []))
-            runs[-1][1].append((pattern, text))
-        for filesystem, given in runs:
-            for info, text in _ask(filesystem, given):
-                if info.type == fs.FileType.Directory:
-                    yield from self._below(filesystem, info.path, text)
-                elif _is_hidden(info.base_name) or info.size == 0:
-                    self.without_data.append(
-                        f"{text} is empty, or has a name that begins with _ or ., which is passed over as in Spark"
-                    )
-                elif not self._recursive or self._is_new(filesystem, info.path):
-                    yield filesystem, info.path, ()
-
-    def _below(self, filesystem: Any, base: str, text: str | Path) -> Iterator[tuple[Any, str, Pairs]]:
-        from pyarrow import fs  # noqa: PLC0415 - as above
-
-        listed = _list(filesystem, fs.FileSelector(base, recursive=True))
-        if any(each.path.removeprefix(base).strip("/") == "_delta_log" for each in listed):
+    listed = _list(filesystem, fs.FileSelector(base, recursive=True))
+    for info in sorted(listed, key=lambda info: info.path):
+        parts = info.path.removeprefix(base).strip("/").split("/")
+        if parts[0] == "_delta_log":
             raise InvalidRequest(
                 f"scan: {text} is a Delta table, and some of its files may be of older versions: give "
                 "deltalake.DeltaTable(...).to_pyarrow_dataset()"
             )
-        listed.sort(key=lambda info: info.path)
-        files = [each for each in listed if each.type == fs.FileType.File and _is_seen(each.path, base)]
-        # Also a folder whose files are all empty counts, as in Spark.
-        folders = dict.fromkeys(_folder(each.path) for each in files)
-        columns = {} if self._recursive else folders_with_columns(base, folders, self._rules)
-        self.folders.update(dict.fromkeys(columns.values()))
-        if self._recursive:
-            taken = [each for each in files if each.size != 0 and self._is_new(filesystem, each.path)]
-        elif columns:
-            is_new = self._is_new(filesystem, base)
-            taken = [each for each in files if each.size != 0 and _folder(each.path) in columns and is_new]
-        else:
-            taken = [each for each in files if each.size != 0 and _folder(each.path) == base.rstrip("/")]
-        if not any(each.size != 0 for each in files):
-            self.without_data.append(f"there is no file with data below {text}")
-        elif not taken:
-            self.without_data.append(
-                f"there is no file with data in {text} itself, only in its subfolders; give them by a pattern such as "
-                "dir/*, or recursive=True"
+        if info.type != fs.FileType.File or info.size == 0 or any(map(_is_hidden, parts)):
+            continue
+        named = [part.partition("=") for part in parts[:-1] if "=" in part]
+        pairs = tuple((unescaped(name), value) for name, _, value in named)
+        if len(dict(pairs)) < len(pairs) or not all(map(all, pairs)):
+            raise InvalidRequest(
+                f"scan: the folders of {info.path} give a column twice, or lack its name or value; rename them"
             )
-        for each in taken:
-            yield filesystem, each.path, columns.get(_folder(each.path), ())
-
-    def _is_new(self, filesystem: Any, path: str) -> bool:
-        known = self._taken.setdefault(path, [])
-        if any(map(filesystem.equals, known)):
-            return False
-        known.append(filesystem)
-        return True
+        yield filesystem, info.path, pairs
 
 
-def _ask(filesystem: Any, given: Sequence[tuple[str, str | Path]]) -> Iterator[tuple[Any, str | Path]]:
-    """The files and directories of each pattern, with the user's text."""
+def _locate(text: str, systems: dict[str, tuple[Any, str]]) -> tuple[Any, str]:
+    """The file system of a path or address, and the path in it. One bucket has one file system."""
     from pyarrow import fs  # noqa: PLC0415 - as above
 
-    # In one call, so that a store is asked in parallel.
-    plain = iter(_list(filesystem, [path for path, _ in given if not is_pattern(path)]))
-    for pattern, text in given:
-        try:
-            found = matching(filesystem, pattern) if is_pattern(pattern) else [next(plain)]
-        except OSError as error:
-            raise InvalidRequest(f"scan: {_first_line(error)}") from error
-        if not found:
-            raise NotFound(
-                rf"scan: nothing matches the pattern {text}; a backslash takes one of {{}}[]*?\ in a name as it is"
-            )
-        if found[0].type == fs.FileType.NotFound:
-            hint = (
-                "; % and two digits stand for a character in an address: write % as %25"
-                if "%" in str(text) and ":/" in str(text)
-                else ""
-            )
-            raise NotFound(f"scan: there is no file or directory {text}{hint}")
-        for info in found:
-            yield info, text
+    if not _ADDRESS.match(text):
+        return systems.setdefault("", (fs.LocalFileSystem(), ""))[0], str(Path.cwd() / text)
+    address = re.sub("^s3[an]://", "s3://", text)
+    parts = urlsplit(address, allow_fragments=False)
+    try:
+        if parts.scheme not in _BUCKETS:
+            filesystem, path = fs.FileSystem.from_uri(address)
+            return systems.setdefault(f"{parts.scheme}://{parts.netloc}", (filesystem, ""))[0], path
+        place = parts._replace(path="").geturl()
+        if place not in systems:
+            # Once, because pyarrow asks the store for its region each time.
+            systems[place] = fs.FileSystem.from_uri(place)
+        filesystem, root = systems[place]
+        return filesystem, f"{root}{unquote(parts.path)}".rstrip("/")
+    except ValueError as error:
+        raise InvalidRequest(
+            f"scan: {text}: {_first_line(error)}; for other file systems give pyarrow.dataset.dataset(…, filesystem=…)"
+        ) from error
+    except OSError as error:
+        raise InvalidRequest(f"scan: {text} cannot be reached: {_first_line(error)}") from error
 
 
 def _list(filesystem: Any, what: Any) -> list[Any]:
@@ -200,70 +158,54 @@ def _list(filesystem: Any, what: Any) -> list[Any]:
         raise InvalidRequest(f"scan: {_first_line(error)}") from error
 
 
-def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def _is_seen(path: str, base: str) -> bool:
-    *folders, name = path.removeprefix(base).strip("/").split("/")
-    return not _is_hidden(name) and not any(
-        _is_hidden(each) and not each.startswith(_SUMMARIES) for each in folders
-    )
-
-
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.endswith("._COPYING_") or (name.startswith("_") and "=" not in name)
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _form(given: Any, paths: list[str]) -> Any:
-    from pyarrow import csv  # noqa: PLC0415 - as above
+def _form(paths: list[str]) -> Any:
     from pyarrow import dataset as ds  # noqa: PLC0415 - as above
 
-    if isinstance(given, ds.FileFormat):
-        return given
-    if given is None:
-        kinds = {_kind(path): path for path in reversed(paths)}
-        if None in kinds:
-            raise InvalidRequest(
-                f"scan: the name of {kinds[None]} does not say what it is; give format=, or the files as a list"
-            )
-        if len(kinds) > 1:
-            first, second, *_ = kinds.values()
-            raise InvalidRequest(
-                f"scan: {second} and {first} are of two kinds; give each kind a scan of its own, or format="
-            )
-        given = next(iter(kinds))
-    name = _NAMES.get(given, given)
-    if name not in _FORMATS:
-        raise InvalidRequest(f"scan: format is one of {', '.join(_FORMATS)}, not {given!r}")
-    if name == "csv":
-        return ds.CsvFileFormat(
-            # Otherwise a quoted line end where pyarrow cuts the file into blocks is an error.
-            csv.ParseOptions(newlines_in_values=True),
-            # As Spark: only nothing is null, also in quotes. Pyarrow has more words for null, true and false.
-            convert_options=csv.ConvertOptions(
-                null_values=[""],
-                strings_can_be_null=True,
-                true_values=["true", "True", "TRUE"],
-                false_values=["false", "False", "FALSE"],
-            ),
+    kinds = {_FORMATS.get(path.rpartition(".")[2].lower()): path for path in reversed(paths)}
+    if None in kinds:
+        raise InvalidRequest(
+            f"scan: by its name {kinds[None]} is neither Parquet (.parquet) nor Arrow IPC (.arrow, .feather): give "
+            "pyarrow.dataset.dataset(…, format=…), or take pipeline(spark.read…)"
         )
-    made = {
-        "parquet": "ParquetFileFormat",
-        "ipc": "IpcFileFormat",
-        "orc": "OrcFileFormat",
-        "json": "JsonFileFormat",
-    }
-    return getattr(ds, made[name])()
+    if len(kinds) > 1:
+        first, second, *_ = kinds.values()
+        raise InvalidRequest(
+            f"scan: {second} and {first} are of two formats; give each format a scan of its own"
+        )
+    return ds.ParquetFileFormat() if "parquet" in kinds else ds.IpcFileFormat()
 
 
-def _kind(path: str) -> str | None:
-    name = shown(path).rpartition("/")[2].lower()
-    for compression in _COMPRESSIONS:
-        if name.removesuffix(compression).endswith((".csv", ".json", ".jsonl", ".ndjson")):
-            name = name.removesuffix(compression)
-    ending = name.rpartition(".")[2]
-    return next((kind for kind, endings in _FORMATS.items() if ending in endings), None)
+def _columns(
+    files: list[tuple[Any, str, Pairs]], rules: FolderRules, types: Mapping[str, pa.DataType]
+) -> dict[str, dict[str, Any]]:
+    """The values of each column of folders, by their texts."""
+    names = {tuple(name for name, _ in pairs): path for _, path, pairs in files}
+    if len(names) > 1:
+        first, second, *_ = names.values()
+        raise InvalidRequest(
+            f"scan: the folders of {first} and {second} give different columns; give each kind of folders a scan "
+            "of its own"
+        )
+    texts: dict[str, dict[str, None]] = {}
+    for name, text in (pair for _, _, pairs in files for pair in pairs):
+        texts.setdefault(name, {})[text] = None
+    return {name: rules.values(name, each, types.get(name)) for name, each in texts.items()}
+
+
+def _expression(pairs: Pairs, columns: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The values of a file's folders as pyarrow's partition expression; None for one without columns."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
+
+    whole = None
+    for name, text in pairs:
+        field, value = pc.field(name), columns[name][text]
+        each = field == value if value.is_valid else field.is_null()
+        whole = each if whole is None else whole & each
+    return whole
 
 
 def _first_line(error: Exception) -> str:

@@ -6,8 +6,9 @@ of row groups, record batches or rows is an error, which says that the file has 
 Memory
     A Parquet row group is decoded batch by batch. Beside a batch its wanted columns' compressed bytes are held, or, of
     a group above ``WHOLE_BYTES``, ``BUFFER_BYTES`` of each column. A batch has ``batch_rows`` rows or about
-    ``BATCH_BYTES``, if fewer. An IPC file is read one record batch at a time. Other formats are read by pyarrow's
-    scanner, which looks ``READAHEAD`` batches ahead. What a filter keeps is gathered up to the same sizes.
+    ``BATCH_BYTES``, if fewer. An IPC file is read one record batch at a time. Files of a Dataset in other formats are
+    read by pyarrow's scanner, which looks ``READAHEAD`` batches ahead. What a filter keeps is gathered up to the same
+    sizes.
 
 Texts of Parquet
     Columns of short texts are read as dictionaries, as they are stored (``stored_texts``): the filter looks at these
@@ -29,7 +30,7 @@ from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, So
 from spark_client.arrow import Declared
 
 from .decoded_cuts import cut
-from .holdable import csv_schema, is_text, json_schema, orc_schema, parquet_schema, roomy
+from .holdable import is_text, parquet_schema
 from .kept_rows import KeptRows, gathered
 from .legacy_calendar import check_dates, is_legacy
 from .pieces import DECODED_BYTES, File, FileHome, FilePiece, Fragment
@@ -45,30 +46,16 @@ BUFFER_BYTES = 1 << 20
 READAHEAD = 2
 DECODED_BYTES_OF_TEXTS = 4 * BATCH_BYTES
 """A batch's texts that are stored as dictionaries are decoded in parts of about this size."""
-MISFITS = (
-    "onversion error",
-    "Failed to parse",
-    "Failed to convert",
-    "JSON parse error: Column(",
-    "Rescaling Decimal",
-    "Error converting",
-    "Decimal value does not fit",
-    "is not a valid decimal",
-)
-"""Words in Arrow's errors of values of CSV and JSON that are not of their column's type."""
 
 
 @dataclass(frozen=True)
 class FileReading:
-    """How a scan's pieces are read; ``batch_rows`` at most in a batch of a format that lets us choose. ``zone`` is that
-    of ORC's timestamps.
-    """
+    """How a scan's pieces are read; ``batch_rows`` at most in a batch of a format that lets us choose."""
 
     homes: tuple[FileHome, ...]
     wanted: WantedColumns
     filter: KeptRows | None = None
     batch_rows: int = BATCH_ROWS
-    zone: str | None = None
 
     def read(self, file: File | Fragment, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         """The rows of pieces of one file.
@@ -109,7 +96,7 @@ class FileReading:
             return iter(file.fragment.to_batches(columns=columns, batch_size=self.batch_rows))
         home = self.homes[file.home]
         if home.format is not None:
-            return self._scan(home, file)
+            return self._scanned(home, file)
         if home.kind == "parquet":
             return self._row_groups(home, file, pieces)
         return self._record_batches(home, file, pieces)
@@ -155,7 +142,7 @@ class FileReading:
             for piece in pieces:
                 rows = bounded_rows(self._batch_rows(piece), metadata.row_group(piece.unit), inner)
                 for batch in batches_of(reader, piece.unit, names, rows):
-                    given = _retype(batch, retyped, file.path)
+                    given = _retype(batch, retyped)
                     if legacy:
                         check_dates(given, file.path)
                     yield given
@@ -174,58 +161,19 @@ class FileReading:
             for piece in pieces:
                 yield reader.get_batch(piece.unit)
 
-    def _scan(self, home: FileHome, file: File) -> Iterator[Any]:
+    def _scanned(self, home: FileHome, file: File) -> Iterator[Any]:
         size_bytes = home.filesystem.get_file_info(file.path).size
         if None not in (size_bytes, file.size_bytes) and size_bytes != file.size_bytes:
             raise _changed_error(file.path, "bytes", file.size_bytes, size_bytes)
-        if home.kind == "json":
-            return self._json_rows(home, file)
-        return self._fragment(home, file)
-
-    def _fragment(self, home: FileHome, file: File) -> Iterator[Any]:
-        fragment = home.format.make_fragment(file.path, home.filesystem)
-        there = physical = fragment.physical_schema
-        if home.kind == "csv":
-            # Of its own only the names: the scanner reads the values as the scan's types.
-            known = {field.name: field for field in home.schema or ()}
-            there, physical = pa.schema([known.get(field.name, field) for field in there]), home.schema
-            options = home.format.default_fragment_scan_options.convert_options
-            # A format of the user's may have texts for null, or commas in numbers, that only the reader knows.
-            if options.strings_can_be_null and options.decimal_point == ".":
-                physical = csv_schema(physical)
-        elif home.kind == "orc":
-            there = orc_schema(physical)
-        names = self._names_in(file, there)
-        retyped = _other_kinds(physical, there, names) if home.kind in ("csv", "orc") else {}
-        for batch in fragment.to_batches(
-            schema=physical,
-            columns=names,
+        values = dict(file.values)
+        batches = home.format.make_fragment(file.path, home.filesystem).to_batches(
+            schema=home.schema,
+            columns=[name for name in self.wanted.declared.schema.names if name not in values],
             batch_size=self.batch_rows,
             batch_readahead=READAHEAD,
             use_threads=False,
-        ):
-            given = _retype(batch, retyped, file.path, self.zone)
-            if home.kind == "orc":
-                check_dates(given, file.path)
-            yield given
-
-    def _json_rows(self, home: FileHome, file: File) -> Iterator[Any]:
-        """Not by the scanner, which finds only the names that the first rows of a file have."""
-        from pyarrow import json  # noqa: PLC0415 - only a task that reads JSON needs it
-
-        known = {field.name: field for field in home.schema or ()}
-        there = pa.schema([known[name] for name in self.wanted.declared.schema.names])
-        names = self._names_in(file, there)
-        read = json_schema(there)
-        options = home.format.default_fragment_scan_options
-        parsing = json.ParseOptions(
-            pa.schema([read.field(name) for name in names]),
-            options.parse_options.newlines_in_values,
-            "ignore",
         )
-        with home.filesystem.open_input_stream(file.path) as source:
-            for batch in json.open_json(source, options.read_options, parsing):
-                yield _retype(batch, _other_kinds(read, there, names), file.path)
+        return iter(batches)
 
     def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
         """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
@@ -299,35 +247,15 @@ def _other_kinds(physical: pa.Schema, schema: pa.Schema, names: Sequence[str]) -
     return {name: kind for name, kind in kinds.items() if physical.field(name).type != kind}
 
 
-def _retype(batch: Any, kinds: dict[str, pa.DataType], path: str, zone: str | None = None) -> Any:
-    """The batch with these columns of these types; ``zone`` is that of times which become instants, UTC if None."""
+def _retype(batch: Any, kinds: dict[str, pa.DataType]) -> Any:
+    """The batch with these columns of these types."""
     for name, kind in kinds.items():
         index = batch.schema.get_field_index(name)
-        column = batch.column(index)
-        if zone is not None and pa.types.is_timestamp(column.type):
-            column = _instants(column, zone, name, path)
         try:
-            if pa.types.is_decimal(kind) and pa.types.is_string(column.type):
-                column = column.cast(roomy(kind))
-            batch = batch.set_column(index, name, column.cast(kind))
+            batch = batch.set_column(index, name, batch.column(index).cast(kind))
         except pa.ArrowInvalid as error:
             raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
     return batch
-
-
-def _instants(column: Any, zone: str, name: str, path: str) -> Any:
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a task that reads ORC needs it
-
-    try:
-        return pc.assume_timezone(column, zone)
-    except pa.ArrowInvalid as error:
-        raise InvalidRequest(
-            f"{path}: column {name!r}: {str(error).partition(chr(10))[0]}; ORC keeps what the clocks of {zone} showed, "
-            "and in the hour that they are set back or forward only Spark's own reader knows more: read it by "
-            "spark.read, or leave the column out with columns=",
-            column=name,
-            file=path,
-        ) from error
 
 
 def _changed_error(path: str, what: str, planned: int | None, found: int) -> PartitionFailed:
@@ -343,22 +271,10 @@ def _explain(path: str, error: Exception) -> Exception:
     # Arrow raises OSError for damaged pages, too; only errors of the system have a number.
     if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in text or "HTTP" in text):
         return SourceUnavailable(
-            f"{path} cannot be read on {socket.gethostname()}: {text}; tasks take credentials from their own "
-            "environment, not from the driver",
+            f"{path} cannot be read on {socket.gethostname()}: {text}; tasks take credentials from their "
+            "own environment, unless the address or the file system has some",
             file=path,
         )
     if isinstance(error, pa.ArrowNotImplementedError):
         return InvalidRequest(f"{path}: {text}; give schema= with another type, such as string", file=path)
-    if "out of range for nanosecond" in text:
-        return InvalidRequest(
-            f"{path}: {text}: Arrow reads instants of ORC only from 1677 to 2262; read it by spark.read, or leave the "
-            "column out with columns=",
-            file=path,
-        )
-    if any(misfit in text for misfit in MISFITS):
-        return InvalidRequest(
-            f"{path}: {text}; give schema= with a type that every value has, such as string, or timestamp_ntz for "
-            "times without a zone",
-            file=path,
-        )
-    return PartitionFailed(f"{path} is damaged or of another format: {text}", file=path)
+    return PartitionFailed(f"{path} is damaged, or not as the scan reads it: {text}", file=path)

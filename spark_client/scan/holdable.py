@@ -1,25 +1,26 @@
 """The Arrow types that Spark holds for files' types, as Spark itself reads them.
 
-Spark's own types in a footer count first (``spark_footers``). Unsigned integers become the next larger signed type
-(``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries, run-end encodings and
-views become plain. Everything may be null, as in Spark's own readers. A timestamp without a zone is ``timestamp_ntz``;
-Parquet's old INT96, which Spark writes by default, is an instant.
+A column for which Spark's footer has another type is refused (``spark_footers``). Unsigned integers become the next
+larger signed type (``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries,
+run-end encodings and views become plain. Everything may be null, as in Spark's own readers. A timestamp without a zone
+is ``timestamp_ntz``; Parquet's old INT96, which Spark writes by default, is an instant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Container, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError, UnsupportedOperationException
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
-from spark_client.jobs import utc_arrow_schema
 from spark_client.pyspark_parts import from_arrow_type
 
-from .spark_footers import as_said, said_by_orc, said_by_parquet
+from .spark_footers import in_json
 
 _SIMPLE = {
     pa.uint8(): pa.int16(),
@@ -39,12 +40,11 @@ def struct_of(
     schema: pa.Schema,
     where: str,
     remedy: str = "leave it out with columns=",
-    said: StructType | None = None,
+    footer: Mapping[str, Any] = MappingProxyType({}),
 ) -> StructType:
-    """Spark's schema for a file's or a table's; ``said`` has the types in Spark's footer, ``remedy`` is for the error.
+    """Spark's schema for a file's or a table's; ``footer`` has the types in Spark's, ``remedy`` is for the error.
     Raises InvalidRequest: Spark has no type for a column, or has another one for it than Arrow can give.
     """
-    known = {field.name: field for field in said or ()}
     fields = []
     for field in schema:
         try:
@@ -54,29 +54,20 @@ def struct_of(
                 f"{where}: Spark has no type for column {field.name!r} of type {field.type}; {remedy}",
                 column=field.name,
             ) from error
-        column = known.get(field.name, StructField(field.name, kind))
-        if column.dataType != kind and not _is_given_as(column.dataType, kind):
+        said = footer.get(field.name)
+        if said is not None and said != in_json(kind):
             raise InvalidRequest(
-                f"{where}: Spark reads column {field.name!r} as {column.dataType.simpleString()}, and Arrow as "
-                f"{field.type}, which is not the same; {remedy}, or read it by spark.read",
+                f"{where}: Spark reads column {field.name!r} as {said if isinstance(said, str) else json.dumps(said)}, "
+                f"and Arrow as {field.type}, which is not the same; {remedy}, or read it by spark.read",
                 column=field.name,
             )
-        fields.append(column)
+        fields.append(StructField(field.name, kind))
     return StructType(fields)
 
 
-def _is_given_as(kind: DataType, other: DataType) -> bool:
-    """Whether Spark gives and takes both types as one Arrow type."""
-    try:
-        one, two = (utc_arrow_schema(StructType([StructField("x", each)])).types[0] for each in (kind, other))
-    except (PySparkTypeError, UnsupportedOperationException, ValueError):
-        return False
-    return bool(held(one) == held(two))
-
-
 def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
-    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps, those
-    of logical type ENUM, as of Avro's, as text, which Arrow takes for binary, and Spark's as it says.
+    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps, and
+    those of logical type ENUM, as of Avro's, as text, which Arrow takes for binary.
     """
     columns = [metadata.schema.column(index) for index in range(len(metadata.schema))]
     instants = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
@@ -89,14 +80,13 @@ def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
 
     if instants or texts:
         schema = pa.schema([field(each) for each in schema])
-    return with_said(schema, said_by_parquet(metadata))
+    return schema
 
 
-def with_integers(schema: pa.Schema, said: StructType | None) -> pa.Schema:
-    """A Parquet file's columns of Arrow's type of nulls as integers, which Spark reads them as, but for those of a file
-    that says Spark's types. Parts of a type count, too. Rows are read as nulls, which fit any type.
+def with_integers(schema: pa.Schema, own: Container[str]) -> pa.Schema:
+    """A Parquet file's columns of Arrow's type of nulls as integers, which Spark reads them as, but for ``own``, those
+    whose types Spark wrote. Parts of a type count, too. Rows are read as nulls, which fit any type.
     """
-    own = {field.name for field in said or ()}
     fields = [
         field.with_type(_map_type(field.type, lambda kind: pa.int32() if pa.types.is_null(kind) else kind))
         if has_nulls_alone(field.type) and field.name not in own
@@ -112,26 +102,6 @@ def has_nulls_alone(kind: pa.DataType) -> bool:
     return bool(pa.types.is_null(kind)) or any(map(has_nulls_alone, parts))
 
 
-def orc_schema(schema: pa.Schema) -> pa.Schema:
-    """An ORC file's Arrow schema with Spark's columns as it says, and timestamps without a zone as instants. Those
-    inside of other types stay, and :func:`struct_of` refuses them.
-    """
-    return with_said(
-        pa.schema([field.with_type(_with_zone(field.type)) for field in schema]), said_by_orc(schema)
-    )
-
-
-def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:
-    """A file's Arrow schema with the types that Spark says its columns have; the same object if it says no more."""
-    kinds = {field.name: field.dataType for field in said or ()}
-    fields = [
-        field.with_type(as_said(field.type, kinds[field.name])) if field.name in kinds else field
-        for field in schema
-    ]
-    found = pa.schema(fields)
-    return schema if found.equals(schema) else found
-
-
 def comparable(schema: pa.Schema) -> pa.Schema:
     """The schema without dictionaries and views of text and bytes, for the filter, which sees plain values: Arrow
     compares views with nothing, and has most functions for neither.
@@ -143,38 +113,6 @@ def _comparable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return _comparable(kind.value_type)
     return _SIMPLE[kind] if is_view(kind) else kind
-
-
-def json_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema as which JSON is read, to be cast: pyarrow's reader ignores the zones of times and the digits that a
-    decimal has room for, and its casts do not.
-    """
-    return pa.schema([field.with_type(_map_type(field.type, _read_of_json)) for field in schema])
-
-
-def csv_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema as which CSV is read, to be cast: pyarrow's reader ignores the digits that a decimal has room for."""
-    texts = [field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in schema]
-    return pa.schema(texts)
-
-
-def roomy(kind: pa.DataType) -> pa.DataType:
-    """A decimal of this scale, and of all the digits that Arrow has room for."""
-    return pa.decimal256(76, kind.scale)
-
-
-def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """The types that a type is made of, without those that are made of others."""
-    if not kind.num_fields:
-        yield kind
-    for number in range(kind.num_fields):
-        yield from leaves(kind.field(number).type)
-
-
-def _read_of_json(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_decimal(kind):
-        return roomy(kind)
-    return pa.string() if pa.types.is_temporal(kind) else kind
 
 
 def is_view(kind: pa.DataType) -> bool:

@@ -1,8 +1,7 @@
-"""Old dates in files of a calendar that is Julian before 1582: Parquet of an old Spark, and ORC.
+"""Old dates in Parquet of an old Spark, whose calendar is Julian before 1582.
 
-Spark says so in a Parquet file's metadata, and takes ORC's dates for such unless the file says otherwise, which pyarrow
-does not show. It converts such dates when it reads them; pyarrow does not. So such a value is an error here. Later
-dates, and instants since 1900, are the same in both calendars.
+Spark says so in the file's metadata, and converts such dates when it reads them; pyarrow does not. So such a value is
+an error here. Later dates, and instants since 1900, are the same in both calendars.
 """
 
 from __future__ import annotations

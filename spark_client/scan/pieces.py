@@ -18,7 +18,6 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import fits, needed
 
-from .file_systems import portable
 from .filters import statistics_tell
 from .holdable import is_view, parquet_schema
 from .legacy_calendar import is_legacy
@@ -197,7 +196,7 @@ class _Planner:
             if type(other_form) is type(form) and other_form.equals(form) and other.equals(filesystem):
                 return number
         known.append((filesystem, form))
-        home = FileHome(portable(filesystem), form.default_extname)
+        home = FileHome(filesystem, form.default_extname)
         if isinstance(form, ds.ParquetFileFormat):
             home = replace(home, dictionaries=frozenset(form.read_options.dictionary_columns))
         elif not isinstance(form, ds.IpcFileFormat):
@@ -237,7 +236,7 @@ class _Planner:
         if (
             self._filter is not None
             and not is_legacy(metadata)
-            and not self._of_others(fragment.physical_schema, schema)
+            and not self._of_views(fragment.physical_schema)
         ):
             with suppress(pa.ArrowNotImplementedError):
                 # Of a file with another type than the scan's, as with times of another zone: rows are cast first.
@@ -252,16 +251,9 @@ class _Planner:
                 values = _values(metadata.row_group(group.id), self._names) if has_lists else 0
                 yield FilePiece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes, values)
 
-    def _of_others(self, physical: pa.Schema, schema: pa.Schema) -> bool:
-        """Whether the filter would be compared with statistics that are views, or numbers that stand for intervals,
-        which Arrow refuses.
-        """
-        kinds = [
-            (physical.field(name).type, schema.field(name).type)
-            for name in self._filtered
-            if name in physical.names
-        ]
-        return any(is_view(kind) or (pa.types.is_integer(kind) and kind != told) for kind, told in kinds)
+    def _of_views(self, physical: pa.Schema) -> bool:
+        """Whether the filter would be compared with statistics that are views, which Arrow refuses."""
+        return any(is_view(physical.field(name).type) for name in self._filtered if name in physical.names)
 
     def _check(self, file: File, schema: pa.Schema) -> None:
         names = tuple(name for name, _ in file.values)

@@ -7,30 +7,27 @@ gives to such files (``holdable``).
 Fixed at the plan
     :meth:`Scan.plan` lists the files and reads the footers of those that the filter does not exclude. A file that is
     added later is not read; one that was removed, or written again with other numbers of rows or bytes, is an error of
-    the task. Of CSV, ORC and JSON files only the first is opened before the job.
+    the task.
 
-Tables of other formats
+Other formats
+    CSV, ORC and JSON: a pyarrow Dataset with pyarrow's own options and types, or ``pipeline(spark.read…)``.
     Delta: ``DeltaTable(…).to_pyarrow_dataset()`` of deltalake. Lance: ``lance.dataset(…)``; its fragments are read by
     Lance on the executors. Iceberg: the list of ``urllib.parse.quote(task.file.file_path, ":/")`` over
     pyiceberg's ``table.scan().plan_files()``, if no task has ``delete_files``.
 
 Columns of files
     Files given by path must agree in their columns: the first one says which. Types may differ where no value changes
-    (32 and 64 bits, time units). With ``columns`` only those must agree. With ``schema`` that counts, with
-    ``merge_schema`` all files' columns, in a pyarrow Dataset its schema: then a column that a file lacks is null.
+    (32 and 64 bits, time units). With ``columns`` only those must agree. With ``schema`` that counts,
+    in a pyarrow Dataset its schema: then a column that a file lacks is null.
 
 Types of files
-    See ``known_columns``, and for Spark's footers ``spark_footers``. CSV has a header and is RFC 4180's, as Spark's
-    with ``header`` and ``escape='"'``; columns are found by their names. A value that is not of its column's type is an
-    error, and in Spark null; but integers with ``0x``, numbers with blanks around them, and ``nan`` and ``inf`` in any
-    case are read. ORC's timestamps are local times: they are taken for times of the zone of the driver's JVM, as
-    Spark's reader does; one in an hour that is set back is an error.
+    See ``known_columns``, ``folder_values``, and for Spark's footers ``spark_footers``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,15 +37,22 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest, shown
 from spark_client.arrow import Declared, kept_share, needed
-from spark_client.jobs import arrow_schema, batch_limits, check_compared, declared_struct, split_sizes
+from spark_client.jobs import (
+    arrow_schema,
+    batch_limits,
+    check_compared,
+    declared_struct,
+    is_on,
+    spark_setting,
+    split_sizes,
+)
 
 from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
-from .file_systems import hidden
 from .filters import check, expression_of
 from .folder_values import FolderRules
 from .kept_rows import KeptRows
-from .known_columns import known_columns
+from .known_columns import KnownColumns
 from .pieces import driver_bytes, pieces_of, rows_of
 from .splits import Splits
 from .wanted import WantedColumns
@@ -60,7 +64,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Scan:
     """A plan: its schema and splits. ``driver_bytes`` is about what the driver would hold if it read all; None where
-    only tasks may: where they may have other credentials than the driver. ``rows`` are those that tasks look at, None
+    only tasks may: what the driver has not read as they do. ``rows`` are those that tasks look at, None
     where the files do not tell; ``kept`` is a guess of the filter's part.
     """
 
@@ -76,7 +80,6 @@ class Scan:
         return self.label
 
     @classmethod
-    @hidden()
     def plan(
         cls,
         spark: SparkSession,
@@ -84,10 +87,7 @@ class Scan:
         *,
         columns: Any = None,
         filter: Any = None,  # noqa: A002 - pyarrow's name
-        format: Any = None,  # noqa: A002 - as above
-        recursive: bool = False,
         schema: Any = None,
-        merge_schema: bool = False,
     ) -> Scan:
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
@@ -96,16 +96,16 @@ class Scan:
             raise InvalidRequest(
                 f"scan takes a path, an address, a list of them or a pyarrow.dataset.Dataset, not {type(what).__name__}"
             )
-        rules = FolderRules.of(spark)
-        dataset = what if given else dataset_of(what, format, rules, recursive=recursive)
-        known = known_columns(
-            spark,
-            dataset,
-            given=given,
-            schema=schema,
-            merge=merge_schema,
-            own_types=isinstance(format, ds.FileFormat),
-        )
+        if given and schema is not None:
+            raise InvalidRequest("scan: a Dataset has a schema; give schema= to pyarrow.dataset.dataset")
+        if schema is None:
+            dataset = what if given else dataset_of(what, _folder_rules(spark))
+            known = KnownColumns.of_dataset(dataset, given=given)
+        else:
+            known = KnownColumns.of_schema(spark, schema)
+            types = dict(zip(known.schema.names, known.schema.types, strict=True))
+            dataset = dataset_of(what, _folder_rules(spark), types)
+            known = known.with_folders(dataset)
         names = _names(columns, known.schema)
         where = "the scan"
         expression = expression_of(filter, known.schema)
@@ -118,9 +118,7 @@ class Scan:
             check_compared(
                 struct, declared.schema, expression, "scan: filter", "give schema= with it as string"
             )
-        wanted = WantedColumns(
-            declared, tuple(names), known.origin, known.lenient, columns is None, rules.case_sensitive
-        )
+        wanted = WantedColumns(declared, tuple(names), known.origin, known.lenient, columns is None)
         homes, pieces = pieces_of(dataset, known.schema, wanted, expression)
         limits = batch_limits(spark)
         # Stages cut what functions get (``steps.limits``); ours take as long for a small batch as for a large one.
@@ -130,7 +128,6 @@ class Scan:
             wanted,
             None if expression is None else KeptRows.by(expression, declared.schema, names),
             rows,
-            _jvm_zone(spark) if known.kind == "orc" and _has_instants(declared.schema) else None,
         )
         splits = Splits.of(pieces, split_sizes(spark), reading)
         fields = {field.name: field for field in struct}
@@ -146,16 +143,15 @@ class Scan:
         )
 
 
-def _has_instants(schema: pa.Schema) -> bool:
-    return any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in schema.types)
+def _folder_rules(spark: SparkSession) -> FolderRules:
+    def instants(texts: Sequence[str]) -> Sequence[int]:
+        # By Spark itself, whose zones have names that Python does not know. The texts have no quotes.
+        times = ", ".join(f"unix_micros(CAST('{text}' AS TIMESTAMP_LTZ))" for text in texts)
+        return list(spark.sql(f"SELECT array({times})").collect()[0][0])
 
-
-def _jvm_zone(spark: SparkSession) -> str:
-    """The zone of the driver's JVM. Spark's reader takes ORC's local times for times of that zone, also if the session
-    has another.
-    """
-    ((zone,),) = spark.sql("SELECT java_method('java.time.ZoneId', 'systemDefault')").collect()
-    return str(zone)
+    zone = None if spark_setting(spark, "spark.sql.timestampType") == "TIMESTAMP_NTZ" else "UTC"
+    infers = is_on(spark, "spark.sql.sources.partitionColumnTypeInference.enabled")
+    return FolderRules(infers, pa.timestamp("us", zone), instants)
 
 
 def _names(columns: Any, schema: pa.Schema) -> list[str]:

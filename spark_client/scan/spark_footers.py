@@ -1,109 +1,38 @@
-"""Spark's own types of a file's columns in the file's footer, where Arrow's types do not show them.
+"""What Spark's footer says of the types of a Parquet file's columns, a schema in JSON.
 
-Parquet: a schema in JSON. ORC: an attribute of each column, and of each part of one. Spark's own readers go by them, so
-collations, intervals, user-defined types, metadata of columns and ORC's local timestamps are as it wrote them.
-
-Of user-defined types only PySpark's own are made: the name of any other comes from a file, and making it would import
-or unpickle a name of the file's. Those are read as the types that they consist of.
+Spark's own reader goes by it. So a column whose type there is another one than Arrow's, such as an interval, a vector
+or a text with a collation, is refused (``holdable``), and not read as what it is stored as.
 """
 
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa
-from pyspark.errors import PySparkTypeError
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DayTimeIntervalType,
-    MapType,
-    NullType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimeType,
-    UserDefinedType,
-)
-
-from spark_client.pyspark_parts import from_arrow_type
+from pyspark.sql.types import DataType, StructField, StructType
 
 _SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-_TYPE = b"spark.sql.catalyst.type"
-_INSTANT = pa.timestamp("us", "UTC")
+_SAYS_NO_TYPE = ("containsNull", "metadata", "nullable", "valueContainsNull")
 
 
-def said_by_parquet(metadata: Any) -> StructType | None:
-    """By its ``FileMetaData``; None if Spark did not write it, or its types cannot be read: then Spark, too, goes by
-    the columns.
-    """
-    text = (metadata.metadata or {}).get(_SCHEMA)
-    return None if text is None else _parse(text)
-
-
-@lru_cache(maxsize=16)
-def _parse(text: bytes) -> StructType | None:
+def footer_types(metadata: Any) -> dict[str, Any]:
+    """By a file's ``FileMetaData``, the type of each column in JSON; none if Spark did not write it."""
     try:
-        found = StructType.fromJson(json.loads(text, object_hook=_plain))
-    except Exception:  # noqa: BLE001 - any text may stand there, and PySpark's parser raises what it comes across
-        return None
-    return found.toNullable()
+        return _types((metadata.metadata or {})[_SCHEMA])
+    except (KeyError, TypeError, ValueError):
+        return {}
 
 
-def _plain(value: dict[str, Any]) -> Any:
-    own = str(value.get("pyClass")).startswith("pyspark.") and "serializedClass" not in value
-    return value["sqlType"] if value.get("type") == "udt" and "sqlType" in value and not own else value
+def in_json(kind: DataType) -> Any:
+    """The type as :func:`footer_types` has it."""
+    return _types(StructType([StructField("x", kind)]).json())["x"]
 
 
-def said_by_orc(schema: pa.Schema) -> StructType:
-    """By its Arrow schema, whose fields have the attributes. ORC's timestamps without a zone are instants in Spark."""
-    return StructType([StructField(field.name, _of_orc(field)) for field in schema])
+def _types(text: bytes | str) -> dict[str, Any]:
+    return {field["name"]: field["type"] for field in json.loads(text, object_hook=_type_alone)["fields"]}
 
 
-def _of_orc(field: pa.Field) -> DataType:
-    kind, types = field.type, pa.types
-    if types.is_struct(kind):
-        return StructType([StructField(each.name, _of_orc(each)) for each in kind])
-    if types.is_map(kind):
-        return MapType(_of_orc(kind.key_field), _of_orc(kind.item_field))
-    if types.is_list(kind):
-        return ArrayType(_of_orc(kind.value_field))
-    said = _parse(_one_column((field.metadata or {}).get(_TYPE, b"").decode()))
-    if said is not None:
-        return said["x"].dataType
-    try:
-        return from_arrow_type(_INSTANT if types.is_timestamp(kind) else kind)
-    except PySparkTypeError:
-        return NullType()  # Spark has no such type, which is an error where the column is read
-
-
-def _one_column(kind: str) -> bytes:
-    return json.dumps(
-        {"type": "struct", "fields": [{"name": "x", "type": kind, "nullable": True, "metadata": {}}]}
-    ).encode()
-
-
-def as_said(kind: pa.DataType, said: DataType) -> pa.DataType:
-    """The Arrow type of the values that a file has as ``kind``, by Spark's type; of a part that the two do not have in
-    common ``kind``'s own.
-    """
-    types = pa.types
-    if isinstance(said, UserDefinedType):
-        return as_said(kind, said.sqlType())
-    if isinstance(said, StructType) and types.is_struct(kind):
-        parts = {field.name: field.dataType for field in said}
-        return pa.struct([each.with_type(as_said(each.type, parts.get(each.name, said))) for each in kind])
-    if isinstance(said, ArrayType) and types.is_list(kind):
-        field = kind.value_field
-        return pa.list_(field.with_type(as_said(field.type, said.elementType)))
-    if isinstance(said, MapType) and types.is_map(kind):
-        return pa.map_(as_said(kind.key_type, said.keyType), as_said(kind.item_type, said.valueType))
-    if not types.is_int64(kind):
-        return kind
-    if isinstance(said, DayTimeIntervalType):
-        return pa.duration("us")
-    if isinstance(said, TimestampNTZType):
-        return pa.timestamp("us")
-    return pa.time64("ns") if isinstance(said, TimeType) else kind
+def _type_alone(value: dict[str, Any]) -> dict[str, Any]:
+    collations = (value.get("metadata") or {}).get("__COLLATIONS")
+    kept = {name: each for name, each in value.items() if name not in _SAYS_NO_TYPE}
+    return {**kept, "type": {"type": kept["type"], "collations": collations}} if collations else kept

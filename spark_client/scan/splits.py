@@ -4,7 +4,7 @@ Guarantee: :meth:`Splits.read` gives every row of the split's pieces that the fi
 schema, or raises an error that names the file.
 
 Splits are the driver's plan as a value that is pickled into every task: paths, numbers and the file systems as
-``file_systems`` sends them, some 10 to 100 bytes for each file and row group. A task unpacks only its own split.
+pyarrow pickles them, some 10 to 100 bytes for each file and row group. A task unpacks only its own split.
 
 Sizes
     A task's pieces have about the same bytes, because a task takes those whose middles lie in its share of all bytes;
@@ -25,7 +25,6 @@ from spark_client.jobs import SplitSizes
 from spark_client.spill import TaskMemory
 
 from .file_reading import FileReading
-from .file_systems import hidden
 from .pieces import File, FilePiece, Fragment
 
 
@@ -65,8 +64,7 @@ class Splits:
         """The batches of one split; :class:`~spark_client.jobs.ReadTask` calls it in a task."""
         for _, group in groupby(self.pieces(number), _occurrence):
             pieces = list(group)
-            with hidden():
-                yield from self.reading.read(pieces[0].file, pieces)
+            yield from self.reading.read(pieces[0].file, pieces)
 
 
 _KINDS = (File, Fragment)

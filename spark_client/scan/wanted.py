@@ -13,10 +13,7 @@ from spark_client.arrow import Declared
 
 GIVEN = "schema="
 """The origin of columns that the user names."""
-_DRIFT = (
-    "give merge_schema=True for the columns of all files, or name the columns that are meant, and their types, with "
-    "schema=: where a file lacks one, it is null"
-)
+_DRIFT = "name the columns that are meant, and their types, with schema=: where a file lacks one, it is null"
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,6 @@ class WantedColumns:
         origin: where the schema is from, for errors.
         lenient: a column that a file does not have is null there, as in a Dataset with a schema of its own.
         every: all columns of the files are wanted, so a file with more of them is an error.
-        case_sensitive: whether a folder ``X=7`` is of another column than ``x``.
     """
 
     declared: Declared
@@ -37,7 +33,6 @@ class WantedColumns:
     origin: str
     lenient: bool
     every: bool
-    case_sensitive: bool = False
 
     def of(self, path: str) -> Declared:
         """The declaration, under the file's name."""
@@ -66,8 +61,7 @@ class WantedColumns:
                 column=missing[0],
                 file=path,
             )
-        shadowed = set() if self.case_sensitive else {name.lower() for name in values}
-        more = [name for name in schema.names if name not in known and name.lower() not in shadowed]
+        more = [name for name in schema.names if name not in known]
         if more and self.every and not self.lenient:
             raise InvalidRequest(
                 f"scan: {path} has a column {', '.join(map(repr, more))}, but {self.origin} has not; {_DRIFT}",

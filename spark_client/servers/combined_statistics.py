@@ -4,7 +4,8 @@ Numbers are sums, and lists are one after the other. A dataset that is spread ha
 portions that were answered for: if these are not all, its ``whole`` has those of all, and else is None. It is sealed if
 all are, and its lease is the one that ends first. Where servers have different generations of a name, as after a loss,
 those of the last one in alphabetical order count: a later run of the same write comes later.
-``count`` is the number of datasets, or more where a server has more than are on its page.
+``count`` is the number of datasets, or more where a server has more than are on its page. A server that is asked at
+two of its locations counts once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _ALL = frozenset({"sealed", "durable"})
 
 
 def combined(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The answers of different servers to the action ``statistics``, at least one, without ``servers``."""
+    """The answers of servers to the action ``statistics``, at least one, without ``servers``."""
+    answers = [*{_start(each) or number: each for number, each in enumerate(answers)}.values()]
     found: dict[str, Any] = _together("", [{**each, "datasets": {}} for each in answers])
     found.pop("servers", None)
     names = dict.fromkeys(name for answer in answers for name in answer["datasets"])
@@ -51,10 +53,18 @@ def listed(answers: Mapping[str, Mapping[str, Any]], gone: Sequence[dict[str, An
     return found
 
 
+def _start(answer: Mapping[str, Any]) -> str | None:
+    """The start of the server that answers, which it does not say to each principal."""
+    servers = answer.get("servers")
+    return servers[0]["start"] if servers else None
+
+
 def _dataset(portions: Sequence[Any]) -> Any:
     held = [each for each in portions if each is not None]
     last = max(each["generation"] for each in held)
-    parts = [each for each in held if each["generation"] == last]
+    # Only an answer about one dataset has starts.
+    by_start = {tuple(each.get("starts", [number])): each for number, each in enumerate(held)}
+    parts = [each for each in by_start.values() if each["generation"] == last]
     found = _together("", parts)
     return {**found, "whole": None} if len(parts) == found["server_count"] else found
 

@@ -96,6 +96,16 @@ class ServerList:
             return self.main
         return self.at(owner_of(name, self.locations))
 
+    def with_part(self, name: str) -> RemoteServer | None:
+        """A server that has a dataset or a part of it; None if there is none among several, or they do not answer."""
+        if not self.several:
+            return None
+        body = DatasetRequest(name).encode()
+        with suppress(FlightShuffleError):
+            answers, _ = self.answers(lambda server, **how: server.action("statistics", body, **how))
+            return self.at(next(iter(answers)))
+        return None
+
     def owner(self, name: str) -> str:
         """The location of the server that is to hold a new dataset which one server holds: one that answers now, or, if
         none does, the last one that was asked.

@@ -41,6 +41,7 @@ SUITES = {
     "changelogs.change_data": "the server's CPU for updates that retract the old row, against the same without",
     "changelogs.ingest": "10 M updates over 1 M keys, against Polars, DuckDB and pyarrow, which compute it at once",
     "changelogs.micro_batch": "a stream joined to 100 k to 10 M rows: Spark's broadcast join against lookup",
+    "changelogs.feedback": "a query of Spark takes back the bids that lost: bids in, rows needed and stored over time",
     "changelogs.pauses": "the longest stop of the event loop while 10 M rows are put and compacted",
     "on_spark.other_engines": "the same jobs on Dask and on Daft, which it installs under build/",
 }

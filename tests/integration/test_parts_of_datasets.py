@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from flight_server.protocol import NotFound
 from flight_server.protocol.wire import field
+from spark_client import ShuffleClient
 from tests.support.bulk import Cut, RawGet, get
 from tests.support.durable import action
 from tests.support.server_process import ServerProcess
@@ -212,3 +214,23 @@ def test_nothing_is_appended_to_a_part(servers: Sequence[ServerProcess]) -> None
         pytest.raises(pa.ArrowInvalid, match="whose parts its seal lists: nothing can be appended"),
     ):
         action(client, "create", dataset="closed", kind="shuffle", mode="append", write="1")
+
+
+def test_a_client_of_more_servers_than_have_parts_reads_and_drops_each_dataset_that_it_lists(
+    servers: Sequence[ServerProcess],
+) -> None:
+    names = [f"some/{number}" for number in range(8)]  # so that some names choose the server without a part
+    for name in names:
+        spread(name, servers)
+    with ServerProcess.start() as third:
+        locations = ",".join(each.location for each in (*servers, third))
+        with ShuffleClient(locations) as client:
+            assert [each.name for each in client.datasets("some/")] == names
+            for name in names:
+                assert sorted(client.get(name).read_all()["n"].to_pylist()) == everything(2)
+                client.drop(name)
+            assert client.datasets("some/") == []
+            with pytest.raises(NotFound):
+                client.get(names[0])
+            with pytest.raises(NotFound):
+                client.drop(names[0])

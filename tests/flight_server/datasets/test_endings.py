@@ -19,6 +19,7 @@ from flight_server.protocol import (
     ProducerFailed,
     Retention,
     StaleTicket,
+    WriteMode,
 )
 from tests.support.accepting import accept
 from tests.support.catalogues import expired, new_catalogue
@@ -112,3 +113,16 @@ def test_a_failed_dataset_that_is_taken_away_is_gone_because_it_failed(
 
 def test_of_a_name_that_led_nowhere_no_end_is_known(catalogue: Catalogue) -> None:
     refused(NotFound, "it was never written, it ended long ago", lambda: catalogue.find("d"))
+
+
+def test_a_staged_write_that_is_given_up_does_not_hide_why_the_dataset_of_its_name_is_gone(
+    catalogue: Catalogue, clock: Clock
+) -> None:
+    created(catalogue)
+    lease_ends(catalogue, clock)
+    staged, _ = catalogue.stage(CreateRequest("d", Kind.SHUFFLE, mode=WriteMode.NEW, write="w"), None)
+    catalogue.drop("d", staged.generation, dropped_by("a client"))
+    with pytest.raises(NotFound, match=LEASE):
+        catalogue.find("d")
+    with pytest.raises(NotFound, match="it was dropped by the client a client"):
+        catalogue.find("d", staged.generation)

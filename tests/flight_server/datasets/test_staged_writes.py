@@ -77,6 +77,18 @@ def test_one_that_is_left_ends_after_an_hour_at_the_latest(catalogue: Catalogue,
     assert expired(catalogue) == [sealed]
 
 
+def test_a_put_that_overwrites_is_not_ended_by_the_lease_that_its_dataset_will_have(
+    catalogue: Catalogue, clock: Clock
+) -> None:
+    put = catalogue.prepare(CreateRequest("d", lease_seconds=60), None)
+    catalogue.staged.add(None, put, WriteMode.OVERWRITE)
+    clock.now += WRITE_LEASE_SECONDS - 1
+    assert expired(catalogue) == []
+    put.close()
+    catalogue.take_name(put)
+    assert put.lease_seconds == 60
+
+
 def test_one_that_is_dropped_leaves_the_dataset_of_the_name(catalogue: Catalogue) -> None:
     old = catalogue.create(CreateRequest("d"), None)[0]
     staged = stage(catalogue, "d", "w")

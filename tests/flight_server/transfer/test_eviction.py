@@ -57,8 +57,8 @@ async def test_a_proven_reader_is_ended_if_it_shares_a_message_that_has_the_room
         (MIB, True, 11, True),
         (MIB, False, 7, True),
         (MIB // 16, True, 7, True),
-        (8 * MIB, True, 29, False),
-        (8 * MIB, True, 31, True),  # --stall-seconds
+        (8 * MIB, True, 9, False),
+        (8 * MIB, True, 11, True),  # twice what one that takes nothing has
     ],
 )
 async def test_a_reader_has_stalled_when_a_steady_one_would_have_taken_the_message(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from pyarrow import csv, feather
-from pyarrow import dataset as ds
+from pyarrow import feather
 from pyarrow import parquet as pq
 
 from flight_server.protocol.errors import InvalidRequest, NotFound
-from spark_client.scan.discovery import dataset_of
+from spark_client.scan.discovery import _locate, dataset_of
+from spark_client.scan.folder_values import NULL
+from tests.support.scanning import read, splits_of
 
 TABLE = pa.table({"a": [1, 2], "year": [2020, 2021]})
 
@@ -52,114 +53,109 @@ def test_a_list_keeps_its_order_and_may_mix_files_and_directories(lake: Path, tm
     assert len(found) == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        ("x.parquet", "parquet"),
-        ("x.feather", "arrow"),
-        ("x.arrow", "arrow"),
-        ("x.csv", "csv"),
-        ("x.csv.gz", "csv"),
-    ],
-)
-def test_the_format_is_that_of_the_names(tmp_path: Path, name: str, form: str) -> None:
-    path = tmp_path / name
-    if form == "parquet":
-        pq.write_table(TABLE, path)
-    elif form == "arrow":
-        feather.write_feather(TABLE, path)
-    else:
-        with pa.output_stream(path) as sink:
-            csv.write_csv(TABLE, sink)
-    found = dataset_of(tmp_path)
-    assert found.format.default_extname == form
-    assert found.to_table() == TABLE
+@pytest.mark.parametrize("name", ["x.parquet", "x.PQ", "x.feather", "x.arrow", "x.ipc"])
+def test_the_format_is_that_of_the_names(tmp_path: Path, name: str) -> None:
+    write = pq.write_table if name in ("x.parquet", "x.PQ") else feather.write_feather
+    write(TABLE, tmp_path / name)
+    assert dataset_of(tmp_path).to_table() == TABLE
 
 
-def test_a_format_that_was_given_counts(tmp_path: Path) -> None:
-    csv.write_csv(TABLE, tmp_path / "x.txt")
-    assert dataset_of(tmp_path, "csv").to_table() == TABLE
-    with_tabs = ds.CsvFileFormat(csv.ParseOptions(delimiter="\t"))
-    assert dataset_of(tmp_path, with_tabs).schema.names == ['a,"year"']
-    with pytest.raises(InvalidRequest, match="format is one of parquet, ipc, csv, orc, json, not 'xml'"):
-        dataset_of(tmp_path, "xml")
-
-
-def test_files_that_do_not_say_what_they_are_or_are_of_two_kinds_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "README").write_text("x")
-    with pytest.raises(InvalidRequest, match=r"README does not say what it is; give format="):
-        dataset_of(tmp_path)
-    (tmp_path / "README").unlink()
+def test_files_of_two_formats_or_of_another_one_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x")
+    with pytest.raises(
+        InvalidRequest, match=r"a\.csv is neither Parquet .* pyarrow.dataset.dataset\(…, format="
+    ):
+        dataset_of(tmp_path)
+    (tmp_path / "a.csv").rename(tmp_path / "a.arrow")
     (tmp_path / "b.parquet").write_text("x")
-    with pytest.raises(InvalidRequest, match=r"a\.csv and .*b\.parquet are of two kinds"):
+    with pytest.raises(InvalidRequest, match=r"a\.arrow and .*b\.parquet are of two formats"):
         dataset_of(tmp_path)
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no file or directory .*/x\.parquet$"):
         dataset_of(tmp_path / "x.parquet")
-    with pytest.raises(NotFound, match=r"nothing matches the pattern .*/\*\.parquet; a backslash takes"):
+    with pytest.raises(NotFound, match="a pattern is no path: give the list of files"):
         dataset_of(tmp_path / "*.parquet")
-    with pytest.raises(NotFound, match="write % as %25"):
-        dataset_of(f"file://{tmp_path}/a%20b")
-    with pytest.raises(NotFound, match="no file with data below"):
+    with pytest.raises(NotFound, match="no file with data in"):
         dataset_of(tmp_path)
-    with pytest.raises(InvalidRequest, match="the list of paths is empty"):
-        dataset_of([])
-    with pytest.raises(InvalidRequest, match="a list of paths has int in it"):
-        dataset_of([1])
+    for paths in ([], [1]):
+        with pytest.raises(InvalidRequest, match="a list of paths has at least one, and texts or Paths only"):
+            dataset_of(paths)
 
 
-def test_what_spark_passes_over_is_passed_over_and_nothing_else(tmp_path: Path) -> None:
-    for folder in ("_year=2020", "_temporary", ".hidden"):
-        pq.write_to_dataset(TABLE.select(["a"]), tmp_path / folder)
-    (tmp_path / "_year=2020" / "0.parquet").touch()
-    (tmp_path / "_year=2020" / "x.parquet._COPYING_").write_text("half")
-    found = dataset_of(tmp_path)
-    assert len(names(found)) == 1
-    assert found.to_table()["_year"].to_pylist() == [2020, 2020]
+def test_all_files_below_a_directory_are_read_but_empty_and_hidden_ones(tmp_path: Path) -> None:
+    for folder in ("_temporary", ".hidden", "plain/inner"):
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(TABLE, tmp_path / folder / "x.parquet")
+    pq.write_table(TABLE, tmp_path / "_x.parquet")
+    (tmp_path / "0.parquet").touch()
+    assert names(dataset_of(tmp_path)) == [f"{tmp_path}/plain/inner/x.parquet"]
+    with pytest.raises(NotFound, match=r"names that begin with _ or \. are passed over"):
+        dataset_of(tmp_path / "_x.parquet")
 
 
-def test_plain_folders_are_passed_over_unless_all_files_are_wanted(tmp_path: Path) -> None:
-    (tmp_path / "backup").mkdir()
-    (tmp_path / "k=1").mkdir()
-    pq.write_table(TABLE, tmp_path / "backup" / "x.parquet")
-    with pytest.raises(
-        NotFound, match=r"only in its subfolders; give them by a pattern .*, or recursive=True"
-    ):
-        dataset_of(tmp_path)
-    pq.write_table(TABLE, tmp_path / "x.parquet")
-    assert names(dataset_of(tmp_path)) == [f"{tmp_path}/x.parquet"]
-    pq.write_table(TABLE, tmp_path / "k=1" / "x.parquet")
-    found = dataset_of([tmp_path, tmp_path / "x.parquet"], recursive=True)
-    assert [Path(name).parent.name for name in names(found)] == ["backup", "k=1", tmp_path.name]
-    assert found.schema == TABLE.schema
-
-
-def test_a_directory_that_is_listed_twice_comes_twice_unless_its_folders_give_columns(
-    lake: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "plain").mkdir()
-    pq.write_table(TABLE, tmp_path / "plain" / "x.parquet")
-    assert len(names(dataset_of([tmp_path / "plain", tmp_path / "plain"]))) == 2
-    assert len(names(dataset_of([lake, lake]))) == len(names(dataset_of(lake))) == 2
-
-
-def test_a_path_may_be_a_pattern(lake: Path) -> None:
-    assert len(names(dataset_of(lake / "year=202?"))) == 2
-    assert dataset_of(f"file://{lake}/year=20{{20,21}}/*").schema.names == ["a"]
+def test_a_directory_that_is_listed_twice_comes_twice(lake: Path) -> None:
+    assert len(names(dataset_of([lake, lake]))) == 4
 
 
 @pytest.mark.parametrize("name", ["a b", "a%20b", "a+b", "a#b", "a?b=c", "é"])
-def test_any_name_may_be_given_as_a_path_or_quoted_in_an_address(tmp_path: Path, name: str) -> None:
-    for other in ("a b", "a%20b", name):
-        (tmp_path / other).mkdir(exist_ok=True)
-        pq.write_table(TABLE, tmp_path / other / "x.parquet")
-    found = dataset_of(
-        [tmp_path / name, f"file://{tmp_path}/{quote(name)}", f"file:{tmp_path}/{quote(name)}"]
-    )
-    assert names(found) == [f"{tmp_path}/{name}/x.parquet"] * 3
+def test_a_path_may_have_any_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    pq.write_table(TABLE, tmp_path / name / "x.parquet")
+    assert names(dataset_of(tmp_path / name)) == [f"{tmp_path}/{name}/x.parquet"]
+
+
+def test_paths_are_absolute_and_file_addresses_are_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a b").mkdir()
+    pq.write_table(TABLE, tmp_path / "a b" / "x.parquet")
+    monkeypatch.chdir(tmp_path)
+    found = dataset_of(["a b", f"file://{tmp_path}/a%20b", f"file:{tmp_path}/a%20b/x.parquet"])
+    assert names(found) == [f"{tmp_path}/a b/x.parquet"] * 3
+
+
+def test_addresses_of_a_bucket_have_one_file_system() -> None:
+    known: dict[str, Any] = {}
+    for scheme in ("s3", "s3a"):
+        for name in ("a%20b", "a b/"):
+            filesystem, path = _locate(f"{scheme}://bucket/{name}?region=eu-west-1", known)
+            assert (filesystem.type_name, filesystem.region, path) == ("s3", "eu-west-1", "bucket/a b")
+    assert len(known) == 1
+    with pytest.raises(InvalidRequest, match=r"for other file systems give pyarrow\.dataset\.dataset"):
+        _locate("nowhere://a/b", known)
+
+
+@pytest.mark.parametrize(
+    ("folders", "error"),
+    [
+        (["k=1", "backup"], "give different columns"),
+        (["k=1", "j=1"], "give different columns"),
+        (["k=1", "k=1/j=1"], "give different columns"),
+        (["k=1/k=2"], "give a column twice, or lack"),
+        (["k="], "give a column twice, or lack its name or value"),
+        (["=1"], "give a column twice, or lack its name or value"),
+    ],
+)
+def test_folders_that_do_not_agree_are_refused(tmp_path: Path, folders: list[str], error: str) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        pq.write_table(TABLE, tmp_path / folder / "x.parquet")
+    with pytest.raises(InvalidRequest, match=error):
+        dataset_of(tmp_path)
+
+
+def test_a_folders_column_replaces_the_files_and_a_type_that_is_given_counts(tmp_path: Path) -> None:
+    for folder in ("a%20day=x%2Fy%3Dz/year=01", f"a%20day={NULL}/year=2"):
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(TABLE, tmp_path / folder / "x.parquet")
+    schema = pa.schema([("a", pa.int64()), ("year", pa.string()), ("a day", pa.string())])
+    found = dataset_of(tmp_path, types={"year": pa.string()})
+    assert found.schema == schema
+    rows = read(splits_of(found, filter=pc.field("year") == "01"))
+    assert rows.to_pylist() == [{"a": a, "year": "01", "a day": "x/y=z"} for a in (1, 2)]
+    assert len(splits_of(found, filter=pc.field("a day").is_null()).pieces(0)) == 1
 
 
 def test_several_directories_have_one_schema(lake: Path, tmp_path: Path) -> None:

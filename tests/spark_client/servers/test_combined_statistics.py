@@ -45,6 +45,18 @@ def alone(server: ServerProcess, name: str | None = None) -> dict[str, Any]:
         return one.statistics(name)
 
 
+def test_a_server_that_is_asked_at_two_locations_counts_once(servers: list[ServerProcess]) -> None:
+    spread("twice", servers[:2])
+    apart = alone(servers[0], "twice")["datasets"]["twice"]
+    locations = servers[0].location, servers[0].location.replace("127.0.0.1", "localhost")
+    with ShuffleClient(",".join(locations)) as one:
+        part = one.statistics("twice")["datasets"]["twice"]
+        assert (part["rows"], part["bytes"], part["whole"]) == (apart["rows"], apart["bytes"], apart["whole"])
+        assert part["whole"]["rows"] == len(everything(2))
+        assert one.statistics()["memory"]["limit_bytes"] == 64 << 20
+        one.drop("twice")
+
+
 def test_numbers_are_sums_and_a_spread_dataset_is_one(
     client: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
