@@ -225,8 +225,8 @@ class PendingReads:
 
     def _look(self) -> None:
         self._timer = None
-        self._bytes.begin_look()
         now = asyncio.get_running_loop().time()
+        finds = self._bytes.begin_look(now)
         resident = resident_bytes()
         beyond_bytes = resident - self._arriving.memory.used_bytes
         if self._settled_bytes is None:
@@ -245,6 +245,8 @@ class PendingReads:
                 continue
             if oldest is not None and now < connection.look_at and not grown:
                 continue
+            if not connection.received_bytes and not finds:
+                continue  # it is new
             looked += 1
             del self._to_look[connection]
             if self._look_at(connection, now, believed=believed):
