@@ -3,7 +3,7 @@
 from .accounts import MIN_MEMORY_LIMIT_BYTES, STALL_SECONDS, Budget, Pace, reserve
 from .allocator import resident_bytes
 from .decoding import Decoding
-from .heap import Heap
+from .heap import MAX_HOLES_BYTES, Heap
 from .metadata import (
     ATTEMPT_BYTES,
     DATASET_BYTES,

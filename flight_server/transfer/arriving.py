@@ -73,6 +73,7 @@ class Arriving:
     def __init__(self, memory: MemoryPool, message_bytes: int) -> None:
         assert memory.limit_bytes is not None
         self.limit_bytes = max(MIN_BYTES, memory.limit_bytes // 8, message_bytes)
+        self.memory = memory
         self.pool = memory.account("arriving", self.limit_bytes)
         self._bodies: WeakSet[ArrivingBody] = WeakSet()
         self.ended = 0

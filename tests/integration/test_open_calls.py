@@ -9,9 +9,10 @@ from contextlib import ExitStack, suppress
 import pyarrow as pa
 import pytest
 
+from tests.support import raw_flight
 from tests.support.open_calls import OpenCalls, begun_message
 from tests.support.polling import eventually
-from tests.support.raw_flight import RawFlight, field, path, put_messages
+from tests.support.raw_flight import OpenPut, RawFlight, field, path, put_messages
 from tests.support.raw_put import RawPut, Refused, framed
 from tests.support.server_process import ServerProcess
 
@@ -85,6 +86,50 @@ def test_messages_half_sent_on_many_connections_are_counted_and_bounded(
     assert server.peak_rss_bytes() - before < 150 * MIB
     with RawFlight(server.location, token="secret") as raw:
         eventually(lambda: raw.action("statistics")["memory"]["accounts"]["arriving"]["used_bytes"], 0)
+
+
+def arriving_bytes(raw: RawFlight) -> int:
+    used_bytes: int = raw.action("statistics")["memory"]["accounts"]["arriving"]["used_bytes"]
+    return used_bytes
+
+
+def test_refused_puts_leave_nothing_in_the_account_of_an_idle_put_on_their_connection(
+    flight_server_process: Start,
+) -> None:
+    server = flight_server_process(memory_limit="64MiB")
+    large = pa.record_batch({"n": pa.array(range(MIB // 8), pa.int64())})
+    with RawFlight(server.location) as raw:
+        raw.put(put_messages(path("taken"), [large]))
+        with OpenPut(raw) as idle:
+            first, *rest = put_messages(path("idle"), [BATCH])
+            idle.send(first)
+            for _ in range(15):
+                with pytest.raises(raw_flight.Refused, match="sealed"):
+                    raw.put(put_messages(path("taken"), [large] * 8))
+            eventually(lambda: arriving_bytes(raw) < 64 << 10, True, 10.0)
+            idle.send(rest[0])
+        assert raw.action("locations")
+
+
+def test_half_sent_messages_are_bounded_though_calls_of_their_connection_end_unread(
+    flight_server_process: Start,
+) -> None:
+    server = flight_server_process(memory_limit="64MiB")
+    before = server.peak_rss_bytes()
+    refused = put_messages(path("taken"), [BATCH])
+    with OpenCalls(server.location) as calls, RawFlight(server.location) as raw:
+        raw.put(refused)
+        halves = []
+        for _ in range(30):  # 420 MiB
+            number = calls.begin("DoPut")
+            halves.append(calls.begin("DoPut"))
+            sent_bytes(calls, halves[-1:], 0.1, SIZE_BYTES - MIB)
+            message = begun_message(len(refused[0]), refused[0])
+            while number not in calls.ended and (message := message[calls.send(number, message) :]):
+                calls.take(0.1)
+            calls.wait_for_end(number)
+        assert sum(number in calls.ended for number in halves) >= 10
+    assert server.peak_rss_bytes() - before < 250 * MIB
 
 
 def test_messages_half_sent_on_the_bulk_lane_are_bounded_by_the_same_account(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+LIST_SECONDS = 0.1
 _DESCRIPTORS = Path("/proc/self/fd")
 # In the kernel's struct tcp_info, since Linux 4.1.
 _RECEIVED_AT, _RECEIVED_END = 128, 136
@@ -26,19 +27,26 @@ class ConnectionBytes:
     def __init__(self) -> None:
         self._descriptors: dict[str, int] = {}
         self._known: set[tuple[int, int]] = set()  # descriptors with their inodes, whose peer was looked up
-        self._listed = False
+        self._may_list = True
+        self._list_at = 0.0
 
-    def begin_look(self) -> None:
-        """The descriptors are listed once at most until this is called again."""
-        self._listed = False
+    def begin_look(self, now: float) -> bool:
+        """Whether connections that are not known yet are found from now on: not within ``LIST_SECONDS`` of the last
+        time that the descriptors were listed, which takes milliseconds where there are thousands.
+        """
+        if not self._may_list and now >= self._list_at:
+            self._may_list = True
+        if self._may_list:
+            self._list_at = now + LIST_SECONDS
+        return self._may_list
 
     def received(self, peer: str) -> int | None:
         """The bytes that have come since the connection's begin; None if there is none, or its bytes are not known."""
         name = _named(peer)
         descriptor = self._descriptors.get(name)
         received = None if descriptor is None else _received(descriptor, name)
-        if received is None and not self._listed:
-            self._listed = True
+        if received is None and self._may_list:
+            self._may_list = False
             self._descriptors.pop(name, None)
             self._list()
             descriptor = self._descriptors.get(name)

@@ -37,11 +37,12 @@ async def take_put(
     :class:`PendingReads`.
     """
     call.producer = producer = puts.producer(caller)
-    async with (
-        GrpcAnswers(context, puts.answer_room, producer) as answers,
-        aclosing(_messages(context, producer, reads, answers)) as messages,
-    ):
-        await puts.receive(messages, producer, answers)
+    with reads.frees(producer.peer):
+        async with (
+            GrpcAnswers(context, puts.answer_room, producer) as answers,
+            aclosing(_messages(context, producer, reads, answers)) as messages,
+        ):
+            await puts.receive(messages, producer, answers)
 
 
 async def _messages(

@@ -18,6 +18,11 @@ Counting
     message (frames of HTTP/2, of TLS, a message that was given up) are estimated, and forgotten when no call of the
     connection waits. Not counted: what comes between two looks.
 
+Freed
+    gRPC frees what a call has not taken when the call ends, and does not say how much. So all by which the connection
+    has grown since that call began is taken for freed. It may in truth belong to another call, so it is counted again
+    once the process has grown by more than ``arriving`` allows, and by the holes of a heap, beyond its accounts.
+
 Cancelling any of these waits is safe.
 """
 
@@ -30,7 +35,7 @@ from typing import Any
 
 import grpc
 
-from flight_server.memory import resident_bytes
+from flight_server.memory import MAX_HOLES_BYTES, resident_bytes
 from flight_server.protocol import Unavailable
 from flight_server.transfer import Arriving, too_much
 
@@ -42,6 +47,8 @@ QUIET_LOOK_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 1.0
 GROWN_BYTES = 4 << 20
 GROWTH_BYTES = 1 << 10
+LATE_SECONDS = 0.5
+"""For so long come bytes of a call that has ended: its client has not heard of it."""
 LOOKS_AT_ONCE = 200
 """Connections that are looked at in one step: each takes some 10 µs."""
 _CALL_BYTES = 512  # head, window updates and pings of a call
@@ -92,6 +99,9 @@ class _Connection:
         self.unheard = 0
         self.unheard_since = 0.0  # the sum of the times at which these have begun
         self.gone_bytes = 0  # of what has come: taken as messages, or never part of one
+        self.freed_bytes = 0  # of what has come: see "Freed"
+        self.freed_above_bytes: int | None = None  # since a call has ended: what was counted when it began
+        self.freed_until = 0.0
         self.received_bytes = 0  # at the last look
         self.grown_bytes = 0  # at the last look at which it had grown enough
         self.look_at = 0.0
@@ -101,7 +111,18 @@ class _Connection:
     def end(self) -> None:
         for read in list(self.reads):
             read.end(too_much)
-        self.gone_bytes = self.received_bytes
+        self.gone_bytes, self.freed_bytes = self.received_bytes, 0
+
+    def free(self, *, believed: bool, now: float) -> None:
+        """Take for freed what calls that have ended may have left."""
+        if self.freed_above_bytes is not None:
+            counted_bytes = self.received_bytes - self.gone_bytes - self.freed_bytes
+            self.freed_bytes += max(0, counted_bytes - self.freed_above_bytes)
+            if now >= self.freed_until:
+                self.freed_above_bytes = None
+        if not believed:
+            self.freed_bytes = 0
+        self.freed_bytes = min(self.freed_bytes, self.received_bytes - self.gone_bytes)
 
 
 class PendingReads:
@@ -118,6 +139,7 @@ class PendingReads:
         self._unheard = 0
         self._timer: asyncio.TimerHandle | None = None
         self._resident_bytes = 0
+        self._settled_bytes: int | None = None  # resident beyond the accounts, at the first look
         self._prune_above = 1000
 
     async def request(self, context: Context) -> bytes | None:
@@ -127,7 +149,8 @@ class PendingReads:
         read = None
         try:
             async with asyncio.timeout(self._stall_seconds) as timeout:
-                with self.pending(context.peer(), timeout, first=True) as read:
+                peer = context.peer()
+                with self.frees(peer), self.pending(peer, timeout, first=True) as read:
                     read.stalls = True
                     return await read.message(context)
         except TimeoutError:
@@ -140,13 +163,31 @@ class PendingReads:
             ) from None
 
     @contextmanager
+    def frees(self, peer: str) -> Iterator[None]:
+        """The block takes messages of a call. When it raises, the call ends, and gRPC frees what was not taken."""
+        connection = self._connection(peer)
+        counted_bytes = connection.body.size_bytes
+        try:
+            yield
+        except BaseException:
+            if connection.freed_above_bytes is not None:
+                counted_bytes = min(counted_bytes, connection.freed_above_bytes)
+            connection.freed_above_bytes = counted_bytes
+            connection.freed_until = asyncio.get_running_loop().time() + LATE_SECONDS
+            raise
+
+    def _connection(self, peer: str) -> _Connection:
+        connection = self._connections.get(peer)
+        if connection is None:
+            connection = self._connections[peer] = _Connection(peer, self._arriving)
+        return connection
+
+    @contextmanager
     def pending(self, peer: str, timeout: asyncio.Timeout, *, first: bool = False) -> Iterator[PendingRead]:
         """The block, inside of ``timeout``, waits for a message of a call on the connection ``peer``, the ``first`` one
         of the call or a later one. When it raises TimeoutError, call the read's ``check``.
         """
-        connection = self._connections.get(peer)
-        if connection is None:
-            connection = self._connections[peer] = _Connection(peer, self._arriving)
+        connection = self._connection(peer)
         read = PendingRead(connection, timeout, first=first)
         connection.reads[read] = None
         self._to_look[connection] = None
@@ -184,9 +225,14 @@ class PendingReads:
 
     def _look(self) -> None:
         self._timer = None
-        self._bytes.begin_look()
         now = asyncio.get_running_loop().time()
+        finds = self._bytes.begin_look(now)
         resident = resident_bytes()
+        beyond_bytes = resident - self._arriving.memory.used_bytes
+        if self._settled_bytes is None:
+            self._settled_bytes = beyond_bytes
+        beyond_bytes -= self._settled_bytes
+        believed = beyond_bytes <= 2 * self._arriving.limit_bytes + MAX_HOLES_BYTES
         grown = resident - self._resident_bytes >= GROWN_BYTES
         if grown or resident < self._resident_bytes:
             self._resident_bytes = resident
@@ -199,9 +245,11 @@ class PendingReads:
                 continue
             if oldest is not None and now < connection.look_at and not grown:
                 continue
+            if not connection.received_bytes and not finds:
+                continue  # it is new
             looked += 1
             del self._to_look[connection]
-            if self._look_at(connection, now):
+            if self._look_at(connection, now, believed=believed):
                 self._to_look[connection] = None  # the last one, so that each has its turn
         if len(self._connections) > self._prune_above:
             self._prune()
@@ -209,7 +257,7 @@ class PendingReads:
             pause = LOOK_SECONDS if looked else QUIET_LOOK_SECONDS
             self._timer = asyncio.get_running_loop().call_later(pause, self._look)
 
-    def _look_at(self, connection: _Connection, now: float) -> bool:
+    def _look_at(self, connection: _Connection, now: float, *, believed: bool) -> bool:
         """Count what has come; whether the connection is to be looked at again."""
         received = self._bytes.received(connection.peer)
         if received is None:
@@ -220,12 +268,14 @@ class PendingReads:
             return bool(connection.reads)
         if received < connection.received_bytes:  # another connection of that name
             connection.gone_bytes = len(connection.reads) * _CALL_BYTES
-            connection.grown_bytes = 0
+            connection.grown_bytes = connection.freed_bytes = 0
         if received > connection.received_bytes:
             connection.pause_seconds = LOOK_SECONDS
         else:
             connection.pause_seconds = min(MAX_PAUSE_SECONDS, 2 * connection.pause_seconds)
         connection.received_bytes, connection.look_at = received, now + connection.pause_seconds
+        if not connection.reads:
+            connection.freed_above_bytes = None
         if not connection.reads or connection.gone_bytes > received:
             connection.gone_bytes = received
         if received - connection.grown_bytes >= GROWTH_BYTES:
@@ -233,7 +283,8 @@ class PendingReads:
             for read in connection.reads:
                 if read.stalls and read.why is None and not read.timeout.expired():
                     read.timeout.reschedule(now + self._stall_seconds)
-        connection.body.hold(received - connection.gone_bytes)
+        connection.free(believed=believed, now=now)
+        connection.body.hold(received - connection.gone_bytes - connection.freed_bytes)
         return bool(connection.reads)
 
     def _forget(self, connection: _Connection) -> None:
