@@ -37,10 +37,16 @@ class Names(Protocol):
 
 def meant(names: Names, ticket: Ticket) -> tuple[str, int | None]:
     """The dataset's name and the partition of a ticket; neither need exist. Raises as :func:`one_meaning`."""
-    name, _, number = ticket.dataset.rpartition("/")
-    if not (ticket.bare and _NUMBER.fullmatch(number) and names.has(name)):
+    name = partitioned_name(ticket)
+    if name is None or not names.has(name):
         return ticket.dataset, ticket.partition
-    return one_meaning(names, ticket.dataset, name, parse_partition(number))
+    return one_meaning(names, ticket.dataset, name, parse_partition(ticket.dataset[len(name) + 1 :]))
+
+
+def partitioned_name(ticket: Ticket) -> str | None:
+    """The dataset of which the ticket may name a partition in a bare text."""
+    name, _, number = ticket.dataset.rpartition("/")
+    return name if ticket.bare and _NUMBER.fullmatch(number) else None
 
 
 def one_meaning(

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flight_server.access import Operation, Permission, Principal, Resource
-from flight_server.protocol import Forbidden, Ticket
+from flight_server.protocol import Forbidden, NotFound, Ticket
 
-from .ambiguous_names import meant, one_meaning
+from .ambiguous_names import meant, one_meaning, partitioned_name
 from .catalogue import Catalogue
 from .dataset import Dataset
 from .generations import check_start, missing
@@ -134,11 +134,28 @@ class Caller:
                 :meth:`Dataset.partition`.
         """
         name, index = meant(self, ticket)
-        dataset = self.portion_of(name, ticket.generation, ticket.start)
+        try:
+            dataset = self.portion_of(name, ticket.generation, ticket.start)
+        except NotFound as error:
+            other = partitioned_name(ticket)
+            if other is None or "ended" in error.detail:
+                raise
+            self._check_ended(other)
+            raise
         if index is None:
             index = first_of(dataset, ticket)
         dataset.partition(index)
         return dataset, index
+
+    def _check_ended(self, name: str) -> None:
+        """Raise NotFound if it is known why the dataset is gone, and the principal may know it."""
+        try:
+            self.find(name)
+        except Forbidden:
+            pass
+        except NotFound as error:
+            if "ended" in error.detail:
+                raise error from None
 
     def listed(self, prefix: str = "") -> list[Dataset]:
         """Those whose name starts with ``prefix`` that the operation may show, sorted by name."""
