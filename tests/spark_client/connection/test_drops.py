@@ -60,10 +60,9 @@ def test_a_drop_by_name_whose_answer_is_lost_does_not_drop_what_the_name_leads_t
         assert [each.name for each in other.datasets()] == ["d"]
 
 
-@pytest.mark.parametrize("copied", [False, True])
-def test_a_dataset_over_several_servers_is_dropped_on_all_of_them_by_a_client_of_one(*, copied: bool) -> None:
+def test_a_dataset_over_several_servers_is_dropped_on_all_of_them_by_a_client_of_one() -> None:
     with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as gone:
-        spread("s", [one, two, gone], copied=copied)
+        spread("s", [one, two, gone])
         gone.kill()
         with ShuffleClient(one.location) as client, ShuffleClient(two.location) as other:
             client.drop("s")

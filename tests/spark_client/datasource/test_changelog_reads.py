@@ -73,9 +73,7 @@ def test_a_version_that_nothing_held_is_gone_and_the_error_says_what_to_do(clien
     late = plan(client, holdLeaseSeconds="0.1")
     put(client, 2, 3)
     assert compacted(client, "rates") == 3
-    with pytest.raises(
-        Compacted, match=r"load the DataFrame and run the query again, or .* 'hold_lease_seconds' more"
-    ):
+    with pytest.raises(Compacted, match=r"load it again for the newest, or .* 'hold_lease_seconds' more"):
         rows(late)
     with pytest.raises(Compacted, match="version 1 was compacted"):
         plan(client, asOf="1")

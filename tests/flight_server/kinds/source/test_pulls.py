@@ -316,7 +316,8 @@ async def test_a_reader_that_waits_for_a_pull_when_the_lease_ends_is_told_so(ser
     served.dataset.lease_seconds = 0
     assert list(served.node.catalogue.expire()) == [served.dataset]
     with pytest.raises(
-        DatasetDropped, match=r"its lease had ended, while partition 0 .*; create it again, with its source"
+        DatasetDropped,
+        match=r"ended with its lease .* while partition 0 .*; create it again, with its source",
     ):
         await asyncio.wait_for(reader, PATIENCE_SECONDS)
 
