@@ -261,6 +261,8 @@ class SimulatedCluster:
 
     def _reading(self) -> Chain:
         run = self.machine.run
+        if self.machine.state is not WriteState.SEALED:
+            return  # a loss came before the reader, and the job runs again
         if self.hands_out:
             self.machine.hand_out()
         plan = [
