@@ -310,10 +310,11 @@ class SimulatedCluster:
         self.states_at_faults.append(self.machine.state)
         server.lives = False
         server.datasets.clear()
-        location, start = server.start
-        again = ServerStart(location, f"{start}+")
+        location = server.start.location
+        # No start is drawn twice: a server that was killed twice before it came back would have had one start for two.
+        again = ServerStart(location, f"s{number}.{len(self.states_at_faults)}")
         yield f"{location} is killed"
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 and self.servers[number] is server:
             self.servers[number] = SimulatedServer(again)
             yield f"{location} is started again"
 
