@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test compiled versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules image lint bench rooms dist audit lock clean
+.PHONY: help demo test long compiled versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules image lint bench rooms dist audit lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
@@ -38,6 +38,15 @@ test: ## Check style and types, then run every test
 		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 4 --dist loadfile \
 			--no-loadscope-reorder -m spark && \
 		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
+
+# What tests/test_image.py does is `make image`.
+long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --ignore=tests/test_image.py --durations=50
+long: $(PROJECT) $(CLASSES) ## Run the tests that are rare or take long, and every property with many examples
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
+		$(LONG) -n 4 --dist worksteal -m "(long or hypothesis) and not spark and not load" && \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
+			-m "spark and (long or hypothesis)" && \
+		$(LONG) -n 2 --dist load -m "load and long" tests/load
 
 # Once, beside the checks of style and types, and not in four processes at once.
 compiled: $(PROJECT)
@@ -62,13 +71,8 @@ versions: $(PROJECT) ## Run the tests on other versions: VERSIONS="4.1 oldest" P
 
 torture: SECONDS = 3600
 torture: SEED = $(shell date +%s)
-torture: $(PROJECT) ## Kill one server after the other under random calls, and what a cluster has: SECONDS=3600 SEED=1
+torture: $(PROJECT) ## Kill one server after the other under random calls: SECONDS=3600 SEED=1
 	@$(BIN)/pytest -m load --torture-seconds $(SECONDS) --torture-seed $(SEED) --capture=no tests/load/test_torture.py
-	@$(BIN)/pytest -m load --all-failures tests/load/test_floods.py
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -m spark \
-		--all-failures tests/tpch/test_tpch_on_cluster.py tests/integration/spark/test_net_hosts.py \
-		tests/integration/spark/test_executor_failures.py tests/integration/spark/test_executors_that_go.py \
-		tests/integration/spark/test_new_user.py
 
 fuzz: SECONDS = 3600
 fuzz: SEED = $(shell date +%s)
@@ -99,7 +103,7 @@ fuzz-schedules: $(PROJECT) ## Run the driver's logic in simulated clusters, each
 # Debian, which the steps begin with, stays in build/images.
 image: $(PROJECT) ## Carry out the Dockerfile's steps in a Debian made from nothing, and start the images (needs root)
 	@$(BIN)/python -m tests.support.image_root --install
-	@$(BIN)/pytest --all-failures --capture=no tests/test_image.py
+	@$(BIN)/pytest --long --capture=no tests/test_image.py
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .

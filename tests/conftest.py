@@ -48,11 +48,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made. Every run makes the same
-# examples, here as in CI; `--hypothesis-profile=exploring` makes new ones.
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("exploring", patient, derandomize=False)
-settings.register_profile("patient", patient, derandomize=True, database=None)
-settings.load_profile("patient")
+# examples, here as in CI: few of them in `make test`, many in `make long`; `--hypothesis-profile=exploring` makes
+# new ones.
+patient = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+)
+settings.register_profile("few", patient, max_examples=20)
+settings.register_profile("many", patient, max_examples=400)
+settings.register_profile("exploring", patient, max_examples=400, derandomize=False)
+settings.load_profile("few")
 
 # Hundreds of processes are started, and a fifth of the start of a server compiles: they keep the result.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -63,11 +67,17 @@ _failed = pytest.StashKey[bool]()
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run an async test of the client on both loops, another only as the server runs."""
-    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
-    if item.path.relative_to(TESTS).parts[0] in ("spark_client", "integration"):
-        loops["asyncio"] = asyncio.new_event_loop
+    """Run an async test of the client on asyncio's loop, in long runs on uvloop too; another as the server runs."""
+    if not _of_client(item):
+        return {"uvloop": uvloop.new_event_loop}
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if item.config.getoption("--long"):
+        loops["uvloop"] = uvloop.new_event_loop
     return loops
+
+
+def _of_client(item: pytest.Item) -> bool:
+    return item.path.relative_to(TESTS).parts[0] in ("spark_client", "integration")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,11 +112,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the Spark that they run on",
     )
     parser.addoption("--fuzz-servers", type=int, default=1, help="over how many servers they run")
-    parser.addoption(
-        "--all-failures",
-        action="store_true",
-        help="run the tests marked as exhaustive: every process of a cluster is struck at every moment",
-    )
+    parser.addoption("--long", action="store_true", help="run the tests marked as long, too")
     parser.addoption(
         "--simulated-schedules",
         type=int,
@@ -177,19 +183,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Where only tests of Spark run, leave out the modules that have none: to import all takes each process 6 s."""
-    if config.getoption("markexpr") != "spark" or not collection_path.name.startswith("test_"):
+    if not config.getoption("markexpr").startswith("spark") or not collection_path.name.startswith("test_"):
         return None
     return "mark.spark" not in collection_path.read_text() or None
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's."""
+    loop = getattr(item, "callspec", None) and item.callspec.params.get("_asyncio_loop_factory")
+    if loop is uvloop.new_event_loop and _of_client(item):
+        item.add_marker(pytest.mark.long)
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what is quick first and load tests last; within each of the others, the order stays random.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is for long runs; then what is quick runs first and load tests last, else in random order.
 
     Of the tests of Spark the slow ones come first: each of their files is one process's, and the others would wait
     for a long one that began last. Files that can share a Spark context follow each other. A worker begins with two
     load tests: a long one and one of the shortest.
     """
+    if not config.getoption("--long"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
 
     def rank(item: pytest.Item) -> tuple[bool, bool, bool, str]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
@@ -214,12 +231,6 @@ def pytest_collection_finish() -> None:
     given(none())(lambda _: None)()
     gc.collect()
     gc.freeze()
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out what is for long runs."""
-    if item.get_closest_marker("exhaustive") and not item.config.getoption("--all-failures"):
-        pytest.skip("only with --all-failures: make torture")
 
 
 @pytest.hookimpl(wrapper=True)

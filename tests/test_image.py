@@ -15,7 +15,7 @@ from tests.support.image_root import Root
 from tests.support.polling import eventually
 from tests.support.server_process import ROOT
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 BASE = ROOT / "build" / "images" / "base"
 PUT_AND_GET = """

@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.targets.target import CORPUS, WORDS, Target
 
-CHANGES = 60
-"""Of each target; the patient profile makes the same ones each time."""
-
 
 @st.composite
 def changed(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
@@ -31,7 +28,7 @@ def changed(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 def test_changed_samples_are_taken_or_refused_as_documented(target: Target) -> None:
     with target.running() as call:
 
-        @settings(max_examples=CHANGES, suppress_health_check=list(HealthCheck))
+        @settings(suppress_health_check=list(HealthCheck))
         @given(data=changed(target.seeds()))
         def check(data: bytes) -> None:
             call(data)

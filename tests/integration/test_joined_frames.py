@@ -132,7 +132,7 @@ def test_our_client_counts_frames_on_the_grpc_lane(
         same(list(ours.get("d")), stored)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(table=tables(), repeats=st.integers(1, 60), codec=st.sampled_from([None, None, "lz4"]))
 def test_any_table_in_small_frames_comes_back_in_order(
     server: ServerProcess, table: tuple[pa.Schema, list[pa.RecordBatch]], repeats: int, codec: str | None

@@ -37,7 +37,7 @@ def served(raw: RawFlight, bystander: list[bytes]) -> bool:
 @pytest.mark.load
 @pytest.mark.parametrize(
     "name",
-    [each if each == "garbage" else pytest.param(each, marks=pytest.mark.exhaustive) for each in FLOODS],
+    [each if each == "garbage" else pytest.param(each, marks=pytest.mark.long) for each in FLOODS],
 )
 def test_a_server_that_is_flooded_serves_others_and_keeps_nothing(name: str) -> None:
     with (

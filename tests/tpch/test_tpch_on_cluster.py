@@ -18,7 +18,7 @@ from tests.tpch.tables import Tables
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.exhaustive]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 SCALE = 0.01
 
 

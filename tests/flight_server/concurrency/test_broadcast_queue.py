@@ -34,6 +34,7 @@ from flight_server.concurrency.broadcast_queue import (
 )
 from flight_server.concurrency.items import KeptItems
 from flight_server.protocol.errors import Conflict, ProducerFailed
+from tests.support.examples import examples
 
 
 class Broken(Exception):
@@ -216,7 +217,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert reader.subscription.lag_bytes == sum(size for _, size in left)
 
 
-QueueMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=examples(2), stateful_step_count=40)
 TestQueueAgainstLists = QueueMachine.TestCase
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.frames.flat_joining import FlatColumns
@@ -76,7 +76,6 @@ def batch_of(rows: int, seed: int, *, nulls: bool) -> pa.RecordBatch:
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     frames=st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, 100), st.booleans(), st.integers(0, 8)), min_size=1

@@ -53,7 +53,7 @@ def joiner_of(batch: pa.RecordBatch) -> FrameJoiner:
     return joiner
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(table=tables(), cut=st.booleans())
 def test_a_joined_message_has_exactly_the_rows_of_its_frames(
     table: tuple[pa.Schema, list[pa.RecordBatch]], cut: bool

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flight_server.memory.pool import FRESH_SECONDS, MemoryPool, Request, Reservation, live_pools
+from tests.support.examples import examples
 
 
 def test_a_reservation_gives_itself_back_with_its_last_reference() -> None:
@@ -349,4 +350,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestPoolMachine.settings = settings(max_examples=examples(2), stateful_step_count=40)

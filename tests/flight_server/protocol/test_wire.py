@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flight_server.protocol import IpcHeader, MessageKind, ipc_framing, wire
@@ -105,7 +105,6 @@ def any_fields(draw: st.DrawFn) -> bytes:
     return out + wire.varint_field(draw(st.sampled_from((2, 4))), 300) if change == "number" else out
 
 
-@settings(max_examples=300)
 @example(b"\x12\x85\x00abcde" + wire.field(1000, b"\0" + b"\x12\0" * 100))
 @given(any_fields())
 def test_flight_data_is_located_where_its_fields_lie(message: bytes) -> None:

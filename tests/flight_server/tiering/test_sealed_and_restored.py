@@ -22,6 +22,7 @@ from flight_server.protocol import (
     WriteMode,
 )
 from flight_server.protocol.checksums import crc32c
+from tests.support.examples import examples
 from tests.support.ram_directory import ram_directory
 from tests.support.sealing import SCHEMA, bytes_of, durable_node, frame, restarted
 
@@ -112,7 +113,7 @@ async def check(case: Case) -> None:
                 assert (found.retention, found.lease_seconds) == (case.retention, case.lease_seconds)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(0.5))
 @given(cases)
 def test_what_was_sealed_is_there_after_a_restart_with_the_same_rows(case: Case) -> None:
     asyncio.run(check(case))

@@ -100,9 +100,7 @@ def connection(server: ServerProcess) -> Iterator[tuple[RawFlight, flight.Flight
         yield raw, client
 
 
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(messages=changed_puts())
 def test_what_is_accepted_is_read_whole_and_the_rest_is_an_error(
     server: ServerProcess, connection: tuple[RawFlight, flight.FlightClient], messages: list[bytes]

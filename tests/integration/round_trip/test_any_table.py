@@ -101,7 +101,7 @@ def _valid(batch: pa.RecordBatch) -> bool:
     return True
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     table=tables(), codec=st.sampled_from([None, "lz4", "zstd"]), producers=st.integers(1, 3), data=st.data()
 )

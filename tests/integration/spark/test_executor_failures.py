@@ -1,7 +1,7 @@
 """Servers in executors while tasks, executors, servers and whole hosts end or stand still, and drivers are killed.
 
 On a real cluster of two workers. Spark finds out quickly what is dead, so that its own waits are short, and speculates:
-a process that stands still is not an error to it. ``--all-failures`` runs every case (``make torture``).
+a process that stands still is not an error to it. every case is struck in long runs.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ CASES = [
     for when in ("written", "sealed", "read")
     if (victim, when) != ("task", "sealed")  # none runs then
 ]
-QUICK = [("server", "SIGSTOP", "written")]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Choose the cases."""
+    """One case in every run, the others in long ones."""
     if "strike" in metafunc.fixturenames:
-        cases = CASES if metafunc.config.getoption("--all-failures") else QUICK
-        metafunc.parametrize("strike", cases, ids="-".join)
+        quick = ("server", "SIGSTOP", "written")
+        cases = [pytest.param(case, marks=() if case == quick else pytest.mark.long) for case in CASES]
+        metafunc.parametrize("strike", cases, ids=["-".join(case) for case in CASES])
 
 
 @pytest.fixture

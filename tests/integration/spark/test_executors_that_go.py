@@ -28,7 +28,7 @@ from tests.support.spark_session import local_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.exhaustive]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 ROWS = 2000
 

@@ -28,7 +28,7 @@ from tests.support.spark_cluster import standalone_cluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.exhaustive]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 ROWS = 30_000
 ROW_BYTES = 1000

@@ -84,7 +84,7 @@ def test_what_executors_lack_is_said_with_the_line_that_brings_it(
     assert "Put `pip install 'flight-shuffle[server]'` into the executors' image" in said
 
 
-@pytest.mark.exhaustive
+@pytest.mark.long
 def test_a_limited_address_space_is_said_with_the_setting(
     python: Path, cluster: Cluster, tmp_path: Path
 ) -> None:

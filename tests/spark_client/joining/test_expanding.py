@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_client.joining import expanded, gathered
 from spark_client.joining.expanding import SMALL_BYTES, SMALL_ROWS
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 20))
 def test_each_row_comes_as_often_as_it_is_shown_in_pieces(shown: list[int], piece_rows: int) -> None:
     found = []

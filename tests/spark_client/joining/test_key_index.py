@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -41,14 +41,12 @@ TEXTS = st.lists(st.sampled_from(["", "a", "b", "ab", "c" * 40]), max_size=30)
 NUMBERS = st.lists(st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63), 1 << 32, 5]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
 @given(NUMBERS, NUMBERS)
 def test_numbers_are_found(held: list[int], wanted: list[int]) -> None:
     index = KeyIndex(keys_of(held, pa.int64(), None))
     assert found(index, keys_of(wanted, pa.int64(), None)) == expected(held, wanted)
 
 
-@settings(max_examples=60, deadline=None)
 @given(TEXTS, TEXTS, st.sampled_from([1, 2, 2**64 - 1]))
 def test_texts_are_found_however_many_share_a_hash(held: list[str], wanted: list[str], modulus: int) -> None:
     def hashes(texts: list[str]) -> NDArray[np.uint64]:
@@ -77,7 +75,6 @@ def test_crowded_hashes_are_found(crowd: int) -> None:
 CLOSE = st.lists(st.integers(-40, 40), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
 @given(CLOSE, CLOSE | NUMBERS, st.sampled_from([0, 2**63 - 41, 40 - 2**63, 1 << 40]))
 def test_numbers_that_lie_close_together_are_found_without_a_hash(
     held: list[int], wanted: list[int], middle: int

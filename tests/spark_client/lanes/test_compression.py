@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.protocol import ipc_framing
@@ -91,7 +91,6 @@ def test_every_type_decodes_to_itself_with_all_its_buffers_compressed(
         assert all(compressed(messages[-1]))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3 * LEAST_BYTES), st.booleans(), st.booleans()), min_size=1, max_size=6)
 )

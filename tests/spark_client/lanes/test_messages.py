@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import flight
 
@@ -139,7 +139,6 @@ def test_rows_without_columns_are_sent_as_pyarrow_sends_them(recorder: Recorder)
     check(recorder, [nothing, nothing], [b"1", b""])
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 5)), min_size=1, max_size=6), st.booleans())
 def test_any_row_of_batches_decodes_to_itself(sizes: list[tuple[int, int]], together: bool) -> None:
     batches = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.protocol import Ticket, Versions
@@ -33,7 +33,6 @@ def batches_of(steps: Steps) -> list[Marked]:
     ]
 
 
-@settings(max_examples=40)
 @given(gaps=steps, cuts=st.lists(st.floats(0, 1), max_size=12), together=st.booleans())
 def test_a_follower_that_is_cut_anywhere_gets_every_step_once(
     gaps: Steps, cuts: list[float], together: bool

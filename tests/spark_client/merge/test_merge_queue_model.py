@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from flight_server.memory.pool import MemoryPool, Reservation
 from spark_client.lanes.lane import Closed
 from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue, Order
+from tests.support.examples import examples
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,7 @@ def check(world: World) -> None:
     assert world.pool.used_bytes == 0, "something is still reserved"
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(5), suppress_health_check=[HealthCheck.too_slow])
 @given(plans)
 def test_every_schedule_ends_with_every_item_once_or_the_first_error(plan: Plan) -> None:
     check(run(plan))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_client.placement import murmur3
@@ -84,7 +84,6 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
 
 
 @given(batch=batches(), partitions=st.sampled_from([1, 2, 3, 16, 200, 2**31 - 1]))
-@settings(max_examples=300, deadline=None)
 def test_any_slice_of_any_schema_is_placed_as_the_reference_says(
     batch: pa.RecordBatch, partitions: int
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.protocol.errors import OutOfBudget
@@ -61,7 +61,6 @@ keys_of = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(rows, max_size=60), keys_of, st.sampled_from([TINY, ROOMY]))
 def test_rows_are_in_sparks_order_and_equal_rows_in_their_own(
     given_rows: list[tuple[Any, ...]], keys: list[SortKey], budget_bytes: int

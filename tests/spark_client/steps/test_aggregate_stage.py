@@ -26,6 +26,7 @@ from spark_client.reducing import FUNCTIONS, Computed, Reduction, ResultColumn, 
 from spark_client.reducing.group_states import Sum
 from spark_client.spill import TaskMemory
 from spark_client.steps import FinalStage, PartialStage, Pass, run
+from tests.support.examples import examples
 from tests.support.step_process import measured
 
 SCHEMA = pa.schema(
@@ -164,7 +165,7 @@ def close(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.5))
 @given(
     given_rows=st.lists(rows, max_size=40),
     cuts=st.lists(st.integers(0, 40), max_size=3),

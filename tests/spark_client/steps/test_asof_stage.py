@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_client.arrow import Declared
@@ -84,7 +84,6 @@ times = st.none() | st.integers(-4, 4)
 sides = st.lists(st.tuples(st.none() | st.sampled_from(["a", "b", ""]), times), max_size=25)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     sides,
     sides,

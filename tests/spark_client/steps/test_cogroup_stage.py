@@ -18,6 +18,7 @@ from spark_client.arrow import Declared
 from spark_client.placement import PlacedKeys, partition_ids
 from spark_client.spill import TaskMemory
 from spark_client.steps import BatchLimits, Both, CogroupStage, GroupedSide, Pass, run
+from tests.support.examples import examples
 
 Row = tuple[Any, ...]
 RESULT = pa.schema([("key", pa.string()), ("left", pa.list_(pa.int64())), ("right", pa.list_(pa.int64()))])
@@ -111,7 +112,7 @@ def test_each_key_has_its_rows_of_both_sides_within_any_budget(
     left_type, right_type, left, right = KINDS[kind]
     of = stage(of_batches if iterates else of_tables, left_type, right_type, iterates=iterates)
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=examples(0.3))
     @given(st.lists(left, max_size=30), st.lists(right, max_size=30), st.sampled_from([1, 4, 50]))
     def check(lefts: list[Any], rights: list[Any], size: int) -> None:
         how = Pass(partition=0, memory=TaskMemory(budget_bytes))

@@ -23,6 +23,7 @@ from spark_client.joining.expanding import PIECE_BYTES
 from spark_client.placement import PlacedKeys
 from spark_client.spill import TaskMemory
 from spark_client.steps import Both, JoinStage, Pass, run
+from tests.support.examples import examples
 
 HOWS: tuple[How, ...] = ("inner", "left", "right", "full", "semi", "anti")
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
@@ -170,7 +171,7 @@ KINDS = {
 def test_a_join_is_a_nested_loop_within_any_budget(kind: str) -> None:
     kinds, values = KINDS[kind]
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=examples(0.3))
     @given(sides(*values), st.sampled_from([600, 4000, 1 << 24]), st.sampled_from([1, 3, 50]))
     def check(rows: tuple[list[Row], list[Row]], budget_bytes: int, size: int) -> None:
         for how, null_safe in itertools.product(HOWS, (False, True)):

@@ -33,6 +33,7 @@ from flight_server.kinds.changelog.saving import next_log
 from flight_server.protocol import KeepRule, Transaction
 from tests.support import keep_model
 from tests.support.changelog_store import Engine
+from tests.support.examples import examples
 from tests.support.keep_model import SCHEMA, Row
 from tests.support.ram_directory import ram_directory
 
@@ -358,9 +359,8 @@ def test_a_changelog_is_what_its_whole_history_says(
 
     many = settings(
         # The pieces of a key take some 10 ms.
-        max_examples=3 if large_keys else 6 if machine is AnyPattern else 12,
+        max_examples=examples(0.15 if large_keys else 0.3),
         stateful_step_count=25,  # it reads all versions again and again
-        deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
         suppress_health_check=list(HealthCheck),
     )

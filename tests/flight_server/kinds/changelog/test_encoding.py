@@ -6,7 +6,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog import encoding
@@ -35,7 +35,6 @@ def decoded(message: VersionedMessage, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=40), st.booleans(), st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
 def test_messages_have_the_rows_in_order_and_only_the_very_last_is_marked(
     values: list[bytes], last: bool, start: int
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -33,7 +33,6 @@ each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 
     each_delete, st.integers(1, 4), st.just(DELETE)
 )
 many = st.lists(each_update, max_size=12)
-few_examples = settings(max_examples=40, deadline=None)
 
 
 @pytest.fixture(params=["64 bits", "1 bit", "none"])
@@ -84,7 +83,6 @@ def changes(updates: Updates, after: int, upto: int) -> dict[Row, int]:
 
 @collisions
 @given(many)
-@few_examples
 def test_what_is_read_is_what_the_model_says(given_updates: list[Update]) -> None:
     updates = updates_of(latest(), given_updates)
     for version in range(5):
@@ -98,7 +96,6 @@ def test_what_is_read_is_what_the_model_says(given_updates: list[Update]) -> Non
 
 @collisions
 @given(many, st.integers(0, 4), st.integers(0, 3))
-@few_examples
 def test_compaction_changes_nothing_that_can_still_be_asked_for(
     given_updates: list[Update], since: int, spared: int
 ) -> None:
@@ -131,7 +128,6 @@ def test_compaction_changes_nothing_that_can_still_be_asked_for(
     st.integers(0, 4),
     st.integers(0, 4),
 )
-@few_examples
 def test_a_tombstone_that_is_kept_deletes_what_older_runs_have(
     given_updates: list[Update], since: int, middle: int
 ) -> None:

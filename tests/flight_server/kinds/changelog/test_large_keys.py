@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog import merges
@@ -54,7 +54,6 @@ def joined(layout: Layout, runs: Sequence[Sequence[Updates]]) -> Updates:
 
 
 @given(each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
-@settings(max_examples=25, deadline=None)
 def test_pieces_have_whole_rows_in_order_and_together_all_updates(
     runs: list[tuple[list[Update], int]], since: int, piece_bytes: int, oldest: bool
 ) -> None:
@@ -74,7 +73,6 @@ def test_pieces_have_whole_rows_in_order_and_together_all_updates(
 
 
 @given(each_changelog, each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
-@settings(max_examples=25, deadline=None)
 def test_what_a_rule_needs_of_pieces_is_what_it_needs_of_all_whatever_other_runs_have(
     runs: list[tuple[list[Update], int]],
     others: list[tuple[list[Update], int]],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flight_server.kinds.changelog import planning
 from flight_server.kinds.changelog.planning import FAN_IN, Plan, plan_files, plan_memory
 from flight_server.kinds.changelog.runs import Run
+from tests.support.examples import examples
 from tests.support.simulated_sizes import ROWS_A_SECOND, InFile, InMemory, Simulation
 
 DELAYS = 3
@@ -212,7 +213,7 @@ def write(watched: Watched, kind: str, many: int, keys: int) -> None:
 
 @given(st.lists(phases, min_size=2, max_size=7), st.sampled_from([0.0, 1.0, 5.0]))
 @settings(
-    max_examples=20,
+    max_examples=examples(0.5),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes

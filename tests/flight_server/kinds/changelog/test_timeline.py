@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.timeline import STEPS, Timeline
@@ -11,7 +11,6 @@ from flight_server.kinds.changelog.timeline import STEPS, Timeline
 @given(
     st.lists(st.tuples(st.floats(-0.5, 3), st.booleans()), max_size=60), st.sampled_from([0.0, 1.0, 1000.0])
 )
-@settings(max_examples=60, deadline=None)
 def test_the_horizon_is_old_enough_and_at_most_two_steps_behind(
     waits: list[tuple[float, bool]], delay_seconds: float
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog import views
@@ -36,7 +36,6 @@ def run_of(hashes: list[int] | np.ndarray) -> MemoryRun:
     st.integers(1, 5),
     st.sampled_from([0, 2**63, MAX_HASH, MAX_HASH + 1]),
 )
-@settings(max_examples=100, deadline=None)
 def test_ranges_cover_each_hash_once_with_few_rows_each(
     parts: list[list[int]], wanted: int, start: int
 ) -> None:
@@ -106,7 +105,6 @@ row_times = st.lists(
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
 def test_a_small_step_has_the_changes_of_the_snapshots(
     versions: list[list[tuple[str, int, int]]], spans: list[int], after: int, collide: bool, retracts: bool
 ) -> None:

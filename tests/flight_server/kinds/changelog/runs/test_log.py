@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import Damaged, LogEntry, LogFile, read_log
@@ -38,7 +38,6 @@ def test_entries_are_read_in_the_order_of_their_appends(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, len(b"".join(BYTES))))
-@settings(max_examples=60, deadline=None)
 def test_a_log_that_is_cut_has_the_whole_entries_before_the_cut(length: int) -> None:
     whole = sum(sum(map(len, BYTES[: n + 1])) <= length for n in range(3))
     size_bytes = sum(map(len, BYTES[:whole]))
@@ -46,7 +45,6 @@ def test_a_log_that_is_cut_has_the_whole_entries_before_the_cut(length: int) -> 
 
 
 @given(st.integers(0, len(b"".join(BYTES)) - 1), st.integers(1, 255))
-@settings(max_examples=100, deadline=None)
 def test_a_changed_byte_is_damage_unless_the_last_entry_seems_to_go_beyond_the_file(
     place: int, change: int
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import (
@@ -52,7 +52,6 @@ def written(directory: Path, updates: Updates) -> RunFile:
 
 
 @given(st.lists(each_key, max_size=20), st.sampled_from([1, 3, 100]), st.data())
-@settings(max_examples=60, deadline=None)
 def test_a_file_says_what_memory_says(
     found: list[tuple[int, int, int]], rows: int, data: st.DataObject
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import Layout, Updates
@@ -35,7 +35,6 @@ def _hash_bits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("_hash_bits")
 @given(st.lists(st.lists(each_update, max_size=8), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
 def test_joined_parts_are_sorted_by_hash_key_order_columns_and_version(
     parts: list[list[tuple[Row, int, int]]],
 ) -> None:
@@ -95,7 +94,6 @@ def test_the_hashes_of_retractions_are_unique() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 4)), max_size=6))
-@settings(max_examples=40, deadline=None)
 def test_ranges_follow_each_other(pairs: list[tuple[int, int]]) -> None:
     starts, counts = (np.array([pair[place] for pair in pairs], np.int64) for place in (0, 1))
     assert ranges(starts, counts).tolist() == [start + n for start, count in pairs for n in range(count)]
