@@ -145,8 +145,12 @@ $(PROJECT): pyproject.toml $(DEPENDENCIES)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# By uv, of the version that the lock names, in a third of pip's time; by pip where only its settings name an index.
 $(DEPENDENCIES): requirements-dev.lock | $(BIN)/python
-	$(BIN)/pip install --quiet --require-hashes --requirement requirements-dev.lock
+	@awk '/^[^ #]/ { of_uv = /^uv==/ } of_uv' $< > $(VENV)/uv.lock
+	@$(BIN)/pip install --quiet --require-hashes --requirement $(VENV)/uv.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement $< || \
+		$(BIN)/pip install --quiet --require-hashes --requirement $<
 	@touch $@
 
 $(BIN)/python:
