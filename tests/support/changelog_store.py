@@ -109,9 +109,6 @@ class Engine:
     def publish(self, merge: Merge) -> None:
         self.run(merge.publish(self.store.threads, self.store.memory))
 
-    def checkpoint(self, merge: Merge) -> None:
-        self.run(merge.checkpoint(self.store.threads))
-
     def snapshot(self, version: int) -> Counter[tuple[Any, ...]]:
         """What readers get, as rows."""
         found: Counter[tuple[Any, ...]] = Counter()

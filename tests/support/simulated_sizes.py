@@ -220,9 +220,6 @@ class SimulatedMerge:
         self.simulation.clock.now += rows / ROWS_A_SECOND
         return rows
 
-    def checkpoint_due(self) -> bool:
-        return False
-
     async def publish(self, threads: object, memory: object) -> None:
         changelog = self.simulation.changelog
         mine = [update for run in self.plan.runs for update in run.updates]  # type: ignore[attr-defined]

@@ -264,11 +264,6 @@ class Changelog:
         """Names of run files begin here."""
         self._next_run = max(self._next_run, run)
 
-    @property
-    def merge(self) -> Any:
-        """The merge in progress that began first; None if there is none."""
-        return self.merges[0] if self.merges else None
-
     def new_log(self, number: int) -> LogFile:
         log = LogFile(self.directory / log_name(number), self.disk.empty())
         self.logs.append((self.upper, log))

@@ -238,8 +238,6 @@ class Compactor:
             changelog.fuel_rows -= rows
         if merge.done:
             await merge.publish(self._threads, self._memory)
-        elif merge.checkpoint_due():
-            await merge.checkpoint(self._threads)
         self.poke(changelog)
 
     async def _abandon(self, changelog: Changelog) -> None:

@@ -1,8 +1,8 @@
 """Recovery: brings back the changelogs of a data directory when a server starts.
 
-Guarantee: each changelog has its last acknowledged version, its holds and its transactions; a merge of files goes on
-where it was. It runs before the server listens, under the directory's lock, so it may block. ``journal`` and
-``runs.log`` have the formats and the readers' algorithms.
+Guarantee: each changelog has its last acknowledged version, its holds and its transactions. It runs before the server
+listens, under the directory's lock, so it may block. ``journal`` and ``runs.log`` have the formats and the readers'
+algorithms.
 
 Damage
     A changelog whose state file, log or runs are proven damaged goes to the quarantine; others are not concerned. A
@@ -36,24 +36,18 @@ from flight_server.storage import (
 from .changelog import Changelog
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, delete_forgotten
 from .journal import HOLD_FIELDS, StateRecord, bring_back_hold, commits_of, numbered
-from .merges import Merge
-from .planning import Plan
 from .runs import (
-    Ages,
-    Block,
     Damaged,
     Layout,
     LogEntry,
     LogFile,
     MemoryRun,
     RunFile,
-    RunWriter,
     Updates,
     of_block,
     read_log,
     read_state,
 )
-from .saving import OF_KEPT_FOR_MERGES
 from .store import Store
 from .timeline import past_time
 
@@ -112,8 +106,6 @@ def _recover(store: Store, directory: Path, marker: Marker, state: StateRecord) 
         raise Damaged(f"a hold in the state file does not have its fields: {error}") from error
     used = {name for name, _ in state.runs}
     _replay(store, changelog, state, used)
-    if state.merge is not None:
-        used |= _resume(changelog, state)
     logs = frozenset(log.path.name for _, log in changelog.logs)
     changelog.numbers_from(max(numbered(directory)[1], default=0) + 1)
     delete_files(directory, frozenset(used) | logs)
@@ -220,33 +212,3 @@ def _cut(path: Path, size_bytes: int) -> None:
     os.truncate(path, size_bytes)
     sync_file(path)
     sync_directory(path.parent)
-
-
-def _resume(changelog: Changelog, state: StateRecord) -> set[str]:
-    """Go on with the merge that the state file names, if its output is there; the name of that."""
-    said = state.merge
-    assert said is not None
-    by_name = {run.path.name: run for run in changelog.runs if isinstance(run, RunFile)}
-    try:
-        runs = tuple(by_name[str(name)] for name in said["runs"])
-        blocks = [Block(*map(int, block)) for block in said["blocks"]]
-        path = changelog.directory / str(said["output"])
-        end = blocks[-1].offset + blocks[-1].size_bytes if blocks else 0
-        if not path.exists() or path.stat().st_size < end:
-            return set()  # it was abandoned after its last checkpoint
-        counts = int(said["retractions"]), int(said["tombstones"])
-        room = changelog.disk.empty()
-        writer = RunWriter.resumed(
-            path,
-            changelog.layout,
-            room,
-            blocks,
-            counts,
-            ages=Ages(said["ages"]),
-            of_kept=OF_KEPT_FOR_MERGES,
-        )
-        merge = Merge(changelog, Plan(runs, to_file=True), int(said["since"]), writer=writer, saved=said)
-        writer.since = merge.settles
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"the merge in the state file does not have its fields: {error}") from error
-    return {path.name}

@@ -77,37 +77,10 @@ class RunWriter:
         self.retractions = self.tombstones = 0
         self._offset = 0
         self._fd = -1
-        self._fd = self._open(os.O_CREAT | os.O_EXCL)
-        self._write(MAGIC)
-
-    @classmethod
-    def resumed(
-        cls,
-        path: Path,
-        layout: Layout,
-        room: Reservation,
-        blocks: Sequence[Block],
-        counts: tuple[int, int],
-        *,
-        ages: Ages,
-        of_kept: float = 0.0,
-    ) -> RunWriter:
-        """Go on behind these blocks, which :meth:`sync` had written; the rest of the file is cut off.
-        ``since`` is 0 unless the caller knows it better. ``counts``: of their retractions and tombstones.
-        """
-        writer = cls.__new__(cls)
-        writer._fd = -1
-        writer._of_kept = of_kept
-        writer.path, writer._layout, writer.room = path, layout, room
-        writer.blocks, (writer.retractions, writer.tombstones) = list(blocks), counts
-        writer.since, writer.ages = 0, ages
-        writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
-        writer._fd = writer._open(0)
-        room.grow(writer._offset)
         with on_disk(path):
-            os.ftruncate(writer._fd, writer._offset)
-            os.lseek(writer._fd, writer._offset, os.SEEK_SET)
-        return writer
+            flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL
+            self._fd = os.open(path, flags, 0o600)
+        self._write(MAGIC)
 
     def add(self, updates: Updates) -> None:
         """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
@@ -131,11 +104,6 @@ class RunWriter:
             self.retractions += part.retractions
             self.tombstones += part.tombstones
             self.ages.add(part.versions)
-
-    def sync(self) -> None:
-        """All blocks so far are on the medium. Blocks. Raises DiskTrouble."""
-        with on_disk(self.path):
-            os.fdatasync(self._fd)
 
     def finish(self) -> None:
         """Write the footer, and all to the medium; the file's name is there once its directory is synced. Blocks.
@@ -173,10 +141,6 @@ class RunWriter:
         self.close()
         self.path.unlink(missing_ok=True)
         self.room.free()
-
-    def _open(self, flags: int) -> int:
-        with on_disk(self.path):
-            return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
 
     def _write(self, data: bytes | memoryview) -> None:
         if not self.room.try_grow(len(data), of_kept=self._of_kept):

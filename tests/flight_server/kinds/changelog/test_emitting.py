@@ -72,9 +72,7 @@ class Emitted(Engine):
     def compact(self) -> None:
         """A merge of all runs, as far as holds let it."""
         changelog = self.changelog
-        merge = changelog.merge
-        if merge is None:
-            merge = self.begin_merge(changelog.runs, changelog.advanced_since(time.monotonic()), to_file=True)
+        merge = self.begin_merge(changelog.runs, changelog.advanced_since(time.monotonic()), to_file=True)
         while not merge.done:
             merge.step()
         self.publish(merge)

@@ -151,7 +151,7 @@ def test_what_is_at_work_when_a_changelog_ends_gets_a_typed_error_and_leaves_not
         large.abort()
         assert [part async for part in snapshot], "a snapshot that has begun is read to its end"
         await engine.store.compactor.look(changelog)
-        assert changelog.merge is None
+        assert not changelog.merges
         await engine.background.idle()
         with pytest.raises(DatasetDropped):
             await merge.publish(engine.store.threads, engine.store.memory)
