@@ -40,11 +40,11 @@ from .changelog import DEFAULT_DELAY_SECONDS, Changelog, ChangelogState
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
 from .commits import Commits
 from .compactor import Compactor
-from .emitting import Emitter, is_emitting
+from .emitting import Emitter
 from .holding import take_hold
 from .journal import StateRecord
 from .reads import ChangelogReads
-from .rules import Emitting, make_rule
+from .rules import make_rule
 from .runs import Layout
 from .saving import KEPT_DISK_PARTS
 from .writes import ChangelogWrite
@@ -200,7 +200,7 @@ class Store:
 
     async def _emit_from(self, changelog: Changelog, target: Callable[[], Awaitable[Dataset]]) -> None:
         """Begin to emit its rule's pairs, if it does not yet. Raises as ``target`` does."""
-        if not is_emitting(changelog) or self._is_emitting(changelog):
+        if changelog.rule.emitted_schema is None or self._is_emitting(changelog):
             return
         # Pairs are kept for the emitter until there is one, also if the target cannot be made now.
         changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
@@ -235,7 +235,7 @@ class Store:
 
     def _check_emitted(self, changelog: Changelog) -> None:
         """Raise InvalidRequest or AlreadyExists if its pairs have no place in the dataset that its rule names."""
-        if not is_emitting(changelog):
+        if changelog.rule.emitted_schema is None:
             return
         request, schema = _emitted(changelog)
         if request.dataset == changelog.name:
@@ -352,10 +352,10 @@ def _attached_to(dataset: Dataset) -> Changelog | None:
 
 def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:
     """The request that creates the changelog that the rule of this one emits into."""
-    assert isinstance(changelog.rule, Emitting)
-    assert changelog.declared.keep is not None
-    name, schema = str(changelog.declared.keep["emit"]), changelog.rule.emitted_schema
+    schema = changelog.rule.emitted_schema
     assert schema is not None
+    assert changelog.declared.keep is not None
+    name = str(changelog.declared.keep["emit"])
     text = base64.b64encode(schema.serialize().to_pybytes()).decode()
     return (
         CreateRequest(name, Kind.CHANGELOG, schema=text, delay_seconds=DEFAULT_DELAY_SECONDS),

@@ -4,4 +4,4 @@
 """
 
 from .ranked import Groups, Kept
-from .rule import Emitting, EveryRow, Rule, make_rule
+from .rule import Rule, make_rule

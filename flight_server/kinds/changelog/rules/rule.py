@@ -14,34 +14,39 @@ Rules have no state. Threads may use one rule at the same time.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.protocol import KeepRule, RuleName
 
-from .ranked import Groups, Kept
+from .ranked import Groups, Kept, greatest, needed_of_greatest
 
 
-class Rule(Protocol):
-    """One keep rule over rows of one schema. The counts of a call sum to less than 2**63."""
+class Rule:
+    """One keep rule over rows of one schema; as it stands none: every row is shown and needed. The counts of a call sum
+    to less than 2**63.
+    """
 
-    whole_keys: bool
+    whole_keys = False
     """Whether ``needed`` has to know all updates of a key. Else a part of a key's updates is enough, with the
     retractions of its rows that are elsewhere; and the needed rows of a part of a key, added to the key's other rows,
     need the same as all rows, so the rows of a large key are taken in parts, each row with all its updates.
     """
+    greatest_rows: int | None = None
+    """Of a key without retractions and deletes readers see at most so many of its greatest rows, and the others do not
+    matter. None if others may matter.
+    """
+    emitted_schema: pa.Schema | None = None
+    """Of the changelog that gets the rows which the rule puts together; None if there is none.
 
-    @property
-    def greatest_rows(self) -> int | None:
-        """Of a key without retractions and deletes readers see at most so many of its greatest rows, and the others do
-        not matter. None if others may matter.
-        """
+    An update emits the difference of :meth:`paired` before and after it, both over rows of one compaction: compaction
+    removes pairs, which is not news for the other changelog.
+    """
 
     def kept(self, groups: Groups) -> Kept:
         """The rows of these keys that readers see: no count is below zero."""
+        return Kept(groups.rows, np.maximum(groups.counts, 0))
 
     def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
         """The rows of these keys that compaction leaves. Counts may be below zero: retractions that wait for
@@ -54,35 +59,25 @@ class Rule(Protocol):
                 updates that are not summed. Of a rule of ``whole_keys`` less the sum of those above zero, so below zero
                 for each row that they change.
         """
-
-
-@runtime_checkable
-class Emitting(Protocol):
-    """A rule that can tell which rows it put together, for another changelog.
-
-    An update emits the difference of :meth:`paired` before and after it, both over rows of one compaction: compaction
-    removes pairs, which is not news for the other changelog.
-    """
-
-    @property
-    def emitted_schema(self) -> pa.Schema | None:
-        """The schema of that changelog; None if the declaration names none."""
+        del later_retractions
+        return Kept(groups.rows, groups.counts)
 
     def paired(self, groups: Groups) -> Kept:
-        """One row for each pair, in no order. AssertionError if the declaration names no changelog for them."""
+        """One row for each pair, in no order; of a rule with ``emitted_schema``."""
+        raise NotImplementedError
 
 
-class EveryRow:
-    """No rule: every row is shown and needed."""
+class Greatest(Rule):
+    """``latest`` (k = 1) and ``top_k``; see ``ranked``."""
 
-    whole_keys = False
-    greatest_rows = None
+    def __init__(self, k: int) -> None:
+        self.greatest_rows = self._k = k
 
     def kept(self, groups: Groups) -> Kept:
-        return Kept(groups.rows, np.maximum(groups.counts, 0))
+        return Kept(groups.rows, greatest(groups, groups.counts, self._k))
 
-    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:  # noqa: ARG002  # all are needed
-        return Kept(groups.rows, groups.counts)
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
+        return Kept(groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k))
 
 
 def make_rule(spec: KeepRule | None, schema: pa.Schema) -> Rule:
@@ -98,12 +93,10 @@ def make_rule(spec: KeepRule | None, schema: pa.Schema) -> Rule:
     from .declared import check_columns  # noqa: PLC0415  # as said above
 
     if spec is None:
-        return EveryRow()
+        return Rule()
     check_columns(spec, schema)
     match spec.rule:
         case RuleName.LATEST | RuleName.TOP_K:
-            from .ranked import Greatest  # noqa: PLC0415  # as said above
-
             return Greatest(spec.k)
         case RuleName.UNTIL_CLOSED:
             from .closing import UntilClosed  # noqa: PLC0415  # as said above
