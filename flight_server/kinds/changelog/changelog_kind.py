@@ -24,11 +24,11 @@ from flight_server.protocol import (
     Kind,
     PutCommand,
     Versions,
+    ipc_framing,
 )
 from flight_server.tiering import Reader
 
 from .changelog import Changelog
-from .encoding import schema_header
 from .restoring import recover_changelogs
 from .store import Store
 from .version_appends import VersionAppends
@@ -161,7 +161,8 @@ class _ChangelogRead:
         self.store.reads.check(self.changelog, self.versions)
 
     def schema_header(self) -> bytes:
-        return schema_header(self.store.reads.schema(self.changelog, self.versions))
+        schema = self.store.reads.schema(self.changelog, self.versions)
+        return ipc_framing.schema_header(schema.serialize().to_pybytes())
 
     def bursts(self, reader: Reader) -> AsyncGenerator[VersionBurst, None]:
         return self.store.reads.read(self.changelog, reader, self.versions)

@@ -127,10 +127,6 @@ class Commits:
         queue.append(waiting)
         return await asyncio.shield(waiting.done)
 
-    @property
-    def waiting(self) -> int:
-        return sum(map(len, self._queues.values()))
-
     async def _run(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
         group: list[_Waiting] = []
         try:

@@ -69,10 +69,8 @@ class Parquet:
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         wanted_names = frozenset(wanted.names)  # ``names`` is a list that each access makes anew
         columns = [field for field in file.schema_arrow if field.name in wanted_names]
-        names, least_bytes = (
-            [field.name for field in columns],
-            sum(_least_bytes(each.type) for each in columns),
-        )
+        names = [field.name for field in columns]
+        least_bytes = sum(_least_bytes(each.type) for each in columns)
         texts = _Texts(stream, file.schema, wanted_names)
         some: list[_RowGroup] = []
         for index in range(file.metadata.num_row_groups):
