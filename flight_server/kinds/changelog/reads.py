@@ -56,8 +56,7 @@ from flight_server.tiering import Reader
 from .changelog import Changelog
 from .large_keys import TooLarge
 from .runs import Damaged
-from .views import View
-from .views import ViewPart as Slice
+from .views import View, ViewPart
 
 MESSAGE_BYTES = 1 << 20
 MAX_SLICE_BYTES = 8 << 20
@@ -172,7 +171,7 @@ class ChangelogReads:
         room_bytes = 2 * self._slice_bytes
         if few:
             room_bytes = min(FOLLOWED_BYTES, room_bytes)
-        at = Slice()
+        at = ViewPart()
         while at.left:
             room, key_room = await self._room(reader, room_bytes), self._budget.frames.empty()
             while True:
@@ -194,8 +193,15 @@ class ChangelogReads:
             reader.pace.took(size_bytes)
 
     async def _read(
-        self, changelog: Changelog, after: int | None, upto: int, at: Slice, allowed_bytes: int, *, few: bool
-    ) -> tuple[list[VersionedMessage], Slice]:
+        self,
+        changelog: Changelog,
+        after: int | None,
+        upto: int,
+        at: ViewPart,
+        allowed_bytes: int,
+        *,
+        few: bool,
+    ) -> tuple[list[VersionedMessage], ViewPart]:
         """The messages of the next slice with rows, or of the last one; and how far it goes. ``few`` new rows are read
         in the event loop, if they are in memory. Raises TooLarge, and as :meth:`read`.
         """
@@ -232,8 +238,8 @@ class ChangelogReads:
             ) from None
 
     def _messages(
-        self, view: View, after: int | None, upto: int, at: Slice, allowed_bytes: int
-    ) -> tuple[list[VersionedMessage], Slice]:
+        self, view: View, after: int | None, upto: int, at: ViewPart, allowed_bytes: int
+    ) -> tuple[list[VersionedMessage], ViewPart]:
         while True:
             if after is None:
                 at = view.snapshot_part(upto, at, self._slice_bytes, allowed_bytes)
@@ -268,7 +274,7 @@ class ChangelogReads:
             deadline_seconds=KEY_DEADLINE_SECONDS,
         )
 
-    def _encoded(self, part: Slice, version: int) -> tuple[list[VersionedMessage], Slice]:
+    def _encoded(self, part: ViewPart, version: int) -> tuple[list[VersionedMessage], ViewPart]:
         messages = encode(part.rows, version, last=not part.left, max_message_bytes=self._max_message_bytes)
         return list(messages), replace(part, rows=None)
 

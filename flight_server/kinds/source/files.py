@@ -45,7 +45,7 @@ from flight_server.protocol import (
 )
 
 from .formats import FORMATS, Format
-from .places import LocalFile, Places, S3File
+from .places import OpenFile, Places
 from .pulls import Pulling, SourceChanged
 
 FILE_BYTES = 1024
@@ -149,7 +149,7 @@ class FileSource:
         finally:
             opened.close()
 
-    def _batches(self, file: _File, opened: LocalFile | S3File) -> Iterator[pa.RecordBatch]:
+    def _batches(self, file: _File, opened: OpenFile) -> Iterator[pa.RecordBatch]:
         schema = self.schema.schema
         in_file = frozenset(file.schema.names)
         inside = pa.schema([field for field in schema if field.name in in_file])
@@ -173,7 +173,7 @@ class FileSource:
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _check_identity(file: _File, opened: LocalFile | S3File) -> None:
+def _check_identity(file: _File, opened: OpenFile) -> None:
     try:
         same = opened.identity() == file.identity
     except FileNotFoundError:

@@ -74,6 +74,9 @@ class S3File:
         self.stream.close()
 
 
+OpenFile = LocalFile | S3File
+
+
 class Places:
     """The places of one server. ``s3``: whether sources may read what the process's credentials reach."""
 
@@ -102,7 +105,7 @@ class Places:
             raise SourceUnavailable(f"source: {resolved} cannot be read: {error.strerror or error}") from None
         raise InvalidRequest(f"source: there is no file or directory {path!r} in {self._roots_text()}")
 
-    def open(self, path: str) -> LocalFile | S3File:
+    def open(self, path: str) -> OpenFile:
         """Open the file at a resolved path to read; its owner closes it. Blocks.
 
         Raises:
