@@ -44,8 +44,8 @@ from flight_server.protocol import (
     SourceUnavailable,
 )
 
+from .file_places import FilePlaces, OpenFile
 from .formats import FORMATS, Format
-from .places import OpenFile, Places
 from .pulls import Pulling, SourceChanged
 
 FILE_BYTES = 1024
@@ -96,7 +96,7 @@ class FileSource:
     """The files of one source, as they were at the moment of opening."""
 
     def __init__(
-        self, spec: FileSpec, places: Places, files: list[_File], schema: pa.Schema, pulling: Pulling
+        self, spec: FileSpec, places: FilePlaces, files: list[_File], schema: pa.Schema, pulling: Pulling
     ) -> None:
         self.schema = SchemaMessage.of(schema)
         self.partition_count = len(files)
@@ -112,10 +112,10 @@ class FileSource:
 
         Raises:
             InvalidRequest: there are no files, one is not of the format, or their schemas do not fit.
-            Forbidden: see ``places``.
+            Forbidden: see ``file_places``.
             SourceUnavailable: one cannot be read.
         """
-        spec, places = FileSpec.of(source), Places(pulling.roots, s3=pulling.s3)
+        spec, places = FileSpec.of(source), FilePlaces(pulling.roots, s3=pulling.s3)
         files, schema = await pulling.background.in_thread(_look, spec, places)
         return cls(spec, places, files, schema, pulling)
 
@@ -198,7 +198,7 @@ def _first_line(error: BaseException) -> str:
 # Opening
 
 
-def _look(spec: FileSpec, places: Places) -> tuple[list[_File], pa.Schema]:
+def _look(spec: FileSpec, places: FilePlaces) -> tuple[list[_File], pa.Schema]:
     paths = places.files(spec.path)
     if not paths:
         raise InvalidRequest(f"source: there is no file below {spec.path}")
@@ -223,7 +223,7 @@ def _look(spec: FileSpec, places: Places) -> tuple[list[_File], pa.Schema]:
     return files, schema
 
 
-def _look_at(spec: FileSpec, places: Places, path: str) -> _File:
+def _look_at(spec: FileSpec, places: FilePlaces, path: str) -> _File:
     try:
         opened = places.open(path)
     except OSError as error:

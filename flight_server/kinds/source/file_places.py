@@ -1,6 +1,6 @@
-"""Places: where sources may read files: local directories, the *roots*, and S3.
+"""FilePlaces: where sources may read files: local directories, the *roots*, and S3.
 
-Guarantee: a file that :meth:`Places.open` opens lies in a root, for any path, also if files and directories are
+Guarantee: a file that :meth:`FilePlaces.open` opens lies in a root, for any path, also if files and directories are
 renamed, linked or moved meanwhile; or is an object in S3, if that is allowed.
 
 Roots
@@ -77,7 +77,7 @@ class S3File:
 OpenFile = LocalFile | S3File
 
 
-class Places:
+class FilePlaces:
     """The places of one server. ``s3``: whether sources may read what the process's credentials reach."""
 
     def __init__(self, roots: Sequence[Path], *, s3: bool = False) -> None:
