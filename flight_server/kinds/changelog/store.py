@@ -290,8 +290,7 @@ class Store:
 
     def _directory(self, name: str, generation: str) -> Path:
         data_dir = self.catalogue.disk.data_dir
-        if data_dir is None:
-            raise InvalidRequest("this server has no data directory, which changelogs need")
+        assert data_dir is not None  # it is set before the server listens
         return data_dir / CHANGELOGS_NAME / f"{directory_name(name)}-{generation}"
 
     def write(self, dataset: Dataset, *, deletes: bool = False) -> ChangelogWrite:
