@@ -59,11 +59,11 @@ class Engine:
         self.store: Store = self.run(self._make())
         (directory / "datasets").mkdir(exist_ok=True)
         try:
-            found = recover_changelogs(self.store)
+            recover_changelogs(self.store)
         except BaseException:
             self.close()
             raise
-        if found == 0:
+        if not list(self.store):
             request = CreateRequest(
                 NAME,
                 Kind.CHANGELOG,

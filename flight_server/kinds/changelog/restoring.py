@@ -57,13 +57,12 @@ JOINED_ROWS = 32 << 10
 _log = structlog.get_logger("flight_server.kinds.changelog.restoring")
 
 
-def recover_changelogs(store: Store) -> int:
-    """Fill an empty store; how many there are. Raises OSError: the start must end, because of an I/O error."""
+def recover_changelogs(store: Store) -> None:
+    """Fill an empty store. Raises OSError: the start must end, because of an I/O error."""
     disk = store.catalogue.disk
     assert disk.data_dir is not None
     base = disk.data_dir / CHANGELOGS_NAME
     base.mkdir(exist_ok=True)
-    found = 0
     for directory, marker in disk.own_directories(base):
         try:
             try:
@@ -72,23 +71,15 @@ def recover_changelogs(store: Store) -> int:
                 delete_forgotten(directory)
                 continue
             _recover(store, directory, marker, StateRecord.parse(said_state))
-            found += 1
-        except DiskTrouble as trouble:
+        except (DiskTrouble, OutOfBudget) as trouble:
             raise OSError(f"changelog {marker.dataset!r} cannot be recovered: {trouble}") from None
-        except (Damaged, NotAFile) as damage:
-            said = Quarantined.now(marker.dataset, marker.generation, directory, str(damage))
-            disk.disposal.quarantine.append(put_aside(directory, said))
-        except OutOfBudget as full:
-            raise OSError(f"changelog {marker.dataset!r} cannot be recovered: {full.message}") from None
-        except FlightShuffleError as error:
-            said = Quarantined.now(
-                marker.dataset, marker.generation, directory, f"not served: {error.message}"
-            )
+        except (Damaged, NotAFile, FlightShuffleError) as refusal:
+            why = f"not served: {refusal}" if isinstance(refusal, FlightShuffleError) else str(refusal)
+            said = Quarantined.now(marker.dataset, marker.generation, directory, why)
             disk.disposal.quarantine.append(put_aside(directory, said))
     # Last, because logs may have more than there is memory for until the compactor has written it to files.
     for run in (run for changelog in store for run in changelog.runs if isinstance(run, MemoryRun)):
         run.count()
-    return found
 
 
 def _recover(store: Store, directory: Path, marker: Marker, state: StateRecord) -> None:
