@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import cache, partial
-from typing import TYPE_CHECKING
+from functools import partial
 
 import structlog
 
@@ -39,9 +38,6 @@ from flight_server.transfer import (
     message_limit_bytes,
 )
 
-if TYPE_CHECKING:
-    from flight_server.kinds.source.creation import Sources
-
 
 def new_catalogue(settings: Settings) -> Catalogue:
     """An empty catalogue with pools and a disk of its own."""
@@ -53,23 +49,6 @@ def new_catalogue(settings: Settings) -> Catalogue:
         lease_seconds=settings.lease_seconds,
         max_datasets=settings.max_datasets,
     )
-
-
-def _new_sources(
-    catalogue: Catalogue, pulling: Pulling, settings: Settings, max_message_bytes: int
-) -> Sources:
-    # Imported for the first source: the libraries of the file formats cost 9 MiB and a tenth of a second.
-    from flight_server.kinds.source.creation import Allowed, Sources  # noqa: PLC0415  # as said above
-
-    allowed = Allowed(
-        roots=settings.source_roots,
-        s3=settings.source_s3,
-        flight=settings.source_flight,
-        max_message_bytes=max_message_bytes,
-        full_validation=settings.full_validation,
-        keepalive_seconds=settings.keepalive_seconds,
-    )
-    return Sources(catalogue, pulling, allowed)
 
 
 def _log_error(event: str, **facts: object) -> None:
@@ -149,12 +128,15 @@ class Node:
             self.admission,
             self.background,
             self.counters,
-            budget.metadata,
+            budget,
             failure_seconds=settings.source_failure_seconds,
             idle_seconds=settings.put_idle_seconds or None,
-        )
-        self.sources = cache(
-            partial(_new_sources, self.catalogue, self.pulling, settings, self.max_message_bytes)
+            roots=settings.source_roots,
+            s3=settings.source_s3,
+            flight=settings.source_flight,
+            max_message_bytes=self.max_message_bytes,
+            full_validation=settings.full_validation,
+            keepalive_seconds=settings.keepalive_seconds,
         )
         appends = VersionAppends(
             self.changelogs, self.admission, self.background, max_message_bytes=self.max_message_bytes
@@ -163,7 +145,7 @@ class Node:
             {
                 Kind.STREAM: StreamKind(self.durability),
                 Kind.SHUFFLE: ShuffleKind(self.durability, lambda: self.locations.known),
-                Kind.SOURCE: SourceKind(self.catalogue, self.sources),
+                Kind.SOURCE: SourceKind(self.catalogue, self.pulling),
                 Kind.CHANGELOG: ChangelogKind(self.changelogs, appends),
             }
         )

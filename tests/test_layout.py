@@ -16,13 +16,12 @@ from tests.support.rooms import MODULES, ROOMS, ROOT, dotted, imports, parsed, r
 
 # Shared with the client, or so central that they must be testable with nothing installed.
 PURE = ("protocol", "memory", "concurrency")
-# What loads more than its room may, or than the room's other users need, has a door of its own beside the face:
-# pyarrow, which has the only buffers that the checksums' library takes beside bytes; libraries of the file formats.
+# What loads more than its room may has a door of its own beside the face: pyarrow, which has the only buffers that the
+# checksums' library takes beside bytes.
 DOORS = frozenset(
     {
         "flight_server.protocol.checksums",
         "flight_server.protocol.enveloped",
-        "flight_server.kinds.source.creation",
     }
 )
 # What compares a dataset's kind: the requests, the attachments that datasets begin with, and the kinds.

@@ -14,7 +14,7 @@ Duties
 
 Slots
     A pull of a file holds one of the ``slots``, because no account counts what a decoder holds (see
-    ``sources.files``).
+    ``kinds.source.formats``).
 """
 
 from __future__ import annotations

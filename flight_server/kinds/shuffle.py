@@ -26,7 +26,7 @@ from flight_server.tiering import Durability
 
 from .kind import DatasetKind
 from .seals import seal
-from .sinks import FrameSink, check_no_deletes
+from .sinks import FrameSink, check_no_deletes, committed
 
 
 class ShuffleKind(DatasetKind):
@@ -140,13 +140,7 @@ class AttemptSink(FrameSink):
         self._attempt.publish(partition, frame)
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
-        answer = {
-            "committed": True,
-            "rows": self._attempt.rows,
-            "bytes": self._attempt.total_bytes,
-            "generation": self.dataset.generation,
-            **self._server,
-        }
+        answer = committed(self.dataset, self._attempt.rows, self._attempt.total_bytes, **self._server)
         complete = self.dataset.commit(self._attempt, totals)
         self._committed = True
         if complete:

@@ -64,6 +64,25 @@ class BatchSink(Sink):
         raise NotImplementedError
 
 
+def committed(dataset: Dataset, rows: int, size_bytes: int, **more: Any) -> dict[str, Any]:
+    """The answer to a commit."""
+    return {"committed": True, "rows": rows, "bytes": size_bytes, "generation": dataset.generation, **more}
+
+
+def check_totals(
+    totals: Commit, rows: int, frames: int, dataset: Dataset, partition: int | None = None
+) -> None:
+    """Raise InvalidRequest unless a commit says what has arrived."""
+    if totals != Commit(rows, frames):
+        where = "" if partition is None else f" partition {partition}"
+        raise InvalidRequest(
+            f"dataset {dataset.name!r}{where}: the commit says {totals.rows} rows in {totals.frames} frames, but "
+            f"{rows} rows in {frames} frames arrived; write it again",
+            dataset=dataset.name,
+            partition=partition,
+        )
+
+
 def check_no_deletes(catalogue: Catalogue, command: PutCommand) -> None:
     """Raise InvalidRequest if the put deletes rows, or as :meth:`Catalogue.find`."""
     if command.delete:

@@ -30,7 +30,7 @@ from flight_server.protocol import (
 from flight_server.tiering import Durability
 
 from .kind import DatasetKind
-from .sinks import FrameSink, check_no_deletes, check_no_transaction
+from .sinks import FrameSink, check_no_deletes, check_no_transaction, check_totals, committed
 
 FAILED_LEASE_SECONDS = 300.0
 
@@ -115,23 +115,11 @@ class StreamSink(FrameSink):
         self._frames += 1
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
-        if totals != Commit(self._rows, self._frames):
-            raise InvalidRequest(
-                f"dataset {self.dataset.name!r} partition {self._partition.index}: the commit says {totals.rows} "
-                f"rows in {totals.frames} frames, but {self._rows} rows in {self._frames} frames arrived; write "
-                "it again",
-                dataset=self.dataset.name,
-                partition=self._partition.index,
-            )
+        check_totals(totals, self._rows, self._frames, self.dataset, self._partition.index)
         await self._seal()
         self._committed = True
         totals_now = self._partition.totals
-        return {
-            "committed": True,
-            "rows": totals_now.rows,
-            "bytes": totals_now.bytes,
-            "generation": self.dataset.generation,
-        }
+        return committed(self.dataset, totals_now.rows, totals_now.bytes)
 
     async def end(self) -> None:
         if self._committed:

@@ -106,10 +106,11 @@ def test_a_source_larger_than_memory_is_read_whole_within_the_limit_and_again(
     limit_bytes = 16 << 20
     rows = 2_000_000
     expected = pa.table({"n": pa.array(range(rows)), "m": pa.array(range(rows))})
+    (files / "large").mkdir()
     for number in range(2):
-        pq.write_table(expected, files / f"large-{number}")
+        pq.write_table(expected, files / "large" / f"{number}")
     client = connect(server := flight_server_process(source_roots=files, memory_limit=limit_bytes))
-    client.create("d", format="parquet", paths=["large-0", "large-1"])
+    client.create("d", format="parquet", path="large")
     client.create("small", format="parquet", path="part-0.parquet")
     assert client.tables("small")[0].num_rows == ROWS
     for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,30 @@ from flight_server.kinds.changelog import Changelog, Store, recover_changelogs
 from flight_server.kinds.changelog.merges import Merge
 from flight_server.kinds.changelog.planning import Plan
 from flight_server.kinds.changelog.runs import Run
+from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import Budget
 from flight_server.protocol import DIFF_COLUMN, CreateRequest, KeepRule, Kind, Transaction
 from flight_server.storage import Disk
 
 NAME = "log"
+
+
+def snapshot_of(view: View, version: int) -> Iterator[pa.RecordBatch]:
+    """The collection at a version, in parts; parts may be empty."""
+    part = ViewPart()
+    while part.left:
+        part = view.snapshot_part(version, part)
+        assert part.rows is not None
+        yield part.rows
+
+
+def deltas_of(view: View, after: int, upto: int) -> Iterator[pa.RecordBatch]:
+    """The changes of the collection between two versions, in parts; parts may be empty."""
+    part = ViewPart()
+    while part.left:
+        part = view.deltas_part(after, upto, part)
+        assert part.rows is not None
+        yield part.rows
 
 
 class Engine:
@@ -39,11 +59,11 @@ class Engine:
         self.store: Store = self.run(self._make())
         (directory / "datasets").mkdir(exist_ok=True)
         try:
-            found = recover_changelogs(self.store)
+            recover_changelogs(self.store)
         except BaseException:
             self.close()
             raise
-        if found == 0:
+        if not list(self.store):
             request = CreateRequest(
                 NAME,
                 Kind.CHANGELOG,
@@ -109,19 +129,16 @@ class Engine:
     def publish(self, merge: Merge) -> None:
         self.run(merge.publish(self.store.threads, self.store.memory))
 
-    def checkpoint(self, merge: Merge) -> None:
-        self.run(merge.checkpoint(self.store.threads))
-
     def snapshot(self, version: int) -> Counter[tuple[Any, ...]]:
         """What readers get, as rows."""
         found: Counter[tuple[Any, ...]] = Counter()
-        for batch in self.changelog.view().snapshot(version):
+        for batch in snapshot_of(self.changelog.view(), version):
             found.update(_rows(batch))
         return found
 
     def deltas(self, after: int, upto: int) -> dict[tuple[Any, ...], int]:
         found: dict[tuple[Any, ...], int] = {}
-        for batch in self.changelog.view().deltas(after, upto):
+        for batch in deltas_of(self.changelog.view(), after, upto):
             for *row, diff in _rows(batch):
                 assert tuple(row) not in found, "a row comes twice in consolidated deltas"
                 found[tuple(row)] = diff

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flight_server.datasets.dataset import Dataset
-from flight_server.lanes.grpc.actions import decode_schema
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
 from tests.support.nodes import read_table
@@ -58,17 +56,9 @@ class Served:
         WRITERS[written](table, path)
         return path
 
-    async def create(
-        self, written: str, path: str = ".", *, schema: pa.Schema | None = None, **source: Any
-    ) -> Dataset:
-        text = None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
-        body = {
-            "format": written,
-            **({} if "paths" in source else {"path": path}),
-            **source,
-        }
-        request = CreateRequest("d", Kind.SOURCE, source=body, schema=text)
-        dataset, _ = await self.node.sources().create(request, None if text is None else decode_schema(text))
+    async def create(self, written: str, path: str = ".", **source: Any) -> Dataset:
+        request = CreateRequest("d", Kind.SOURCE, source={"format": written, "path": path, **source})
+        dataset, _ = await self.node.kinds[Kind.SOURCE].create(request, None)
         return dataset
 
     async def read(self, dataset: Dataset) -> list[pa.Table]:

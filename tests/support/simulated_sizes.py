@@ -220,13 +220,11 @@ class SimulatedMerge:
         self.simulation.clock.now += rows / ROWS_A_SECOND
         return rows
 
-    def checkpoint_due(self) -> bool:
-        return False
-
     async def publish(self, threads: object, memory: object) -> None:
         changelog = self.simulation.changelog
-        mine = [update for run in self.plan.runs for update in run.updates]  # type: ignore[attr-defined]
-        others = [update for run in changelog.runs if run not in self.plan.runs for update in run.updates]  # type: ignore[attr-defined]
+        runs: list[Any] = list(self.plan.runs)
+        left: list[Any] = [run for run in changelog.runs if run not in runs]
+        mine, others = ([update for run in part for update in run.updates] for part in (runs, left))
         retracted = {update[0] for update in [*mine, *others] if update[3] < 0}
         untouched = frozenset(retracted & {update[0] for update in others})
         updates = compacted(mine, self.since, untouched)

@@ -12,7 +12,15 @@ import pyarrow as pa
 from flight_server.concurrency import Background, in_slices
 from flight_server.datasets import Caller, Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.kinds import Action, BatchSink, DatasetKind, VersionBurst, VersionRead
+from flight_server.kinds import (
+    Action,
+    BatchSink,
+    DatasetKind,
+    VersionBurst,
+    VersionRead,
+    check_totals,
+    committed,
+)
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     HOLD,
@@ -24,11 +32,11 @@ from flight_server.protocol import (
     Kind,
     PutCommand,
     Versions,
+    ipc_framing,
 )
 from flight_server.tiering import Reader
 
 from .changelog import Changelog
-from .encoding import schema_header
 from .restoring import recover_changelogs
 from .store import Store
 from .version_appends import VersionAppends
@@ -161,7 +169,8 @@ class _ChangelogRead:
         self.store.reads.check(self.changelog, self.versions)
 
     def schema_header(self) -> bytes:
-        return schema_header(self.store.reads.schema(self.changelog, self.versions))
+        schema = self.store.reads.schema(self.changelog, self.versions)
+        return ipc_framing.schema_header(schema.serialize().to_pybytes())
 
     def bursts(self, reader: Reader) -> AsyncGenerator[VersionBurst, None]:
         return self.store.reads.read(self.changelog, reader, self.versions)
@@ -194,23 +203,12 @@ class ChangelogSink(BatchSink):
         await self._write.add(batch, room)
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
-        if totals != Commit(self._write.rows, self._frames):
-            raise InvalidRequest(
-                f"dataset {self.dataset.name!r}: the commit says {totals.rows} rows in {totals.frames} frames, but "
-                f"{self._write.rows} rows in {self._frames} frames arrived; write it again",
-                dataset=self.dataset.name,
-            )
+        check_totals(totals, self._write.rows, self._frames, self.dataset)
         return await self._commit()
 
     async def _commit(self) -> dict[str, Any]:
         done = await self._write.commit(self._command.transaction)
-        self._committed = {
-            "committed": True,
-            "rows": done.rows,
-            "bytes": done.size_bytes,
-            "generation": self.dataset.generation,
-            "version": done.version,
-        }
+        self._committed = committed(self.dataset, done.rows, done.size_bytes, version=done.version)
         return self._committed
 
     async def end(self) -> dict[str, Any] | None:

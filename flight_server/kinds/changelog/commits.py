@@ -123,13 +123,11 @@ class Commits:
         queue = self._queues.get(changelog)
         if queue is None:
             queue = self._queues[changelog] = deque()
-            self._start(changelog, queue)
+            # The task begins at the next pass of the loop, when its first commit is queued. It is not awaited:
+            # background holds it, and each commit has a future of its own.
+            self._background.start(self._run(changelog, queue), f"commits of {changelog.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
         queue.append(waiting)
         return await asyncio.shield(waiting.done)
-
-    @property
-    def waiting(self) -> int:
-        return sum(map(len, self._queues.values()))
 
     async def _run(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
         group: list[_Waiting] = []
@@ -159,14 +157,6 @@ class Commits:
                 raise
         finally:
             del self._queues[changelog]
-            if queue:  # queued while the last error was told
-                self._queues[changelog] = queue
-                self._start(changelog, queue)
-
-    def _start(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
-        # The task begins at the next pass of the loop, when its first commit is queued. It is not awaited: background
-        # holds it, and each commit has a future of its own.
-        self._background.start(self._run(changelog, queue), f"commits of {changelog.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
 
     async def _room(self, changelog: Changelog, rows: int) -> None:
         if len(changelog.runs) > MAX_RUNS:
@@ -214,8 +204,6 @@ class Commits:
     def _answered(self, changelog: Changelog, waiting: _Waiting) -> bool:
         """Whether the commit was there before, or is refused; then it is answered."""
         transaction = waiting.transaction
-        if waiting.done.done():
-            return True
         try:
             changelog.step("write")
             if transaction is None:
@@ -274,8 +262,7 @@ class Commits:
         changelog.logs[-1] = (last, changelog.log)
         changelog.published(runs, last, now, sum(commit.rows for commit in commits))
         for waiting, commit in zip(group, commits, strict=True):
-            if not waiting.done.done():
-                waiting.done.set_result(commit.version)
+            waiting.done.set_result(commit.version)
 
     def _refuse(self, changelog: Changelog, group: list[_Waiting], trouble: DiskTrouble | None) -> None:
         """Answer that nothing of these was kept, because of the trouble or because the changelog is closed."""
@@ -295,8 +282,7 @@ class Commits:
         for waiting in group:
             if not changelog.log.suspect:  # else the log may name its files
                 self._abandon(waiting)
-            if not waiting.done.done():
-                waiting.done.set_exception(refusal.fresh())
+            waiting.done.set_exception(refusal.fresh())
 
 
 def _append(

@@ -74,7 +74,6 @@ class Compactor:
         self._times: weakref.WeakKeyDictionary[Changelog, float] = weakref.WeakKeyDictionary()
         self._entered = 0
         self._slow_at = 0.0  # when old rows that are too few may be merged
-        self._looking = False
         self._wake = asyncio.Event()
 
     def poke(self, changelog: Changelog, *, soon: bool = False) -> None:
@@ -124,21 +123,7 @@ class Compactor:
         self._soon.pop(found, None)
         changelogs = [found]
         del found  # no variable holds it while this waits
-        self._looking = True
-        try:
-            await self.look(changelogs.pop())
-        finally:
-            self._looking = False
-
-    @property
-    def busy(self) -> bool:
-        """Whether a changelog is looked at, or is to be soon."""
-        return bool(self._due or self._soon) or self._looking
-
-    @property
-    def timers(self) -> int:
-        """How many times to look at something are remembered."""
-        return len(self._later)
+        await self.look(changelogs.pop())
 
     def close(self) -> None:
         """End the thread. Blocks. Twice is fine."""
@@ -238,8 +223,6 @@ class Compactor:
             changelog.fuel_rows -= rows
         if merge.done:
             await merge.publish(self._threads, self._memory)
-        elif merge.checkpoint_due():
-            await merge.checkpoint(self._threads)
         self.poke(changelog)
 
     async def _abandon(self, changelog: Changelog) -> None:

@@ -41,7 +41,6 @@ from flight_server.storage import DiskTrouble, in_thread
 from .changelog import Changelog, ChangelogState
 from .commits import Commits, delete_soon
 from .folding import emitted
-from .rules import Emitting
 from .runs import Damaged, RunFile, Updates
 from .views import View
 from .writes import CHUNK_BYTES, CHUNK_ROWS
@@ -208,15 +207,8 @@ class Emitter:
         self._source.wake()
 
     def _changes(self, view: View, after: int) -> Iterator[Updates]:
-        rule, layout = view.rule, self._target.layout
-        assert isinstance(rule, Emitting)
         for updates in view.changed(after, view.upper):
-            yield emitted(updates, after, view.upper, rule, layout)
-
-
-def is_emitting(changelog: Changelog) -> bool:
-    """Whether its rule names a changelog to emit to."""
-    return isinstance(changelog.rule, Emitting) and changelog.rule.emitted_schema is not None
+            yield emitted(updates, after, view.upper, view.rule, self._target.layout)
 
 
 def _clock() -> float:

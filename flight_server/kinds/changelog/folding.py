@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flight_server.keys import unique
 
 from .deletes import lifetimes, living, settled
-from .rules import Emitting, EveryRow, Groups, Kept, Rule
+from .rules import Groups, Kept, Rule
 from .runs import Layout, Updates
 
 Numbers = NDArray[np.int64]
@@ -95,7 +95,7 @@ def deltas(updates: Updates, after: int, upto: int, rule: Rule) -> Kept:
     return Kept(distinct.rows.take(pa.array(differ)), changes[differ])
 
 
-def emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Layout) -> Updates:
+def emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout) -> Updates:
     """The difference of the rule's pairs between two versions, as updates of that layout, with version 0. Pairs that
     were made and deleted in between count.
     """
@@ -103,7 +103,7 @@ def emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Lay
     return Updates.joined(layout, parts)
 
 
-def _emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Layout) -> Updates:
+def _emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout) -> Updates:
     distinct = Distinct.of(updates)
     before = rule.paired(distinct.groups(distinct.counts(after)))
     now = rule.paired(distinct.groups(distinct.counts(upto)))
@@ -158,7 +158,7 @@ def compacted(
         found = nothing if elsewhere is None else elsewhere(changed)
         pending = living(found.pending)[0]
         again = np.setdiff1d(pending.hashes, found.untouched)
-        for hashes, of_these in ((found.untouched, EveryRow()), (again, rule)):
+        for hashes, of_these in ((found.untouched, Rule()), (again, rule)):
             if len(hashes):
                 parts[0] = parts[0].where(~np.isin(parts[0].hashes, hashes))
                 parts.append(_applied(updates.of_hashes(hashes), since, of_these, pending)[0])

@@ -13,7 +13,8 @@ Files of a changelog's directory
                                  {"release": [name, …]}
                              The body has the commits' updates; ``files`` are runs of a large put, each with the rows
                              of the one version.
-    ``run-000001`` …         runs that the state file or a log entry names, and the output of the merge in progress
+    ``run-000001`` …         runs that the state file or a log entry names; others, such as the output of a merge in
+                             progress, are deleted at the next start
 
     Times are seconds since the epoch.
 
@@ -60,8 +61,8 @@ class LoggedCommit:
 
 @dataclass
 class StateRecord:
-    """The state file. ``keep`` and ``schema`` as ``create`` gave them; ``merge`` as ``merges.Merge`` says; ``holds`` as
-    :func:`stored_hold`; ``transactions`` and ``forgotten``: see ``datasets.transactions``.
+    """The state file. ``keep`` and ``schema`` as ``create`` gave them; ``holds`` as :func:`stored_hold`;
+    ``transactions`` and ``forgotten``: see ``datasets.transactions``.
     """
 
     dataset: str
@@ -79,7 +80,6 @@ class StateRecord:
     lapsed: dict[str, int] = field(default_factory=dict)
     transactions: dict[str, TransactionEntry] = field(default_factory=dict)
     forgotten: str = ""
-    merge: dict[str, Any] | None = None
 
     @classmethod
     def new(cls, request: CreateRequest, generation: str) -> StateRecord:

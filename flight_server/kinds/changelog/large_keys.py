@@ -22,7 +22,7 @@ import numpy as np
 
 from .deletes import living, settled
 from .folding import Elsewhere, compacted
-from .rules import EveryRow, Rule
+from .rules import Rule
 from .runs import DELETE, Layout, Updates
 
 COPIES = 3
@@ -88,11 +88,11 @@ def pieces(
 def _added_up(piece: Updates, tombstones: Updates, since: int, *, oldest: bool) -> Updates:
     """The sum of a piece, of which these are all tombstones of its keys, also those in other pieces."""
     if not len(tombstones):
-        return compacted(piece, since, EveryRow())
+        return compacted(piece, since, Rule())
     rows = Updates.joined(piece.layout, [living(piece)[0], tombstones])
     # A key's tombstones are equal rows, so they are in one piece.
     stay = settled(piece, since, oldest=oldest)[1]
-    return Updates.joined(piece.layout, [living(compacted(rows, since, EveryRow()))[0], stay])
+    return Updates.joined(piece.layout, [living(compacted(rows, since, Rule()))[0], stay])
 
 
 def folded(
@@ -108,7 +108,7 @@ def folded(
     """The updates that stand for all of one hash at the versions from ``since`` to ``upto``. Raises TooLarge. ``runs``:
     all that have updates of this hash.
     """
-    rule = EveryRow() if rule.whole_keys else rule
+    rule = Rule() if rule.whole_keys else rule
     held = Updates.empty(layout)
     for piece in pieces(layout, runs, since, upto, piece_bytes, oldest=True):
         held = compacted(Updates.joined(layout, [held, piece]), since, rule, oldest=True)
@@ -140,7 +140,7 @@ def needed(
     def found(_: object) -> Elsewhere:
         return Elsewhere(_NONE, pending)
 
-    of_pieces = EveryRow() if rule.whole_keys else rule
+    of_pieces = Rule() if rule.whole_keys else rule
     held = Updates.empty(layout)
     for piece in pieces(layout, runs, since, upto, piece_bytes, oldest=oldest):
         held = compacted(Updates.joined(layout, [held, piece]), since, of_pieces, found, oldest=oldest)

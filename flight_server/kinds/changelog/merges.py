@@ -15,12 +15,11 @@ Leaving out
     ``whole_keys`` of all their updates) are compacted again with them, and the output gets the difference
     (``_patches``), so that a version that was read before reads the same after. These commits are in the runs that the
     changelog has at the end, and whose last version is above ``began``. Of a key of which the rule left nothing out the
-    output has the sum of all updates, which is right for any commit (``left_out``). Tombstones stay until a merge
+    output has the sum of all updates, which is right for any commit (:class:`_LeftOut`). Tombstones stay until a merge
     includes the oldest run (``deletes``).
 
-Resuming
-    A merge of files writes its output's blocks and the state file every ``CHECKPOINT_ROWS``. After a crash it goes on
-    behind the last one with the ``since`` that it began with. Other merges begin again: nothing names their output.
+Crashes
+    The output counts once the state file names it. A merge that crashed begins again.
 
 Two at once
     A merge of files may take minutes, so runs in memory are merged meanwhile, in memory or to a file. Each slice looks
@@ -33,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +45,13 @@ from . import views
 from .changelog import Changelog, ChangelogState
 from .deletes import living
 from .folding import Elsewhere, added_up, compacted
-from .journal import StateRecord
 from .large_keys import needed, pieces
-from .left_out import LeftOut
 from .planning import Plan
-from .runs import DELETE, MAX_HASH, Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
+from .runs import DELETE, MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
 from .saving import OF_KEPT_FOR_MERGES, delete_covered, rotate, save, state_of
 from .views import View, slice_end
 
-CHECKPOINT_ROWS = 1 << 20
+LEADING_BITS = 20
 HELD_BYTES = views.FOLDED_BYTES
 """So much of a large key is held to apply the rule to it."""
 
@@ -62,23 +59,35 @@ Hashes = NDArray[np.uint64]
 T = TypeVar("T")
 
 
+class _LeftOut:
+    """The keys of which a merge's rule left something out: a set of hashes in 1 MiB for any number of keys.
+
+    It notes the leading bits of a hash, and tells keys apart while fewer than a million are noted.
+    """
+
+    def __init__(self) -> None:
+        self._noted = np.zeros(1 << LEADING_BITS, np.bool_)
+
+    def note(self, hashes: Hashes) -> None:
+        self._noted[self._leading(hashes)] = True
+
+    def among(self, hashes: Hashes) -> Hashes:
+        """Those of these hashes that were noted, and a few others."""
+        return hashes[self._noted[self._leading(hashes)]]
+
+    @staticmethod
+    def _leading(hashes: Hashes) -> Hashes:
+        return hashes >> np.uint64(64 - LEADING_BITS)
+
+
 class Merge:
     """One merge of one changelog; ``step`` until it is done, then ``publish``, or ``abandon``.
 
     Args:
         since: older versions count as one.
-        writer, saved: of a resumed merge, its output so far and its entry in the state file.
     """
 
-    def __init__(
-        self,
-        changelog: Changelog,
-        plan: Plan,
-        since: int,
-        *,
-        writer: RunWriter | None = None,
-        saved: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, changelog: Changelog, plan: Plan, since: int) -> None:
         self.changelog = changelog
         self.runs = plan.runs
         self.since = since
@@ -89,48 +98,16 @@ class Merge:
         self._view: View = replace(changelog.view(), runs=self.runs)
         self._oldest = changelog.runs[: len(self.runs)] == self.runs
         # The output of the oldest runs is needed; the output of others may stand for nothing beside older runs.
-        self.settles = since if self._oldest else 0
-        self._writer = writer
+        self._settles = since if self._oldest else 0
+        self._writer: RunWriter | None = None
         self._parts: list[Updates] = []
         self._large: Iterator[int] | None = None
-        self._saved = saved
-        self._low = 0 if saved is None else int(saved["low"])
-        self._began = changelog.upper if saved is None else int(saved["began"])
-        self._checkpoint_rows = 0
+        self._low = 0
+        self._began = changelog.upper
         self._outputs: list[Run] | None = None
         self._patched = self._began
-        self._left_out = LeftOut(every=saved is not None)  # a resumed merge does not know them
+        self._left_out = _LeftOut()
         changelog.merges.append(self)
-
-    @property
-    def rows(self) -> int:
-        return sum(run.rows for run in self.runs)
-
-    @property
-    def begun(self) -> bool:
-        """Whether there is something to checkpoint."""
-        return (
-            self._writer is not None and self._large is None
-        )  # a key that is written in part could not be resumed
-
-    def to_json(self) -> dict[str, Any] | None:
-        """Its entry in the state file, to resume it behind its last checkpoint; None before the first one."""
-        return self._saved
-
-    def _progress(self) -> dict[str, Any]:
-        assert self._writer is not None
-        names = [run.path.name for run in self.runs if isinstance(run, RunFile)]
-        return {
-            "runs": names,
-            "since": self.since,
-            "output": self._writer.path.name,
-            "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self._writer.blocks],
-            "retractions": self._writer.retractions,
-            "tombstones": self._writer.tombstones,
-            "ages": self._writer.ages.to_json(),
-            "low": self._low,
-            "began": self._began,
-        }
 
     def step(self) -> int:
         """Merge one slice; how many rows it read. Blocks.
@@ -146,8 +123,6 @@ class Merge:
             self._large = None
             return self._merged_to(self._low, 0)
         low = self._low
-        if low > MAX_HASH:  # resumed behind its last slice
-            return self._merged_to(MAX_HASH, 0)
         high, large = slice_end(self.runs, self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
         if large:
             self._large = self._large_key(low)
@@ -161,7 +136,6 @@ class Merge:
     def _merged_to(self, high: int, rows: int) -> int:
         self._low = high + 1
         self.done = self._low > MAX_HASH
-        self._checkpoint_rows += rows
         return max(1, rows)
 
     def _large_key(self, hash_: int) -> Iterator[int]:
@@ -195,21 +169,6 @@ class Merge:
             changelog.layout, runs, self.since, changelog.upper, views.SLICE_BYTES, oldest=self._oldest
         )
 
-    def checkpoint_due(self) -> bool:
-        ready = self._large is None and not self.done
-        return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and ready
-
-    async def checkpoint(self, threads: Executor) -> None:
-        """Make the slices so far survive a crash. Raises DiskTrouble."""
-        self._checkpoint_rows = 0
-        assert self._writer is not None
-        async with self.changelog.turn:
-            self.changelog.step("merge")
-            self._saved = self._progress()
-            await in_thread(
-                threads, _write_checkpoint, self._writer, self.changelog, state_of(self.changelog)
-            )
-
     def _add(self, updates: Updates) -> None:
         if not self._to_file:
             self._parts.append(updates)
@@ -219,7 +178,7 @@ class Merge:
                 self.changelog.next_run(),
                 self.changelog.layout,
                 self.changelog.disk.empty(),
-                since=self.settles,
+                since=self._settles,
                 of_kept=OF_KEPT_FOR_MERGES,
             )
         self._writer.add(updates)
@@ -345,7 +304,7 @@ class Merge:
 
     def _run_of(self, updates: Updates, room: Reservation) -> MemoryRun:
         first, last = self.runs[0].first_version, self.runs[-1].last_version
-        return MemoryRun(updates, first, last, room, since=self.settles)
+        return MemoryRun(updates, first, last, room, since=self._settles)
 
     def _file(self, writer: RunWriter) -> RunFile:
         writer.finish()
@@ -364,11 +323,6 @@ class Merge:
             if isinstance(run, RunFile):
                 run.delete()
         self._outputs = None
-
-
-def _write_checkpoint(writer: RunWriter, changelog: Changelog, state: StateRecord) -> None:
-    writer.sync()
-    save(changelog, state)
 
 
 def _parts(runs: Sequence[Run], hash_: int) -> list[list[Updates]]:

@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def of_files(self) -> bool:
-        """Whether the runs are files: a merge of those can be resumed."""
+        """Whether the runs are files."""
         return not isinstance(self.runs[0], MemoryRun)
 
 

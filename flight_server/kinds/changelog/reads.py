@@ -11,6 +11,11 @@ Memory
     that is too large for a slice (``large_keys``) it waits for room in ``frames`` until a deadline, beside the room in
     ``sends``, and frees it before the slice is sent. Spilling makes that room, and needs no room in ``sends``.
 
+Messages
+    Each message's ``custom_metadata`` has ``version``, and ``last`` in the last message of a version, so that readers
+    of both lanes know them; the gRPC lane says the same in app_metadata. A message has about ``MESSAGE_BYTES``, unless
+    one row has more, or slices would share buffers (``protocol.cutting``).
+
 Versions
     An open stream holds the versions after the one that it was sent, or the version that it reads (``holds``), and no
     runs: for each slice it takes the changelog's present runs, and goes on behind the last hash. So runs are merged and
@@ -20,9 +25,10 @@ Versions
 
 from __future__ import annotations
 
+import io
 import math
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -33,17 +39,26 @@ import pyarrow as pa
 from flight_server.concurrency import Waits
 from flight_server.kinds import VersionBurst, VersionedMessage
 from flight_server.memory import Budget, Reservation, reserve
-from flight_server.protocol import DataQuarantined, Draining, InvalidRequest, Unavailable, Versions
+from flight_server.protocol import (
+    DataQuarantined,
+    Draining,
+    InvalidRequest,
+    Unavailable,
+    Versions,
+    cut,
+    dump_json,
+    wire,
+)
+from flight_server.protocol.checksums import message_crc32c
 from flight_server.storage import in_thread
 from flight_server.tiering import Reader
 
 from .changelog import Changelog
-from .encoding import encode
 from .large_keys import TooLarge
 from .runs import Damaged
-from .views import View
-from .views import ViewPart as Slice
+from .views import View, ViewPart
 
+MESSAGE_BYTES = 1 << 20
 MAX_SLICE_BYTES = 8 << 20
 MIN_SLICE_BYTES = 64 << 10
 FOLLOWED_BYTES = 256 << 10
@@ -156,7 +171,7 @@ class ChangelogReads:
         room_bytes = 2 * self._slice_bytes
         if few:
             room_bytes = min(FOLLOWED_BYTES, room_bytes)
-        at = Slice()
+        at = ViewPart()
         while at.left:
             room, key_room = await self._room(reader, room_bytes), self._budget.frames.empty()
             while True:
@@ -178,8 +193,15 @@ class ChangelogReads:
             reader.pace.took(size_bytes)
 
     async def _read(
-        self, changelog: Changelog, after: int | None, upto: int, at: Slice, allowed_bytes: int, *, few: bool
-    ) -> tuple[list[VersionedMessage], Slice]:
+        self,
+        changelog: Changelog,
+        after: int | None,
+        upto: int,
+        at: ViewPart,
+        allowed_bytes: int,
+        *,
+        few: bool,
+    ) -> tuple[list[VersionedMessage], ViewPart]:
         """The messages of the next slice with rows, or of the last one; and how far it goes. ``few`` new rows are read
         in the event loop, if they are in memory. Raises TooLarge, and as :meth:`read`.
         """
@@ -216,8 +238,8 @@ class ChangelogReads:
             ) from None
 
     def _messages(
-        self, view: View, after: int | None, upto: int, at: Slice, allowed_bytes: int
-    ) -> tuple[list[VersionedMessage], Slice]:
+        self, view: View, after: int | None, upto: int, at: ViewPart, allowed_bytes: int
+    ) -> tuple[list[VersionedMessage], ViewPart]:
         while True:
             if after is None:
                 at = view.snapshot_part(upto, at, self._slice_bytes, allowed_bytes)
@@ -252,7 +274,7 @@ class ChangelogReads:
             deadline_seconds=KEY_DEADLINE_SECONDS,
         )
 
-    def _encoded(self, part: Slice, version: int) -> tuple[list[VersionedMessage], Slice]:
+    def _encoded(self, part: ViewPart, version: int) -> tuple[list[VersionedMessage], ViewPart]:
         messages = encode(part.rows, version, last=not part.left, max_message_bytes=self._max_message_bytes)
         return list(messages), replace(part, rows=None)
 
@@ -297,3 +319,52 @@ class _Stream:
 
 def _new_bytes(view: View, after: int) -> int:
     return sum(run.size_bytes for run in view.runs if run.last_version > after)
+
+
+def encode(
+    batch: pa.RecordBatch, version: int, *, last: bool, max_message_bytes: int
+) -> Iterator[VersionedMessage]:
+    """The messages of a batch; one for a batch without rows.
+
+    Args:
+        last: no further batch of this version follows.
+
+    Raises:
+        InvalidRequest: a row, or a batch that is not cut, is larger than ``max_message_bytes``.
+    """
+    most_bytes = min(MESSAGE_BYTES, max_message_bytes)
+    rows = batch.num_rows * most_bytes // max(most_bytes, _sent_bytes(batch))
+    slices = cut(batch, rows, _sent_bytes, limit_bytes=max_message_bytes)
+    for number, part in enumerate(slices, 1):
+        size_bytes = _sent_bytes(part)
+        ends = last and number == len(slices)
+        if size_bytes <= max_message_bytes:
+            yield _message(part, version, last=ends)
+        elif len(slices) > 1:  # again, because rows differ in size
+            yield from encode(part, version, last=ends, max_message_bytes=max_message_bytes)
+        else:
+            what = (
+                "a row" if part.num_rows == 1 else f"a batch of {part.num_rows} rows that share their buffers"
+            )
+            raise InvalidRequest(
+                f"{what} has {size_bytes} bytes, more than a message may have ({max_message_bytes}): raise "
+                "--max-message"
+            )
+
+
+def _sent_bytes(batch: pa.RecordBatch) -> int:
+    return int(pa.ipc.get_record_batch_size(batch))
+
+
+def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:
+    said = {"version": str(version), **({"last": "true"} if last else {})}
+    written = io.BytesIO()
+    with pa.ipc.new_stream(written, batch.schema) as writer:
+        writer.write_batch(batch, custom_metadata=said)
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
+    reader.read_next_message()  # the schema
+    message = reader.read_next_message()
+    header, body = memoryview(message.metadata), memoryview(message.body)
+    parts = wire.FlightData(header=header, body=body)
+    metadata = dump_json({"version": version, **({"last": True} if last else {})})
+    return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, metadata)

@@ -1,8 +1,8 @@
 """Recovery: brings back the changelogs of a data directory when a server starts.
 
-Guarantee: each changelog has its last acknowledged version, its holds and its transactions; a merge of files goes on
-where it was. It runs before the server listens, under the directory's lock, so it may block. ``journal`` and
-``runs.log`` have the formats and the readers' algorithms.
+Guarantee: each changelog has its last acknowledged version, its holds and its transactions. It runs before the server
+listens, under the directory's lock, so it may block. ``journal`` and ``runs.log`` have the formats and the readers'
+algorithms.
 
 Damage
     A changelog whose state file, log or runs are proven damaged goes to the quarantine; others are not concerned. A
@@ -36,24 +36,18 @@ from flight_server.storage import (
 from .changelog import Changelog
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, delete_forgotten
 from .journal import HOLD_FIELDS, StateRecord, bring_back_hold, commits_of, numbered
-from .merges import Merge
-from .planning import Plan
 from .runs import (
-    Ages,
-    Block,
     Damaged,
     Layout,
     LogEntry,
     LogFile,
     MemoryRun,
     RunFile,
-    RunWriter,
     Updates,
     of_block,
     read_log,
     read_state,
 )
-from .saving import OF_KEPT_FOR_MERGES
 from .store import Store
 from .timeline import past_time
 
@@ -63,13 +57,12 @@ JOINED_ROWS = 32 << 10
 _log = structlog.get_logger("flight_server.kinds.changelog.restoring")
 
 
-def recover_changelogs(store: Store) -> int:
-    """Fill an empty store; how many there are. Raises OSError: the start must end, because of an I/O error."""
+def recover_changelogs(store: Store) -> None:
+    """Fill an empty store. Raises OSError: the start must end, because of an I/O error."""
     disk = store.catalogue.disk
     assert disk.data_dir is not None
     base = disk.data_dir / CHANGELOGS_NAME
     base.mkdir(exist_ok=True)
-    found = 0
     for directory, marker in disk.own_directories(base):
         try:
             try:
@@ -78,23 +71,15 @@ def recover_changelogs(store: Store) -> int:
                 delete_forgotten(directory)
                 continue
             _recover(store, directory, marker, StateRecord.parse(said_state))
-            found += 1
-        except DiskTrouble as trouble:
+        except (DiskTrouble, OutOfBudget) as trouble:
             raise OSError(f"changelog {marker.dataset!r} cannot be recovered: {trouble}") from None
-        except (Damaged, NotAFile) as damage:
-            said = Quarantined.now(marker.dataset, marker.generation, directory, str(damage))
-            disk.disposal.quarantine.append(put_aside(directory, said))
-        except OutOfBudget as full:
-            raise OSError(f"changelog {marker.dataset!r} cannot be recovered: {full.message}") from None
-        except FlightShuffleError as error:
-            said = Quarantined.now(
-                marker.dataset, marker.generation, directory, f"not served: {error.message}"
-            )
+        except (Damaged, NotAFile, FlightShuffleError) as refusal:
+            why = f"not served: {refusal}" if isinstance(refusal, FlightShuffleError) else str(refusal)
+            said = Quarantined.now(marker.dataset, marker.generation, directory, why)
             disk.disposal.quarantine.append(put_aside(directory, said))
     # Last, because logs may have more than there is memory for until the compactor has written it to files.
     for run in (run for changelog in store for run in changelog.runs if isinstance(run, MemoryRun)):
         run.count()
-    return found
 
 
 def _recover(store: Store, directory: Path, marker: Marker, state: StateRecord) -> None:
@@ -112,8 +97,6 @@ def _recover(store: Store, directory: Path, marker: Marker, state: StateRecord) 
         raise Damaged(f"a hold in the state file does not have its fields: {error}") from error
     used = {name for name, _ in state.runs}
     _replay(store, changelog, state, used)
-    if state.merge is not None:
-        used |= _resume(changelog, state)
     logs = frozenset(log.path.name for _, log in changelog.logs)
     changelog.numbers_from(max(numbered(directory)[1], default=0) + 1)
     delete_files(directory, frozenset(used) | logs)
@@ -220,33 +203,3 @@ def _cut(path: Path, size_bytes: int) -> None:
     os.truncate(path, size_bytes)
     sync_file(path)
     sync_directory(path.parent)
-
-
-def _resume(changelog: Changelog, state: StateRecord) -> set[str]:
-    """Go on with the merge that the state file names, if its output is there; the name of that."""
-    said = state.merge
-    assert said is not None
-    by_name = {run.path.name: run for run in changelog.runs if isinstance(run, RunFile)}
-    try:
-        runs = tuple(by_name[str(name)] for name in said["runs"])
-        blocks = [Block(*map(int, block)) for block in said["blocks"]]
-        path = changelog.directory / str(said["output"])
-        end = blocks[-1].offset + blocks[-1].size_bytes if blocks else 0
-        if not path.exists() or path.stat().st_size < end:
-            return set()  # it was abandoned after its last checkpoint
-        counts = int(said["retractions"]), int(said["tombstones"])
-        room = changelog.disk.empty()
-        writer = RunWriter.resumed(
-            path,
-            changelog.layout,
-            room,
-            blocks,
-            counts,
-            ages=Ages(said["ages"]),
-            of_kept=OF_KEPT_FOR_MERGES,
-        )
-        merge = Merge(changelog, Plan(runs, to_file=True), int(said["since"]), writer=writer, saved=said)
-        writer.since = merge.settles
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"the merge in the state file does not have its fields: {error}") from error
-    return {path.name}

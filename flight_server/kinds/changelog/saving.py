@@ -36,7 +36,6 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         if isinstance(run, RunFile) and run.last_version <= covered
     ]
     declared = changelog.declared
-    merge = next((said for each in changelog.merges if (said := each.to_json()) is not None), None)
     first_log = next((log for last, log in changelog.logs if last > covered), changelog.log)
     return StateRecord(
         declared.dataset,
@@ -54,7 +53,6 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         changelog.holds.lapsed,
         changelog.transactions.entries(),
         changelog.transactions.forgotten,
-        merge,
     )
 
 

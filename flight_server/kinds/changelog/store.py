@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from flight_server.access import ANYONE, Permission
 from flight_server.concurrency import Background, Waits
 from flight_server.datasets import Append, Caller, Catalogue, Dataset, check_same
 from flight_server.frames import SchemaMessage
@@ -29,24 +30,24 @@ from flight_server.protocol import (
     InvalidRequest,
     KeepRule,
     Kind,
+    NotFound,
     OutOfBudget,
     Unavailable,
     directory_name,
 )
 from flight_server.storage import DiskTrouble, Quarantined, in_thread
 
-from .attached_changelog import AttachedChangelog
-from .changelog import DEFAULT_DELAY_SECONDS, Changelog, ChangelogState
+from .changelog import DEFAULT_DELAY_SECONDS, AttachedChangelog, Changelog, ChangelogState
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
 from .commits import Commits
 from .compactor import Compactor
-from .emitting import Emitter, is_emitting
-from .holding import take_hold
-from .journal import StateRecord
+from .emitting import Emitter
+from .holds import Hold
+from .journal import StateRecord, hold_entry, release_entry
 from .reads import ChangelogReads
-from .rules import Emitting, make_rule
+from .rules import make_rule
 from .runs import Layout
-from .saving import KEPT_DISK_PARTS
+from .saving import KEPT_DISK_PARTS, OF_KEPT_FOR_HOLDS
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
@@ -200,7 +201,7 @@ class Store:
 
     async def _emit_from(self, changelog: Changelog, target: Callable[[], Awaitable[Dataset]]) -> None:
         """Begin to emit its rule's pairs, if it does not yet. Raises as ``target`` does."""
-        if not is_emitting(changelog) or self._is_emitting(changelog):
+        if changelog.rule.emitted_schema is None or self._is_emitting(changelog):
             return
         # Pairs are kept for the emitter until there is one, also if the target cannot be made now.
         changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
@@ -235,7 +236,7 @@ class Store:
 
     def _check_emitted(self, changelog: Changelog) -> None:
         """Raise InvalidRequest or AlreadyExists if its pairs have no place in the dataset that its rule names."""
-        if not is_emitting(changelog):
+        if changelog.rule.emitted_schema is None:
             return
         request, schema = _emitted(changelog)
         if request.dataset == changelog.name:
@@ -289,8 +290,7 @@ class Store:
 
     def _directory(self, name: str, generation: str) -> Path:
         data_dir = self.catalogue.disk.data_dir
-        if data_dir is None:
-            raise InvalidRequest("this server has no data directory, which changelogs need")
+        assert data_dir is not None  # it is set before the server listens
         return data_dir / CHANGELOGS_NAME / f"{directory_name(name)}-{generation}"
 
     def write(self, dataset: Dataset, *, deletes: bool = False) -> ChangelogWrite:
@@ -300,8 +300,62 @@ class Store:
     # Holds
 
     async def hold(self, dataset: Dataset, request: HoldRequest, caller: Caller) -> dict[str, object]:
-        """Take, renew, move or release a hold; as :func:`~flight_server.kinds.changelog.holding.take_hold`."""
-        return await take_hold(self.of(dataset), request, self.threads, caller)
+        """Take, renew, move or release a hold; it is on disk.
+
+        Raises:
+            DatasetDropped, DataQuarantined: the changelog takes no writes.
+            Compacted, InvalidRequest, OutOfBudget: see :meth:`Holds.check`.
+            NotFound: a release of a hold that there is not.
+            Forbidden: the hold, or the one to be released, is another principal's, and the caller is no admin.
+            Unavailable: the disk refuses.
+        """
+        changelog = self.of(dataset)
+        async with changelog.turn:
+            changelog.step("write")
+            for name in {request.hold, request.releases} - {None}:
+                _check_owner(changelog, changelog.holds.get(str(name)), caller)
+            released = set() if request.releases is None else {request.releases} - {request.hold}
+            if request.release and not changelog.holds.knows(request.hold):
+                raise NotFound(
+                    f"dataset {changelog.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
+                    "ended long ago; 'statistics' lists the holds that there are",
+                    dataset=changelog.name,
+                )
+            if request.release:
+                released.add(request.hold)
+            now = time.monotonic()
+            until = now + request.lease_seconds
+            held = changelog.holds.get(request.hold)
+            entries = [release_entry(sorted(released))] if released else []
+            if request.release:
+                version = changelog.upper if held is None else held.version
+            else:
+                version = changelog.holds.check(
+                    request.hold, request.version, changelog.since, changelog.upper
+                )
+                # Before the disk is awaited, so that no merge goes past it meanwhile.
+                hold = changelog.holds.put(
+                    request.hold, version, until, taken=now, owner=request.owner, principal=_name_of(caller)
+                )
+                entries.append(hold_entry(request.hold, hold))
+            try:
+                await in_thread(
+                    self.threads, partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS)
+                )
+            except DiskTrouble as trouble:
+                raise Unavailable(
+                    f"dataset {changelog.name!r}: the hold is not on disk: {trouble}; ask again",
+                    dataset=changelog.name,
+                ) from None
+            changelog.holds.release(released)
+        changelog.wake()
+        return {
+            "hold": request.hold,
+            "version": version,
+            "since": changelog.since,
+            "upper": changelog.upper,
+            "lease_left_seconds": 0.0 if request.release else round(until - time.monotonic(), 3),
+        }
 
     def expire_holds(self) -> None:
         """End holds whose lease or lag has ended; log holds that hold compaction back for long, and forget closed
@@ -352,12 +406,22 @@ def _attached_to(dataset: Dataset) -> Changelog | None:
 
 def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:
     """The request that creates the changelog that the rule of this one emits into."""
-    assert isinstance(changelog.rule, Emitting)
-    assert changelog.declared.keep is not None
-    name, schema = str(changelog.declared.keep["emit"]), changelog.rule.emitted_schema
+    schema = changelog.rule.emitted_schema
     assert schema is not None
+    assert changelog.declared.keep is not None
+    name = str(changelog.declared.keep["emit"])
     text = base64.b64encode(schema.serialize().to_pybytes()).decode()
     return (
         CreateRequest(name, Kind.CHANGELOG, schema=text, delay_seconds=DEFAULT_DELAY_SECONDS),
         SchemaMessage.of(schema),
     )
+
+
+def _check_owner(changelog: Changelog, hold: Hold | None, caller: Caller) -> None:
+    if hold is not None and hold.principal not in (None, caller.principal.name):
+        caller.check_permission(Permission.ADMIN, changelog.name, ", whose hold another principal has taken")
+
+
+def _name_of(caller: Caller) -> str | None:
+    """The principal; None on a server without tokens, where any client may do everything."""
+    return None if caller.principal.name == ANYONE else caller.principal.name

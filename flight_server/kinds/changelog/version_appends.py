@@ -13,8 +13,6 @@ Who holds what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
 
 from flight_server.concurrency import Background
 from flight_server.datasets import Attempt, Dataset, Sealed, check_mode
@@ -66,15 +64,16 @@ class VersionAppends:
             Unavailable: there was no room in time, or the disk refuses; nothing was kept, seal it again.
         """
         done: asyncio.Future[Sealed] = asyncio.get_running_loop().create_future()
-        run = self._run(partial(self._append, staged, target, request, mode), staged, target, done)
+        run = self._run(staged, target, request, mode, done)
         self._background.start(run, f"append to {target.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
         return await asyncio.shield(done)
 
     async def _run(
         self,
-        append: Callable[[], Awaitable[Sealed]],
         staged: Dataset,
         target: Dataset,
+        request: SealRequest,
+        mode: WriteMode,
         done: asyncio.Future[Sealed],
     ) -> None:
         try:
@@ -83,7 +82,7 @@ class VersionAppends:
                 async with self._catalogue.disk.turn(staged.generation):
                     sealed = self._catalogue.staged.appended(staged.name, staged.generation)
                     if sealed is None:
-                        sealed = await append()
+                        sealed = await self._append(staged, target, request, mode)
             done.set_result(sealed)
         except FlightShuffleError as refusal:
             done.set_exception(refusal)

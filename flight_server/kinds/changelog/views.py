@@ -66,14 +66,6 @@ class View:
         row_bytes = max(1, sum(run.size_bytes for run in self.runs) // max(1, rows))
         return max(MIN_SLICE_ROWS, min(SLICE_ROWS, (slice_bytes or SLICE_BYTES) // row_bytes))
 
-    def snapshot(self, version: int, slice_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The collection at a version, in parts; parts may be empty."""
-        part = ViewPart()
-        while part.left:
-            part = self.snapshot_part(version, part, slice_bytes)
-            assert part.rows is not None
-            yield part.rows
-
     def snapshot_part(
         self, version: int, before: ViewPart, slice_bytes: int | None = None, allowed_bytes: int = 0
     ) -> ViewPart:
@@ -98,18 +90,12 @@ class View:
         rows, left = snapshot(updates, version, self.rule, before.given, step)
         return ViewPart(rows, low, high, before.given + rows.num_rows) if left else ViewPart(rows, high + 1)
 
-    def deltas(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The changes of the collection between two versions, consolidated, with ``_diff``; parts may be empty."""
-        part = ViewPart()
-        while part.left:
-            part = self.deltas_part(after, upto, part, slice_bytes)
-            assert part.rows is not None
-            yield part.rows
-
     def deltas_part(
         self, after: int, upto: int, before: ViewPart, slice_bytes: int | None = None, allowed_bytes: int = 0
     ) -> ViewPart:
-        """The part of the changes that follows ``before``; as :meth:`snapshot_part`."""
+        """The part of the changes of the collection between two versions that follows ``before``, consolidated, with
+        ``_diff``; as :meth:`snapshot_part`.
+        """
         updates, low = self._changed_part(after, upto, before.low, slice_bytes, allowed_bytes)
         kept = deltas(updates, after, upto, self.rule)
         return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), low)
@@ -195,38 +181,34 @@ def with_diffs(layout: Layout, rows: pa.RecordBatch, counts: NDArray[np.int64]) 
     return pa.RecordBatch.from_arrays([*rows.columns, pa.array(counts)], schema=layout.delta_schema)
 
 
-def hash_ranges(runs: Sequence[Run], wanted_rows: int, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Ranges of hashes, both ends included, that cover all hashes from ``start`` on, with about ``wanted_rows`` of the
-    runs' rows each: at most twice as many, unless one hash has more.
+def range_end(runs: Sequence[Run], wanted_rows: int, low: int) -> int:
+    """The last hash, itself included, of a range from ``low`` on with about ``wanted_rows`` of the runs' rows: at most
+    twice as many, unless one hash has more.
     """
     total = sum(run.rows for run in runs)
-    low = start
     below = _rows_below(runs, low, total)
-    while low <= MAX_HASH:
-        left = total - below
-        if left <= wanted_rows:
-            yield low, MAX_HASH
-            return
-        # Hashes are spread evenly, so the first guess is nearly right. If it is not, the range's end is bisected.
-        high = low + (MAX_HASH - low) * wanted_rows // left
-        least, most = low, MAX_HASH
-        while (until := _rows_below(runs, high + 1, total)) == below or until - below > 2 * wanted_rows:
-            if until == below:
-                least = high + 1
-            elif least < high:
-                most = high
-            else:
-                break
-            high = (least + most) // 2
-        yield low, high
-        low, below = high + 1, until
+    left = total - below
+    if left <= wanted_rows:
+        return MAX_HASH
+    # Hashes are spread evenly, so the first guess is nearly right. If it is not, the range's end is bisected.
+    high = low + (MAX_HASH - low) * wanted_rows // left
+    least, most = low, MAX_HASH
+    while (until := _rows_below(runs, high + 1, total)) == below or until - below > 2 * wanted_rows:
+        if until == below:
+            least = high + 1
+        elif least < high:
+            most = high
+        else:
+            break
+        high = (least + most) // 2
+    return high
 
 
 def slice_end(runs: Sequence[Run], wanted_rows: int, low: int, limit_bytes: int) -> tuple[int, bool]:
-    """The last hash of the range that :func:`hash_ranges` has first, or an earlier one, so that the range has about
+    """The last hash of the range that :func:`range_end` ends, or an earlier one, so that the range has about
     ``limit_bytes`` at most; and whether it has more nevertheless: then it has one hash.
     """
-    _, high = next(hash_ranges(runs, wanted_rows, low))
+    high = range_end(runs, wanted_rows, low)
     while sum(run.bytes_between(low, high) for run in runs) > limit_bytes:
         if low == high:
             return high, True
@@ -241,7 +223,7 @@ def _changed_hashes(runs: Sequence[Run], after: int, upto: int, low: int, wanted
     """
     found, rows = np.zeros(0, np.uint64), wanted
     while low <= MAX_HASH and len(found) < wanted:
-        _, high = next(hash_ranges(runs, rows, low))
+        high = range_end(runs, rows, low)
         changed = [run.changed(after, upto, low, high) for run in runs]
         found = np.concatenate([found, unique(*changed)])
         low, rows = high + 1, min(2 * rows, MAX_LOOKED_AT_ROWS)

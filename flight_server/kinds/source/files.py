@@ -4,14 +4,12 @@ Guarantee: the files, their identities and the schema are those of the moment of
 SourceChanged if its file's identity is another one before or after the reading. Rows come in the file's order, as
 messages of about ``encoder.TARGET_BYTES``.
 
-    {"format": "parquet" | "ipc", "path": "…" or "paths": ["…", …],
-     "columns": ["…", …], "batch_rows": n}
+    {"format": "parquet" | "ipc", "path": a file or directory, "columns": ["…", …]}
 
 Schema
     The union of the files' columns, null where a file lacks one. ``pyarrow.unify_schemas`` widens their types (int64
-    and double to double); a value that the type cannot hold fails its pull. A ``create`` with a schema casts to that,
-    and takes only its columns. Directories named ``key=value`` in the files' paths add a column each (integers if all
-    values are, else text), unless the files have it.
+    and double to double); a value that the type cannot hold fails its pull. Directories named ``key=value`` in the
+    files' paths add a column each (integers if all values are, else text), unless the files have it.
 
 Memory
     A batch of an IPC file is counted in ``memory.Decoding`` while it is read and sent, twice, because it may be cast;
@@ -28,31 +26,27 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NoReturn, Protocol, Self
+from typing import Annotated, Any, NoReturn, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from flight_server.concurrency import Background
 from flight_server.datasets import Totals
 from flight_server.frames import Checked, Encoder, SchemaMessage, check_text, measure
-from flight_server.memory import Decoding
 from flight_server.protocol import (
     MAX_PARTITIONS,
     Body,
-    Faults,
     Fields,
     FlightShuffleError,
     InJson,
     InvalidRequest,
     PartitionFailed,
     SourceUnavailable,
-    Text,
-    integer,
 )
 
-from .formats import Format, format_named
-from .source import SourceChanged
+from .file_places import FilePlaces, OpenFile
+from .formats import FORMATS, Format
+from .pulls import Pulling, SourceChanged
 
 FILE_BYTES = 1024
 """One file of a source: its record, identity, keys and the string of its path."""
@@ -61,29 +55,14 @@ _HIVE_KEY = re.compile(r"(?P<key>[^=]+)=(?P<value>.*)")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
-class OpenFile(Protocol):
-    """An open file: ``roots.LocalFile`` or ``s3.S3File``."""
-
-    stream: Any
-
-    def identity(self) -> tuple[int, ...]: ...
-
-    def close(self) -> None: ...
-
-
-class Files(Protocol):
-    """Where files are: ``roots.Roots`` or ``s3.S3Files``."""
-
-    def files(self, path: str) -> list[str]: ...
-
-    def open(self, path: str) -> OpenFile: ...
-
-
 def _format(fields: Fields, key: str) -> Format:
-    return format_named(str(fields.required(key)))
+    name = str(fields.required(key))
+    if name not in FORMATS:
+        raise InvalidRequest(f"source: 'format' is one of {', '.join(FORMATS)}, not {name!r}")
+    return FORMATS[name]
 
 
-def _texts(fields: Fields, key: str) -> tuple[str, ...] | None:
+def _columns(fields: Fields, key: str) -> tuple[str, ...] | None:
     value = fields.any(key)
     if value is None:
         return None
@@ -99,21 +78,8 @@ class FileSpec(Body, what="source"):
     """The ``source`` of a ``create``."""
 
     format: Annotated[Format, InJson(_format)]
-    path: Text = None
-    paths: Annotated[tuple[str, ...] | None, InJson(_texts)] = None
-    columns: Annotated[tuple[str, ...] | None, InJson(_texts)] = None
-    batch_rows: Annotated[int | None, integer(1, 1 << 31)] = None
-
-    def faults(self, what: str) -> Faults:
-        yield (
-            (self.path is None) == (self.paths is None),
-            f"{what}: give 'path', or 'paths' with at least one",
-        )
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """All paths."""
-        return (self.path,) if self.path is not None else self.paths or ()
+    path: Annotated[str, InJson(lambda fields, key: str(fields.required(key)))]
+    columns: Annotated[tuple[str, ...] | None, InJson(_columns)] = None
 
 
 @dataclass(frozen=True)
@@ -130,78 +96,49 @@ class FileSource:
     """The files of one source, as they were at the moment of opening."""
 
     def __init__(
-        self,
-        spec: FileSpec,
-        where: Files,
-        files: list[_File],
-        schema: pa.Schema,
-        background: Background,
-        *,
-        decoding: Decoding,
-        max_message_bytes: int,
-        full_validation: bool,
+        self, spec: FileSpec, places: FilePlaces, files: list[_File], schema: pa.Schema, pulling: Pulling
     ) -> None:
         self.schema = SchemaMessage.of(schema)
         self.partition_count = len(files)
+        self.held_bytes = _held_bytes(files)
         self._spec = spec
-        self._where = where
+        self._places = places
         self._files = files
-        self._background = background
-        self._decoding = decoding
-        self._max_message_bytes = max_message_bytes
-        self._full_validation = full_validation
+        self._pulling = pulling
 
     @classmethod
-    async def open(
-        cls,
-        spec: FileSpec,
-        where: Files,
-        wanted: pa.Schema | None,
-        background: Background,
-        **options: Any,
-    ) -> Self:
+    async def open(cls, source: dict[str, Any], pulling: Pulling) -> Self:
         """Look at every file once, in a thread.
 
         Raises:
             InvalidRequest: there are no files, one is not of the format, or their schemas do not fit.
-            Forbidden: see ``roots``.
+            Forbidden: see ``file_places``.
             SourceUnavailable: one cannot be read.
         """
-        files, schema = await background.in_thread(_look, spec, where, wanted)
-        return cls(spec, where, files, schema, background, **options)
-
-    @property
-    def held_bytes(self) -> int:
-        """Of each file its record and path, and of each schema among them Arrow's objects."""
-        schemas = _different_schemas(self._files)
-        headers = [SchemaMessage.of(schema).header for _, schema in schemas]
-        paths_bytes = sum(len(file.path) for file in self._files)
-        return (
-            len(self._files) * FILE_BYTES + paths_bytes + sum(measure(each).object_bytes for each in headers)
-        )
+        spec, places = FileSpec.of(source), FilePlaces(pulling.roots, s3=pulling.s3)
+        files, schema = await pulling.background.in_thread(_look, spec, places)
+        return cls(spec, places, files, schema, pulling)
 
     def describe(self, index: int) -> str:
         return self._files[index].path
 
     async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
-        async with self._background.slots:
+        async with self._pulling.background.slots:
             messages = self._messages(self._files[index])
-            while (pulled := await self._background.in_thread(next, messages, None)) is not None:
+            while (pulled := await self._pulling.background.in_thread(next, messages, None)) is not None:
                 yield pulled
                 del pulled
 
     def _messages(self, file: _File) -> Iterator[Checked]:
         try:
-            opened = self._where.open(file.path)
+            opened = self._places.open(file.path)
         except FileNotFoundError:
             raise SourceChanged(f"{file.path} is gone") from None
         except OSError as error:
             raise SourceUnavailable(f"{file.path} cannot be opened: {error.strerror or error}") from None
         try:
             _check_identity(file, opened)
-            encoder = Encoder(
-                self.schema.schema, max_message_bytes=self._max_message_bytes, max_rows=self._spec.batch_rows
-            )
+            encoder = Encoder(self.schema.schema, max_message_bytes=self._pulling.max_message_bytes)
             yield from encoder.encode(self._batches(file, opened))
             _check_identity(file, opened)
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -221,9 +158,9 @@ class FileSource:
             for field in schema
             if field.name not in in_file
         }
-        with self._decoding.holding() as hold:
+        with self._pulling.budget.decoding.holding() as hold:
             for batch in self._spec.format.batches(opened.stream, inside, hold):
-                batch.validate(full=self._full_validation)
+                batch.validate(full=self._pulling.full_validation)
                 if batch.schema.equals(schema):
                     yield batch
                     continue
@@ -261,38 +198,34 @@ def _first_line(error: BaseException) -> str:
 # Opening
 
 
-def _look(spec: FileSpec, where: Files, wanted: pa.Schema | None) -> tuple[list[_File], pa.Schema]:
-    paths = sorted({path for given in spec.given for path in where.files(given)})
+def _look(spec: FileSpec, places: FilePlaces) -> tuple[list[_File], pa.Schema]:
+    paths = places.files(spec.path)
     if not paths:
-        raise InvalidRequest(f"source: there is no file below {', '.join(spec.given)}")
+        raise InvalidRequest(f"source: there is no file below {spec.path}")
     if len(paths) > MAX_PARTITIONS:
         raise InvalidRequest(
             f"source: {len(paths)} files are more than the {MAX_PARTITIONS} partitions that a dataset may have"
         )
     files: list[_File] = []
     for path in paths:
-        file = _look_at(spec, where, path)
+        file = _look_at(spec, places, path)
         # Most files have the schema of the one before, which is held once.
         if files and file.schema.equals(files[-1].schema, check_metadata=True):
             file = replace(file, schema=files[-1].schema)
         files.append(file)
     schema = _unified(files)
-    if wanted is not None:
-        unknown = _missing(wanted.names, schema)
-        if unknown:
-            raise InvalidRequest(f"source: no file has column {unknown[0]!r} of the schema that was given")
-        schema = wanted
     if spec.columns is not None:
-        unknown = _missing(spec.columns, schema)
-        if unknown:
-            raise InvalidRequest(f"source: there is no column {unknown[0]!r}; there are {schema.names}")
+        known = frozenset(schema.names)
+        for name in spec.columns:
+            if name not in known:
+                raise InvalidRequest(f"source: there is no column {name!r}; there are {schema.names}")
         schema = pa.schema([schema.field(name) for name in spec.columns], schema.metadata)
     return files, schema
 
 
-def _look_at(spec: FileSpec, where: Files, path: str) -> _File:
+def _look_at(spec: FileSpec, places: FilePlaces, path: str) -> _File:
     try:
-        opened = where.open(path)
+        opened = places.open(path)
     except OSError as error:
         raise SourceUnavailable(f"source: {path} cannot be opened: {error.strerror or error}") from None
     try:
@@ -313,9 +246,11 @@ def _hive_value(text: str) -> str | None:
     return None if text == _HIVE_NULL else unquote(text)
 
 
-def _missing(names: Sequence[str], schema: pa.Schema) -> list[str]:
-    known = frozenset(schema.names)
-    return [name for name in names if name not in known]
+def _held_bytes(files: Sequence[_File]) -> int:
+    """Of each file its record and path, and of each schema among them Arrow's objects."""
+    headers = [SchemaMessage.of(schema).header for _, schema in _different_schemas(files)]
+    paths_bytes = sum(len(file.path) for file in files)
+    return len(files) * FILE_BYTES + paths_bytes + sum(measure(each).object_bytes for each in headers)
 
 
 def _different_schemas(files: Sequence[_File]) -> list[tuple[str, pa.Schema]]:

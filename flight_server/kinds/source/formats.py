@@ -30,14 +30,14 @@ Headers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flight_server.frames import TARGET_BYTES, check_footer
-from flight_server.protocol import BadFrame, InvalidRequest, ipc_framing
+from flight_server.protocol import BadFrame, ipc_framing
 
 MAX_BATCH_ROWS = 65_536
 MOST_BYTES, MOST_FOLD = 16 << 20, 100
@@ -50,34 +50,27 @@ _IPC_MAGIC = b"ARROW1"
 _PARQUET_MAGIC = b"PAR1"
 
 
-class Format(Protocol):
-    """One format. ``stream`` is an open ``pyarrow.NativeFile``, at its start."""
-
-    def schema(self, stream: Any) -> pa.Schema:
-        """The file's columns."""
-
-    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
-        """The rows, with at least those columns of ``wanted`` that the file has. ``hold`` is called before a batch is
-        read whose size the file's writer chose.
-        """
+Hold = Callable[[int], None]
+"""Called with the bytes of the next batch, whose size the file's writer chose, before it is read; raises if there is no
+room for it."""
 
 
 class Parquet:
-    """Parquet files."""
+    """Parquet files. ``stream`` is an open ``pyarrow.NativeFile``, at its start."""
 
     def schema(self, stream: Any) -> pa.Schema:
+        """The file's columns."""
         _check_footer(stream, _PARQUET_MAGIC)
         return pq.ParquetFile(stream, pre_buffer=False).schema_arrow
 
     def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+        """The rows, with those columns of ``wanted`` that the file has."""
         _check_footer(stream, _PARQUET_MAGIC)
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         wanted_names = frozenset(wanted.names)  # ``names`` is a list that each access makes anew
         columns = [field for field in file.schema_arrow if field.name in wanted_names]
-        names, least_bytes = (
-            [field.name for field in columns],
-            sum(_least_bytes(each.type) for each in columns),
-        )
+        names = [field.name for field in columns]
+        least_bytes = sum(_least_bytes(each.type) for each in columns)
         texts = _Texts(stream, file.schema, wanted_names)
         some: list[_RowGroup] = []
         for index in range(file.metadata.num_row_groups):
@@ -236,34 +229,19 @@ def _check_footer(stream: Any, magic: bytes) -> int:
     if not end.endswith(magic):
         return 0
     footer_bytes = int.from_bytes(end[:4], "little")
-    _check_header(footer_bytes)
+    if footer_bytes > MAX_HEADER_BYTES:
+        raise pa.ArrowInvalid(
+            f"its header has {footer_bytes} bytes, and at most {MAX_HEADER_BYTES} are read: write it with fewer "
+            "columns, larger row groups or less metadata"
+        )
     return footer_bytes if footer_bytes + end_bytes <= size_bytes else 0
 
 
-def _check_header(size_bytes: int) -> None:
-    if size_bytes > MAX_HEADER_BYTES:
-        raise pa.ArrowInvalid(
-            f"its header has {size_bytes} bytes, and at most {MAX_HEADER_BYTES} are read: write it with fewer columns, "
-            "larger row groups or less metadata"
-        )
-
-
+Format = Parquet | Ipc
 FORMATS: dict[str, Format] = {"parquet": Parquet(), "ipc": Ipc()}
-
-
-def format_named(name: str) -> Format:
-    """The format of that name. Raises InvalidRequest: there is none."""
-    found = FORMATS.get(name)
-    if found is None:
-        raise InvalidRequest(f"source: 'format' is one of {', '.join(FORMATS)}, not {name!r}")
-    return found
-
 
 _AT_ONCE_BYTES = 4 << 20
 """A body of this size is read in one piece: an object store takes as long for 8 bytes."""
-
-Hold = Callable[[int], None]
-"""Called with the bytes of the next batch before it is read; raises if there is no room for it."""
 
 
 def _batch_sizes(stream: Any, footer: bytes) -> Iterator[int]:

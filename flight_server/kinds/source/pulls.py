@@ -8,6 +8,7 @@ Who holds what
     dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
 
 The states, and the verbs that change them, stand in ``_AFTER``.
+A source is one snapshot of its data, taken when it was opened (:class:`Source`).
 A pull belongs to one epoch of its partition (see ``partition``); once the partition is reopened the pull is over, too.
 A pull that is over and comes back from an await publishes, seals and fails nothing. The pull of the next epoch cancels
 it and waits for its end.
@@ -36,18 +37,20 @@ import asyncio
 import secrets
 from array import array
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import structlog
 
+from flight_server.access import FlightLocation
 from flight_server.concurrency import Background, transitions
-from flight_server.datasets import Attachment, Counters, Dataset, Partition, PartitionState, Sees
-from flight_server.frames import Checked, FrameBuilder
-from flight_server.memory import Metadata, Reservation
+from flight_server.datasets import Attachment, Counters, Dataset, Partition, PartitionState, Sees, Totals
+from flight_server.frames import Checked, FrameBuilder, SchemaMessage
+from flight_server.memory import Budget, Reservation
 from flight_server.protocol import (
     FlightShuffleError,
     InternalError,
@@ -57,7 +60,36 @@ from flight_server.protocol import (
 )
 from flight_server.tiering import Admission
 
-from .source import Source, SourceChanged
+
+class SourceChanged(Exception):
+    """The data on which the source was opened is no longer there, or has changed."""
+
+
+class Source(Protocol):
+    """One snapshot of the data; holds neither tasks nor open files between pulls. ``held_bytes``: about how much it
+    holds beside the schema.
+
+    Guarantee: every pull of a partition gives the same messages, byte for byte, or fails; with :class:`SourceChanged`
+    where a new snapshot would differ.
+    """
+
+    schema: SchemaMessage
+    partition_count: int
+    held_bytes: int
+
+    def describe(self, index: int) -> str:
+        """The origin of partition ``index``, for errors and ``why``; without secrets."""
+
+    def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
+        """The partition's messages, in order, each when it is asked for. Cancelling is safe.
+
+        Args:
+            so_far: the totals of the frames that this pull has published, to compare with the source's own.
+
+        Raises:
+            SourceChanged: see the class.
+            FlightShuffleError: any other failure; its message does not name the dataset.
+        """
 
 
 class Repetition:
@@ -75,49 +107,27 @@ class Repetition:
         self._known = array("I")
         self._whole = False
 
-    def begin(self) -> Repeated:
-        return Repeated(self)
-
-
-class Repeated:
-    """One pull's place among the messages; an earlier pull may not have ended yet."""
-
-    def __init__(self, repetition: Repetition) -> None:
-        self._repetition = repetition
-        self._place = 0
-
-    def check(self, crc32c: int) -> None:
-        """Check the pull's next message.
+    def check(self, place: int, crc32c: int) -> None:
+        """Check a pull's message at this place; an earlier pull may not have ended yet.
 
         Raises:
             SourceChanged: another message was in its place, or the partition had ended before it.
         """
-        known, whole = self._repetition._known, self._repetition._whole
-        if self._place == len(known) and not whole:
-            known.append(crc32c)
-        elif self._place == len(known) or known[self._place] != crc32c:
-            raise SourceChanged(f"its message {self._place} is not what it was when it was pulled before")
-        self._place += 1
+        if place == len(self._known) and not self._whole:
+            self._known.append(crc32c)
+        elif place == len(self._known) or self._known[place] != crc32c:
+            raise SourceChanged(f"its message {place} is not what it was when it was pulled before")
 
-    def end(self) -> None:
-        """The pull has ended.
-
-        Raises:
-            SourceChanged: earlier pulls had more messages.
-        """
-        known = self._repetition._known
-        if self._place < len(known):
+    def end(self, count: int) -> None:
+        """A pull has ended after so many messages. Raises SourceChanged: earlier pulls had more."""
+        if count < len(self._known):
             raise SourceChanged(
-                f"it ends after {self._place} messages; it had {len(known)} when it was pulled before"
+                f"it ends after {count} messages; it had {len(self._known)} when it was pulled before"
             )
-        self._repetition._whole = True
+        self._whole = True
 
 
 _log = structlog.get_logger("flight_server.kinds.source.pulls")
-
-
-Request = tuple[dict[str, Any] | None, bytes | None]
-"""The source of a ``create``, and a digest of its schema."""
 
 
 class PullState(StrEnum):
@@ -185,26 +195,38 @@ class _Pull:
 
 @dataclass(frozen=True)
 class Pulling:
-    """The parts that all pulls of a server share.
+    """What all sources of a server share.
 
     Args:
         failure_seconds: how long a failed pull is remembered.
         idle_seconds: how long a source may give nothing; None for no limit.
+        roots, s3, flight: the places that sources may read: directories, S3, other servers.
+        max_message_bytes: of a source's message.
     """
 
     admission: Admission
     background: Background
     counters: Counters
-    metadata: Metadata
+    budget: Budget
     failure_seconds: float
     idle_seconds: float | None
+    roots: Sequence[Path]
+    s3: bool
+    flight: Sequence[FlightLocation]
+    max_message_bytes: int
+    full_validation: bool
+    keepalive_seconds: float
+
+    def reaches(self, location: FlightLocation) -> bool:
+        """Whether a source may pull from there."""
+        return any(each.covers(location) for each in self.flight)
 
 
 class Pulls(Attachment):
     """The pulls of one dataset.
 
     Args:
-        request: the source and the schema that were asked for; a ``create`` of the same is recognised by it.
+        request: the source that was asked for; a ``create`` of the same is recognised by it.
         renew: opens the source again, as a new generation, when this one is over.
         room: counts what the source and the request hold, as long as this object lives.
     """
@@ -217,7 +239,7 @@ class Pulls(Attachment):
         self,
         pulling: Pulling,
         source: Source,
-        request: Request,
+        request: dict[str, Any] | None,
         renew: Callable[[Dataset], Awaitable[None]],
         room: Reservation | None = None,
     ) -> None:
@@ -311,15 +333,16 @@ class Pulls(Attachment):
             "partition": index,
             "peer": self._source.describe(index),
         }
-        repeated = self._repetitions[index].begin()
-        builder = FrameBuilder(pulling.metadata, dataset.name, index)
+        repetition, count = self._repetitions[index], 0
+        builder = FrameBuilder(pulling.budget.metadata, dataset.name, index)
         async with aclosing(self._source.pull(index, lambda: partition.so_far)) as arriving:
             while True:
                 await pulling.admission.room_for_arrivals(who["peer"])
                 pulled = await self._next(arriving, who)
                 if pulled is None:
                     break
-                repeated.check(pulled.accepted.crc32c)
+                repetition.check(count, pulled.accepted.crc32c)
+                count += 1
                 room = await pulling.admission.admit(pulled.kept_bytes, **who)
                 pull.check_step("publish")
                 frame = builder.add(pulled, room)
@@ -328,7 +351,7 @@ class Pulls(Attachment):
                     pulling.counters.batch_in(frame.rows, frame.size_bytes)
                     dataset.touch()
                 del pulled, room, frame  # so that they can be spilled while the next one is awaited
-        repeated.end()
+        repetition.end(count)
 
     async def _next(self, arriving: AsyncGenerator[Checked, None], who: dict[str, Any]) -> Checked | None:
         """The source's next message; None at its end. Raises SourceUnavailable: there was none in time."""

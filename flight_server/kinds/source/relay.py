@@ -1,10 +1,10 @@
-"""RelaySource: a dataset of another Flight server.
+"""RelaySource: a dataset of another Flight server, or of another host's relay of it.
 
 Guarantee: partition k is the upstream's endpoint k, frames and dictionaries byte for byte as the upstream sent them. A
 pull's end counts only with status OK and, from a server of this kind, with totals and checksum equal to what arrived.
 
-    {"flight": "grpc://host:port" or "grpc+tls://host:port", "dataset": "…",
-     "generation": "…", "token": "…", "tree": {…}}    (see ``tree_relay``)
+    {"flight": "grpc://host:port" or "grpc+tls://host:port", "dataset": "…", "generation": "…", "token": "…",
+     "tree": {"host": "…", "file": "…", "location": where this server is read}}
 
 Snapshot
     The endpoints' tickets. Those of a server of this kind name its generation, so an upstream dataset that was replaced
@@ -12,10 +12,19 @@ Snapshot
     pull that differs. Where a stream does not fit the snapshot the upstream is asked again: if its FlightInfo is the
     same, the upstream contradicts itself, which a new generation would not mend.
 
+Tree
+    All hosts of a tree give their relays of one dataset one name. A pull asks the origin, which is the upstream, where
+    to fetch (the action ``copies``), and reads from there, passing frames on as they come. If that fails at any frame,
+    it says so to the origin and goes on at the next frame, at the place that the origin then names; this server's
+    readers wait. Only a failure of the origin itself ends the pull. A host that has gone silently is noticed within
+    twice ``PROBE_SECONDS``, one that does not begin within ``BEGIN_SECONDS``. Dictionaries are refused: a stream that
+    goes on elsewhere would send them again.
+
 Trust
     The upstream is asked only at its configured location, because the token must not go where an endpoint says; an
-    endpoint that has only other locations is refused. Messages are checked as a producer's are. The token is in no log,
-    statistics or error.
+    endpoint that has only other locations is refused. In a tree the token goes to the hosts that the origin names, if
+    ``--source-flight`` lists them. The origin names hosts that have given the same file's name, which the driver draws.
+    Messages are checked as a producer's are. The token is in no log, statistics or error.
 
 Waiting
     The upstream may be waiting for its producer, so a message has only the generous deadline of ``pulls``; HTTP/2 pings
@@ -28,8 +37,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import grpc
@@ -37,12 +46,19 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.access import ANY_HOST, FlightLocation
-from flight_server.concurrency import Background
 from flight_server.datasets import Totals
-from flight_server.frames import Checked, FrameDecoder, SchemaMessage, check_text, measure
+from flight_server.frames import (
+    Checked,
+    FrameDecoder,
+    SchemaMessage,
+    check_text,
+    has_dictionaries,
+    measure,
+)
 from flight_server.protocol import (
     AS_STORED,
     BATCHES_HEADER,
+    COPIES,
     CRC_TRAILER,
     ERROR_TRAILER,
     FRAMES_TRAILER,
@@ -52,9 +68,12 @@ from flight_server.protocol import (
     ROWS_TRAILER,
     BadFrame,
     Body,
+    CopiesRequest,
+    CopyVerb,
     Faults,
     Fields,
     FlightShuffleError,
+    Forbidden,
     InJson,
     InvalidRequest,
     Name,
@@ -62,6 +81,7 @@ from flight_server.protocol import (
     PartitionFailed,
     SourceUnavailable,
     Text,
+    Ticket,
     from_json,
     ipc_framing,
     parse_as,
@@ -69,11 +89,15 @@ from flight_server.protocol import (
     wire,
 )
 
-from .source import SourceChanged
+from .pulls import Pulling, SourceChanged
 
 SERVICE = "/arrow.flight.protocol.FlightService/"
 ASK_SECONDS = 30.0
 WINDOW_BYTES = 4 << 20
+BEGIN_SECONDS = 5.0
+PROBE_SECONDS = 5.0
+_MAX_PARENTS = 8
+"""After losing so many, the relay pulls from the origin, and asks it for no other."""
 
 
 def _location(fields: Fields, key: str) -> FlightLocation:
@@ -127,47 +151,49 @@ TICKET_BYTES = 64
 
 
 class RelaySource:
-    """The tickets of one upstream dataset."""
+    """The tickets of one upstream dataset. ``name``: that of the relay's own dataset."""
 
     def __init__(
-        self,
-        spec: FlightSpec,
-        schema: SchemaMessage,
-        tickets: list[bytes],
-        *,
-        max_message_bytes: int,
-        full_validation: bool,
-        keepalive_seconds: float,
-        background: Background,
+        self, spec: FlightSpec, name: str, header: bytes, tickets: list[bytes], pulling: Pulling
     ) -> None:
-        self.schema = schema
+        self.schema = SchemaMessage(header)
         self.partition_count = len(tickets)
+        self.held_bytes = sum(TICKET_BYTES + len(ticket) for ticket in tickets)
         self._spec = spec
+        self._name = name
         self._tickets = tickets
-        self._max_message_bytes = max_message_bytes
-        self._full_validation = full_validation
-        self._keepalive_seconds = keepalive_seconds
-        self._background = background
+        self._pulling = pulling
+        if spec.tree is not None:
+            if len(tickets) != 1 or has_dictionaries(self.schema.schema):
+                raise InvalidRequest(
+                    f"source: {spec} has several partitions, or dictionaries: leave 'tree' out"
+                )
+            CopiesRequest.parse(self._copies_request(CopyVerb.FETCH))
 
     @classmethod
-    async def open(cls, spec: FlightSpec, **options: Any) -> Self:
+    async def open(cls, source: dict[str, Any], name: str, pulling: Pulling) -> Self:
         """Ask the upstream for the dataset's schema and endpoints.
 
         Raises:
+            Forbidden: the configuration does not allow to connect there.
             NotFound: the upstream has no such dataset.
             InvalidRequest: it has another generation, wants another token, or cannot be relayed from there.
             SourceUnavailable: it cannot be reached, or does not answer as Flight.
         """
-        header, tickets = await cls._look(spec, options["max_message_bytes"], options["keepalive_seconds"])
-        return cls(spec, SchemaMessage(header), tickets, **options)
+        spec = FlightSpec.of(source)
+        if not pulling.reaches(spec.location):
+            raise Forbidden(
+                f"source: this server does not pull from {spec.location}: it would have to be started with "
+                f"--source-flight {spec.location}"
+            )
+        header, tickets = await cls._look(spec, pulling)
+        return cls(spec, name, header, tickets, pulling)
 
     @staticmethod
-    async def _look(
-        spec: FlightSpec, max_message_bytes: int, keepalive_seconds: float
-    ) -> tuple[bytes, list[bytes]]:
+    async def _look(spec: FlightSpec, pulling: Pulling) -> tuple[bytes, list[bytes]]:
         """The schema's header and the tickets. Raises as :meth:`open`."""
         descriptor = flight.FlightDescriptor.for_path(spec.dataset).serialize()
-        async with _channel(spec, max_message_bytes, keepalive_seconds) as channel:
+        async with _channel(spec, pulling) as channel:
             try:
                 info = await _ask(channel, spec, "GetFlightInfo", descriptor)
                 # Not the last one: there may be many endpoints behind it.
@@ -192,15 +218,71 @@ class RelaySource:
             )
         return header, tickets
 
-    @property
-    def held_bytes(self) -> int:
-        return sum(TICKET_BYTES + len(ticket) for ticket in self._tickets)
-
     def describe(self, index: int) -> str:
         return f"{self._spec} partition {index}"
 
     def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
+        if self._spec.tree is not None:
+            return self._pull_in_tree(so_far)
         return self._pull_from(self._spec, self._tickets[index], so_far)
+
+    async def _pull_in_tree(self, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
+        lost: str | None = None
+        for _ in range(_MAX_PARENTS):
+            lost = await self._parent(lost)
+            if lost is None:
+                break
+            parent = FlightLocation.parse(lost)
+            if not self._pulling.reaches(parent):
+                continue
+            spec = replace(self._spec, location=parent, dataset=self._name, generation=None, tree=None)
+            ticket = Ticket(self._name, 0, from_=so_far().frames).encode()
+            arriving = self._pull_from(spec, ticket, so_far, BEGIN_SECONDS, PROBE_SECONDS)
+            try:
+                async with aclosing(arriving):
+                    async for each in arriving:
+                        yield each
+            except (FlightShuffleError, SourceChanged, TimeoutError):
+                continue
+            await self._say_fetched()
+            return
+        ticket = replace(Ticket.parse(self._tickets[0]), from_=so_far().frames).encode()
+        async with aclosing(self._pull_from(self._spec, ticket, so_far)) as arriving:
+            async for each in arriving:
+                yield each
+        await self._say_fetched()
+
+    async def _parent(self, lost: str | None) -> str | None:
+        """Where to fetch; None for the origin, also if it does not say: reading from it shows why."""
+        with suppress(FlightShuffleError, ValueError):
+            answer = await self._ask_for_copies(CopyVerb.FETCH, lost)
+            if (place := answer.get("from")) is not None:
+                FlightLocation.parse(place)
+                return str(place)
+        return None
+
+    async def _say_fetched(self) -> None:
+        with suppress(FlightShuffleError):
+            await self._ask_for_copies(CopyVerb.FETCHED)
+
+    def _copies_request(self, verb: CopyVerb, lost: str | None = None) -> bytes:
+        spec = self._spec
+        assert spec.tree is not None
+        place = (spec.tree.location, lost) if verb is CopyVerb.FETCH else ()
+        host, file = spec.tree.host, spec.tree.file
+        return CopiesRequest(verb, spec.dataset, spec.generation or "", host, file, *place).encode()
+
+    async def _ask_for_copies(self, verb: CopyVerb, lost: str | None = None) -> dict[str, Any]:
+        """The origin's answer to the action ``copies``. Raises SourceUnavailable: it gives none."""
+        request = wire.field(1, COPIES.encode()) + wire.field(2, self._copies_request(verb, lost))
+        async with _channel(self._spec, self._pulling) as channel:
+            call = channel.unary_stream(SERVICE + "DoAction")
+            try:
+                async for answer in call(request, metadata=_credentials(self._spec), timeout=ASK_SECONDS):
+                    return parse_json(wire.bytes_field(answer, 1, "Result"), COPIES)
+            except grpc.aio.AioRpcError as error:
+                raise SourceUnavailable(f"{self._spec} does not answer: {error.details()}") from None
+        return {}
 
     async def _pull_from(
         self,
@@ -211,11 +293,11 @@ class RelaySource:
         keepalive_seconds: float = math.inf,
     ) -> AsyncGenerator[Checked, None]:
         """The messages of a ticket. Raises TimeoutError: the first did not come within ``begin_seconds``."""
+        pulling = self._pulling
         decoder = FrameDecoder(
-            max_message_bytes=self._max_message_bytes, full_validation=self._full_validation
+            max_message_bytes=pulling.max_message_bytes, full_validation=pulling.full_validation
         )
-        keepalive_seconds = min(self._keepalive_seconds, keepalive_seconds)
-        async with _channel(spec, self._max_message_bytes, keepalive_seconds) as channel:
+        async with _channel(spec, pulling, keepalive_seconds) as channel:
             call = channel.unary_stream(SERVICE + "DoGet")(
                 wire.field(1, ticket), metadata=[*_credentials(spec), (BATCHES_HEADER, AS_STORED)]
             )
@@ -227,11 +309,11 @@ class RelaySource:
                         break
                     begin_seconds = None
                     if decoder.has_large_header(message):
-                        inspected = await self._background.in_thread(decoder.inspect, message)
+                        inspected = await pulling.background.in_thread(decoder.inspect, message)
                     else:
                         inspected = decoder.inspect(message)
                     if inspected.costly:
-                        accepted = await self._background.in_thread(decoder.decode, inspected)
+                        accepted = await pulling.background.in_thread(decoder.decode, inspected)
                     else:
                         accepted = decoder.decode(inspected)
                     if accepted.schema is not None:
@@ -245,18 +327,6 @@ class RelaySource:
             finally:
                 call.cancel()
                 decoder.end()
-
-    async def _act(self, action: str, body: bytes) -> dict[str, Any]:
-        """The upstream's answer to an action. Raises SourceUnavailable: it gives none."""
-        request = wire.field(1, action.encode()) + wire.field(2, body)
-        async with _channel(self._spec, self._max_message_bytes, self._keepalive_seconds) as channel:
-            call = channel.unary_stream(SERVICE + "DoAction")
-            try:
-                async for answer in call(request, metadata=_credentials(self._spec), timeout=ASK_SECONDS):
-                    return parse_json(wire.bytes_field(answer, 1, "Result"), action)
-            except grpc.aio.AioRpcError as error:
-                raise SourceUnavailable(f"{self._spec} does not answer: {error.details()}") from None
-        return {}
 
     async def _check_schema(self, spec: FlightSpec, schema: SchemaMessage) -> None:
         """Raise PartitionFailed or SourceChanged if it is not that of the snapshot."""
@@ -274,7 +344,7 @@ class RelaySource:
         """
         if isinstance(error, SourceChanged) and spec is self._spec:
             with suppress(FlightShuffleError):
-                seen = await self._look(spec, self._max_message_bytes, self._keepalive_seconds)
+                seen = await self._look(spec, self._pulling)
                 if seen == (self.schema.header, self._tickets):
                     return PartitionFailed(lasting)
         return error
@@ -312,11 +382,13 @@ def _is_at(place: str, location: FlightLocation) -> bool:
 
 
 @asynccontextmanager
-async def _channel(spec: FlightSpec, max_message_bytes: int, keepalive_seconds: float) -> AsyncIterator[Any]:
-    keepalive_ms = int(keepalive_seconds * 1000)
+async def _channel(
+    spec: FlightSpec, pulling: Pulling, keepalive_seconds: float = math.inf
+) -> AsyncIterator[Any]:
+    keepalive_ms = int(min(pulling.keepalive_seconds, keepalive_seconds) * 1000)
     options = [
         # Above the decoder's limit, so that the decoder refuses larger messages and says why.
-        ("grpc.max_receive_message_length", max_message_bytes + (1 << 20)),
+        ("grpc.max_receive_message_length", pulling.max_message_bytes + (1 << 20)),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
         ("grpc.http2.ping_timeout_ms", keepalive_ms),  # the default is a minute

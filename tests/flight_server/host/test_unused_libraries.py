@@ -61,7 +61,7 @@ UNUSED_WHEN_IDLE = {
     "pyarrow.fs",
     "pyarrow.parquet",
     "rich",
-    "flight_server.kinds.source.creation",
+    "flight_server.kinds.source.relay",
     "flight_server.lanes.grpc.side_libraries",
     "flight_server.reporting.metrics",
     "flight_server.supervisor",

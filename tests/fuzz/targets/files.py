@@ -197,16 +197,6 @@ STATE = StateRecord(
     holds={"h": [3, 4.5, 1.5, "a job"]},
     lapsed={"g": 2},
     transactions={"job": (1, 3, 3, 1)},
-    merge={
-        "began": 1.0,
-        "runs": ["run-000001"],
-        "blocks": [],
-        "output": "run-000003",
-        "retractions": 0,
-        "tombstones": 0,
-        "ages": [],
-        "since": 0,
-    },
 )
 
 

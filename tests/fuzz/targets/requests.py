@@ -160,7 +160,7 @@ def _body_samples() -> list[bytes]:
             {"dataset": "d", "kind": "shuffle", "partitions": 3, "producers": 2, "generation": GENERATION},
             {"dataset": "d", "kind": "shuffle", "mode": "append", "write": "w1", "transaction": versions},
             {"dataset": "d", "retention": {"readers": 2}, "lease_seconds": 3.5, "durable": True},
-            {"dataset": "d", "kind": "source", "source": {"paths": ["a.parquet"], "format": "parquet"}},
+            {"dataset": "d", "kind": "source", "source": {"path": "a.parquet", "format": "parquet"}},
             {
                 "dataset": "d",
                 "kind": "changelog",

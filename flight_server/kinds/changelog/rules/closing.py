@@ -20,13 +20,11 @@ from flight_server.protocol import KeepRule
 
 from .declared import equal_to, typed_value
 from .ranked import Groups, Kept, greatest, needed_of_greatest, of_rows, sums
+from .rule import Rule
 
 
-class UntilClosed:
+class UntilClosed(Rule):
     """The rule ``until_closed``. Raises InvalidRequest if a value does not fit its column's type."""
-
-    whole_keys = False
-    greatest_rows = None
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         self._closed_by = [

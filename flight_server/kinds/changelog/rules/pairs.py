@@ -26,15 +26,15 @@ from flight_server.protocol import RESERVED_COLUMNS, InvalidRequest, KeepRule
 
 from .declared import check_differences, difference, equal_to, typed_value
 from .ranked import Counts, Groups, Kept, greatest, of_rows, sums
+from .rule import Rule
 
 LATENCY_COLUMN = "latency"
 
 
-class Pairs:
+class Pairs(Rule):
     """The rule ``pair``. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
 
     whole_keys = True
-    greatest_rows = None
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         assert spec.kind is not None
@@ -56,15 +56,8 @@ class Pairs:
                     f"keep: the rows for {spec.emit!r} would have the columns {self._names}, of which two have one "
                     "name or one is reserved: leave 'order_by' out, or rename the column of the key"
                 )
-        self._emits = spec.emit is not None
-        self._schema = schema
-
-    @property
-    def emitted_schema(self) -> pa.Schema | None:
-        if not self._emits:
-            return None
-        none = np.zeros(0, np.int64)
-        return self._pairs(pa.RecordBatch.from_pylist([], self._schema), none, none).schema
+            none = np.zeros(0, np.int64)
+            self.emitted_schema = self._pairs(pa.RecordBatch.from_pylist([], schema), none, none).schema
 
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, self._alone(groups, np.zeros(len(groups.counts), np.int64)))
@@ -74,7 +67,6 @@ class Pairs:
         return Kept(groups.rows, np.where(groups.counts < 0, groups.counts, alone))
 
     def paired(self, groups: Groups) -> Kept:
-        assert self._emits
         present = np.maximum(groups.counts, 0)
         kinds = [np.where(kind, present, 0) for kind in self._kinds(groups.rows)]
         pairs = np.minimum(*(sums(groups, each) for each in kinds))

@@ -1,5 +1,5 @@
 """Groups: the rows of whole keys at one version, as the keep rules take them; and the k greatest of each key: kernels
-over counts, and the rule ``latest`` or ``top_k``.
+over counts.
 
 A row with count 5 is there five times and takes five of the k places. Counts below zero take none. The rows ascend
 within a key (see :class:`Groups`), so no column is looked at.
@@ -112,18 +112,3 @@ def _totals(values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
     totals = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=totals[1:])
     return totals
-
-
-class Greatest:
-    """``latest`` (k = 1) and ``top_k``."""
-
-    whole_keys = False
-
-    def __init__(self, k: int) -> None:
-        self.greatest_rows = self._k = k
-
-    def kept(self, groups: Groups) -> Kept:
-        return Kept(groups.rows, greatest(groups, groups.counts, self._k))
-
-    def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
-        return Kept(groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k))

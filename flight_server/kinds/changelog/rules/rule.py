@@ -1,4 +1,4 @@
-"""Rule: the interface of keep rules, and how one is made from its declaration.
+"""Rule: the base of keep rules, and those of the greatest rows.
 
 The algebra. A changelog is a multiset of rows. ``kept`` is the part of it that readers see at a version. ``needed`` is
 the part that compaction leaves: after it, ``kept`` is the same as before at every version that can still be asked for,
@@ -14,34 +14,37 @@ Rules have no state. Threads may use one rule at the same time.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.protocol import KeepRule, RuleName
-
-from .ranked import Groups, Kept
+from .ranked import Groups, Kept, greatest, needed_of_greatest
 
 
-class Rule(Protocol):
-    """One keep rule over rows of one schema. The counts of a call sum to less than 2**63."""
+class Rule:
+    """One keep rule over rows of one schema; as it stands none: every row is shown and needed. The counts of a call sum
+    to less than 2**63.
+    """
 
-    whole_keys: bool
+    whole_keys = False
     """Whether ``needed`` has to know all updates of a key. Else a part of a key's updates is enough, with the
     retractions of its rows that are elsewhere; and the needed rows of a part of a key, added to the key's other rows,
     need the same as all rows, so the rows of a large key are taken in parts, each row with all its updates.
     """
+    greatest_rows: int | None = None
+    """Of a key without retractions and deletes readers see at most so many of its greatest rows, and the others do not
+    matter. None if others may matter.
+    """
+    emitted_schema: pa.Schema | None = None
+    """Of the changelog that gets the rows which the rule puts together; None if there is none.
 
-    @property
-    def greatest_rows(self) -> int | None:
-        """Of a key without retractions and deletes readers see at most so many of its greatest rows, and the others do
-        not matter. None if others may matter.
-        """
+    An update emits the difference of :meth:`paired` before and after it, both over rows of one compaction: compaction
+    removes pairs, which is not news for the other changelog.
+    """
 
     def kept(self, groups: Groups) -> Kept:
         """The rows of these keys that readers see: no count is below zero."""
+        return Kept(groups.rows, np.maximum(groups.counts, 0))
 
     def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
         """The rows of these keys that compaction leaves. Counts may be below zero: retractions that wait for
@@ -54,62 +57,22 @@ class Rule(Protocol):
                 updates that are not summed. Of a rule of ``whole_keys`` less the sum of those above zero, so below zero
                 for each row that they change.
         """
-
-
-@runtime_checkable
-class Emitting(Protocol):
-    """A rule that can tell which rows it put together, for another changelog.
-
-    An update emits the difference of :meth:`paired` before and after it, both over rows of one compaction: compaction
-    removes pairs, which is not news for the other changelog.
-    """
-
-    @property
-    def emitted_schema(self) -> pa.Schema | None:
-        """The schema of that changelog; None if the declaration names none."""
-
-    def paired(self, groups: Groups) -> Kept:
-        """One row for each pair, in no order. AssertionError if the declaration names no changelog for them."""
-
-
-class EveryRow:
-    """No rule: every row is shown and needed."""
-
-    whole_keys = False
-    greatest_rows = None
-
-    def kept(self, groups: Groups) -> Kept:
-        return Kept(groups.rows, np.maximum(groups.counts, 0))
-
-    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:  # noqa: ARG002  # all are needed
+        del later_retractions
         return Kept(groups.rows, groups.counts)
 
+    def paired(self, groups: Groups) -> Kept:
+        """One row for each pair, in no order; of a rule with ``emitted_schema``."""
+        raise NotImplementedError
 
-def make_rule(spec: KeepRule | None, schema: pa.Schema) -> Rule:
-    """The rule that a ``create`` declares, for rows of this schema; without a declaration every row is kept.
 
-    Args:
-        schema: the declared columns, dictionary-encoded ones as their value type.
+class Greatest(Rule):
+    """``latest`` (k = 1) and ``top_k``; see ``ranked``."""
 
-    Raises InvalidRequest if the declaration does not fit the schema.
-    """
-    # Imported for the first changelog, not by its first put, which would stop the event loop for 0.1 s: Arrow's compute
-    # kernels would cost a server without changelogs the same.
-    from .declared import check_columns  # noqa: PLC0415  # as said above
+    def __init__(self, k: int) -> None:
+        self.greatest_rows = self._k = k
 
-    if spec is None:
-        return EveryRow()
-    check_columns(spec, schema)
-    match spec.rule:
-        case RuleName.LATEST | RuleName.TOP_K:
-            from .ranked import Greatest  # noqa: PLC0415  # as said above
+    def kept(self, groups: Groups) -> Kept:
+        return Kept(groups.rows, greatest(groups, groups.counts, self._k))
 
-            return Greatest(spec.k)
-        case RuleName.UNTIL_CLOSED:
-            from .closing import UntilClosed  # noqa: PLC0415  # as said above
-
-            return UntilClosed(spec, schema)
-        case RuleName.PAIR:
-            from .pairs import Pairs  # noqa: PLC0415  # as said above
-
-            return Pairs(spec, schema)
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
+        return Kept(groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k))

@@ -1,11 +1,10 @@
-"""Run: sorted updates of a span of versions, in memory or in a file; never changed.
+"""MemoryRun: sorted updates of a span of versions, in memory; never changed.
 
-``RunFile`` (``run_files``) has the same methods. All of them may block, and may be called from any thread.
+``RunFile`` (``run_files``) has the same attributes and methods. All of them may block, and may be called from any
+thread.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,78 +21,12 @@ class Damaged(Exception):
     """Bytes on disk differ from the written ones."""
 
 
-class Run(Protocol):
-    """The reads of a run."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    @property
-    def first_version(self) -> int: ...
-
-    @property
-    def last_version(self) -> int: ...
-
-    @property
-    def since(self) -> int:
-        """The version up to which a merge has left only needed rows, since no older run was there; 0 if none has."""
-
-    @property
-    def keys(self) -> int:
-        """How many hashes it has."""
-
-    @property
-    def retractions(self) -> int:
-        """How many of its diffs are below zero, without tombstones."""
-
-    @property
-    def tombstones(self) -> int:
-        """How many of its updates delete their keys."""
-
-    def rows_upto(self, version: int) -> int:
-        """How many rows have at most this version: not more than there are, and about as many."""
-
-    def rows_below(self, hash_: int) -> int:
-        """How many rows have a smaller hash."""
-
-    def between(self, low: int, high: int) -> Updates:
-        """The updates whose hash is from ``low`` to ``high``, both included."""
-
-    def parts_between(self, low: int, high: int) -> list[Updates]:
-        """The same in parts that follow each other and share the run's memory or mapping."""
-
-    def bytes_between(self, low: int, high: int) -> int:
-        """About how many bytes they have."""
-
-    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        """The updates with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of
-        the greatest of each key.
-        """
-
-    def retractions_of(self, hashes: Hashes) -> Updates:
-        """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
-
-    def having(self, hashes: Hashes) -> Hashes:
-        """Those of these hashes, sorted and unique, that an update has. Reads no row."""
-
-    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
-        """About how many bytes the updates of each of these hashes have."""
-
-    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
-        """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
-        ``after`` and not above ``upto``.
-        """
-
-
 class MemoryRun:
     """A run in memory.
 
     Args:
         room: counts its bytes.
-        since: see :class:`Run`.
+        since: the version up to which a merge has left only needed rows, since no older run was there; 0 if none has.
     """
 
     def __init__(
@@ -116,38 +49,53 @@ class MemoryRun:
 
     @property
     def keys(self) -> int:
+        """How many hashes it has."""
         return self.updates.distinct_hashes
 
     def rows_upto(self, version: int) -> int:
+        """How many rows have at most this version: not more than there are, and about as many."""
         if version >= self.last_version:
             return self.rows
         return int(np.count_nonzero(self.updates.versions <= version)) if version >= self.first_version else 0
 
     def rows_below(self, hash_: int) -> int:
+        """How many rows have a smaller hash."""
         return int(np.searchsorted(self.updates.hashes, np.uint64(hash_), "left"))
 
     def between(self, low: int, high: int) -> Updates:
+        """The updates whose hash is from ``low`` to ``high``, both included."""
         return self.updates.between(low, high)
 
     def parts_between(self, low: int, high: int) -> list[Updates]:
+        """The same in parts that follow each other and share the run's memory or mapping."""
         return [self.updates.between(low, high)]
 
     def bytes_between(self, low: int, high: int) -> int:
+        """About how many bytes they have."""
         return self.updates.between(low, high).size_bytes
 
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        """About how many bytes the updates of each of these hashes have."""
         return self.updates.counts_of(hashes).astype(np.float64) * (self.size_bytes / max(1, self.rows))
 
     def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
+        """The updates with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of
+        the greatest of each key.
+        """
         return self.updates.of_hashes(hashes, last)
 
     def retractions_of(self, hashes: Hashes) -> Updates:
+        """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
         return self.updates.retractions_of(hashes)
 
     def having(self, hashes: Hashes) -> Hashes:
+        """Those of these hashes, sorted and unique, that an update has. Reads no row."""
         return self.updates.having(hashes)
 
     def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
+        """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
+        ``after`` and not above ``upto``.
+        """
         updates = self.updates.between(low, high)
         if after < self.first_version and upto >= self.last_version:
             return updates.hashes

@@ -7,8 +7,8 @@ Format
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, since (see ``Run``), ages: how
-                  many rows have which version (see ``Ages``), and for each block
+        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, since (see ``MemoryRun``),
+                  ages: how many rows have which version (see ``Ages``), and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic
 
@@ -30,10 +30,11 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -42,18 +43,19 @@ from numpy.typing import NDArray
 from flight_server.keys import Hashes, unique
 from flight_server.memory import Reservation
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, open_regular
+from flight_server.storage import DiskTrouble, open_regular, trouble_with
 
 from .blocks import Ages, Block, of_block, to_block
 from .layout import Layout
-from .run import MAX_HASH, Damaged
-from .run_bytes import MAGIC, encode_tail, map_file, on_disk, read_at, read_footer
+from .run import MAX_HASH, Damaged, MemoryRun
 from .updates import Updates
 
 BLOCK_ROWS = 32 << 10
 BLOCK_BYTES = 4 << 20
+MAGIC: Final = b"FLSHRUN1"
 
 _ALIGNMENT = 64
+_TAIL = struct.Struct("<QI8s")
 
 
 class RunWriter:
@@ -61,7 +63,7 @@ class RunWriter:
 
     Args:
         room: of the disk pool; grows with the file, before each write.
-        since: see :class:`~flight_server.kinds.changelog.runs.run.Run`.
+        since: see :class:`~flight_server.kinds.changelog.runs.run.MemoryRun`.
         of_kept: the share that it may take of the disk pool's kept bytes (``memory.pool``).
     """
 
@@ -77,37 +79,10 @@ class RunWriter:
         self.retractions = self.tombstones = 0
         self._offset = 0
         self._fd = -1
-        self._fd = self._open(os.O_CREAT | os.O_EXCL)
+        with _on_disk(path):
+            flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL
+            self._fd = os.open(path, flags, 0o600)
         self._write(MAGIC)
-
-    @classmethod
-    def resumed(
-        cls,
-        path: Path,
-        layout: Layout,
-        room: Reservation,
-        blocks: Sequence[Block],
-        counts: tuple[int, int],
-        *,
-        ages: Ages,
-        of_kept: float = 0.0,
-    ) -> RunWriter:
-        """Go on behind these blocks, which :meth:`sync` had written; the rest of the file is cut off.
-        ``since`` is 0 unless the caller knows it better. ``counts``: of their retractions and tombstones.
-        """
-        writer = cls.__new__(cls)
-        writer._fd = -1
-        writer._of_kept = of_kept
-        writer.path, writer._layout, writer.room = path, layout, room
-        writer.blocks, (writer.retractions, writer.tombstones) = list(blocks), counts
-        writer.since, writer.ages = 0, ages
-        writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
-        writer._fd = writer._open(0)
-        room.grow(writer._offset)
-        with on_disk(path):
-            os.ftruncate(writer._fd, writer._offset)
-            os.lseek(writer._fd, writer._offset, os.SEEK_SET)
-        return writer
 
     def add(self, updates: Updates) -> None:
         """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
@@ -132,11 +107,6 @@ class RunWriter:
             self.tombstones += part.tombstones
             self.ages.add(part.versions)
 
-    def sync(self) -> None:
-        """All blocks so far are on the medium. Blocks. Raises DiskTrouble."""
-        with on_disk(self.path):
-            os.fdatasync(self._fd)
-
     def finish(self) -> None:
         """Write the footer, and all to the medium; the file's name is there once its directory is synced. Blocks.
         Raises DiskTrouble: the file is not whole.
@@ -154,8 +124,8 @@ class RunWriter:
             },
             separators=(",", ":"),
         ).encode()
-        self._write(footer + encode_tail(footer))
-        with on_disk(self.path):
+        self._write(footer + _TAIL.pack(len(footer), crc32c(footer), MAGIC))
+        with _on_disk(self.path):
             os.fsync(self._fd)
         self.close()
 
@@ -174,16 +144,12 @@ class RunWriter:
         self.path.unlink(missing_ok=True)
         self.room.free()
 
-    def _open(self, flags: int) -> int:
-        with on_disk(self.path):
-            return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
-
     def _write(self, data: bytes | memoryview) -> None:
         if not self.room.try_grow(len(data), of_kept=self._of_kept):
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(data)} bytes of {self.path}", full=True
             )
-        with on_disk(self.path):
+        with _on_disk(self.path):
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -191,7 +157,7 @@ class RunWriter:
 
 
 class RunFile:
-    """A finished file. See :class:`~flight_server.kinds.changelog.runs.run.Run`.
+    """A finished file. Its methods are those of :class:`~flight_server.kinds.changelog.runs.run.MemoryRun`.
 
     Args:
         room: of the disk pool, of the file's size.
@@ -207,7 +173,7 @@ class RunFile:
         self.version = version
         self._layout = layout
         self._room = room
-        footer = read_footer(path)
+        footer = _read_footer(path)
         try:
             self.rows = int(footer["rows"])
             self.retractions = int(footer["retractions"])
@@ -277,7 +243,8 @@ class RunFile:
         data = self._data
         if data is None:
             try:
-                data = self._data = map_file(self.path)
+                with pa.memory_map(str(self.path)) as file:
+                    data = self._data = file.read_buffer()
             except FileNotFoundError:
                 data = self._data  # another thread has mapped and deleted it meanwhile
                 if data is None:
@@ -382,3 +349,50 @@ class RunFile:
             return read_at(fd, self.path, entry.offset, entry.size_bytes)
         finally:
             os.close(fd)
+
+
+Run = MemoryRun | RunFile
+
+
+def read_at(fd: int, path: Path, offset: int, size_bytes: int) -> bytes:
+    """So many bytes of an open file. Raises Damaged if it is shorter; OSError."""
+    data = os.pread(fd, size_bytes, offset)
+    while len(data) < size_bytes:
+        more = os.pread(fd, size_bytes - len(data), offset + len(data))
+        if not more:
+            raise Damaged(f"{path.name} ends before byte {offset + size_bytes}")
+        data += more
+    return data
+
+
+def _read_footer(path: Path) -> dict[str, Any]:
+    """A run file's footer, with the file's ``size_bytes``. Raises Damaged, NotAFile, OSError."""
+    fd = open_regular(path)
+    try:
+        size_bytes = os.fstat(fd).st_size
+        if size_bytes < len(MAGIC) + _TAIL.size:
+            raise Damaged(f"{path.name} has {size_bytes} bytes, which are too few")
+        length, checksum, magic = _TAIL.unpack(read_at(fd, path, size_bytes - _TAIL.size, _TAIL.size))
+        start = size_bytes - _TAIL.size - length
+        if magic != MAGIC or start < len(MAGIC) or read_at(fd, path, 0, len(MAGIC)) != MAGIC:
+            raise Damaged(f"{path.name} does not begin or end as a run does")
+        footer = read_at(fd, path, start, length)
+    finally:
+        os.close(fd)
+    if crc32c(footer) != checksum:
+        raise Damaged(f"the footer of {path.name} has another checksum")
+    try:
+        found = json.loads(footer)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"the footer of {path.name} is not JSON") from error
+    if not isinstance(found, dict):
+        raise Damaged(f"the footer of {path.name} is not an object")
+    return {**found, "size_bytes": size_bytes}
+
+
+@contextmanager
+def _on_disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise trouble_with(path, error) from error

@@ -203,11 +203,6 @@ class History(RuleBasedStateMachine):
             merge.step()
         self.engine.publish(merge)
 
-    @precondition(lambda self: any(merge.of_files and merge.begun for merge in self.engine.changelog.merges))
-    @rule()
-    def checkpoint_the_merge(self) -> None:
-        self.engine.checkpoint(next(merge for merge in self.engine.changelog.merges if merge.of_files))
-
     @rule()
     def crash(self) -> None:
         """Go on with what the disk has at this moment."""

@@ -1,4 +1,4 @@
-"""Changelogs after a crash at every step of what they write: commits, holds, merges, checkpoints, log changes, and
+"""Changelogs after a crash at every step of what they write: commits, holds, merges, log changes, and
 recovery itself.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.datasets.transactions import NUMBERS
-from flight_server.kinds.changelog import merges, views, writes
+from flight_server.kinds.changelog import views, writes
 from flight_server.kinds.changelog.runs import MemoryRun, run_files
 from flight_server.protocol import HoldRequest, Transaction
 from tests.support.callers import anyone
@@ -38,7 +38,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "SLICE_ROWS", 8)
     monkeypatch.setattr(run_files, "BLOCK_ROWS", 16)
     monkeypatch.setattr(writes, "CHUNK_ROWS", 20)
-    monkeypatch.setattr(merges, "CHECKPOINT_ROWS", 8)
 
 
 class History:
@@ -77,8 +76,6 @@ class History:
             if commit:
                 self.commit(*commit)
                 commit = None
-            if merge.checkpoint_due():
-                self.engine.checkpoint(merge)
         self.engine.publish(merge)
 
     def shown(self, version: int) -> Counter[Row]:
@@ -134,11 +131,6 @@ def check(image: Image, history: History, also: int = 1) -> None:
         assert image.acknowledged <= upper <= image.acknowledged + also, image.step
         for version in {changelog.since, upper}:
             assert engine.snapshot(version) == history.shown(version), image.step
-        if changelog.merge is not None:
-            while not changelog.merge.done:
-                changelog.merge.step()
-            engine.publish(changelog.merge)
-            assert engine.snapshot(upper) == history.shown(upper), image.step
         for number in range(max(1, upper - NUMBERS + 1), upper + 1):
             assert write(engine, history.versions[number - 1], number) == number, image.step
         late = ("key 0", 99, "bid", 0)
@@ -171,11 +163,11 @@ def test_a_crash_during_recovery_changes_nothing(base: Path) -> None:
         history = History(engine, points)
         work(history)
     engine.close()
-    # A merge that is to be resumed with a run that nothing names, and a torn log.
+    # A run that nothing names, and a torn log.
     chosen = [image for image in points.images if image.step.startswith("killed after half of")]
-    resumed = [image for image in chosen if "write run-" in image.step][-1]
+    unnamed = [image for image in chosen if "write run-" in image.step][-1]
     torn = [image for image in chosen if "pwrite log-" in image.step][-1]
-    for image in (resumed, torn):
+    for image in (unnamed, torn):
         with CrashPoints(image.path, image.path.parent / f"{image.path.name}-again") as again:
             again.acknowledged = image.acknowledged
             Engine(image.path, SCHEMA, LATEST).close()

@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.kinds.changelog import merges, saving, views, writes
 from flight_server.kinds.changelog.journal import numbered
-from flight_server.kinds.changelog.runs import Damaged, MemoryRun, RunFile, run_bytes, run_files, state_file
+from flight_server.kinds.changelog.runs import Damaged, MemoryRun, run_files, state_file
 from flight_server.memory import Pace
 from flight_server.protocol import (
     DataQuarantined,
@@ -47,7 +47,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "SLICE_ROWS", 8)
     monkeypatch.setattr(run_files, "BLOCK_ROWS", 16)
     monkeypatch.setattr(writes, "CHUNK_ROWS", 20)
-    monkeypatch.setattr(merges, "CHECKPOINT_ROWS", 8)
 
 
 @pytest.fixture
@@ -334,24 +333,6 @@ def test_the_output_of_a_merge_stays_while_the_state_file_may_name_it(
     assert engine.snapshot(2) == recovered.snapshot(2)
 
 
-def test_a_merge_that_was_abandoned_after_a_checkpoint_does_not_end_the_next_start(
-    engines: Callable[..., Engine], base: Path
-) -> None:
-    engine = engines()
-    for time in (1, 2):
-        engine.commit(rows(0, 30, time))
-    changelog = engine.changelog
-    merge = engine.begin_merge(changelog.runs, 2, to_file=True)
-    merge.step()
-    assert isinstance(changelog.runs[0], RunFile)
-    engine.checkpoint(merge)
-    merge.abandon()
-    copied(engine, base, "again")
-    recovered = engines("again")
-    assert recovered.changelog.merge is None
-    assert recovered.snapshot(2) == shown(*rows(0, 30, 2))
-
-
 def test_a_hold_that_the_disk_refuses_is_an_error_and_can_be_asked_for_again(
     engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,4 +375,4 @@ def test_what_reads_a_run_knows_a_file_that_ends_too_early(base: Path) -> None:
     path = base / "short"
     path.write_bytes(b"1234")
     with path.open("rb") as file, pytest.raises(Damaged, match="ends before byte 8"):
-        run_bytes.read_at(file.fileno(), path, 0, 8)
+        run_files.read_at(file.fileno(), path, 0, 8)

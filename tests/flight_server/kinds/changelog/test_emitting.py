@@ -19,7 +19,7 @@ from flight_server.kinds.changelog import Changelog, emitting, views, writes
 from flight_server.kinds.changelog.runs import STATE_NAME, LogFile, RunFile, run_files
 from flight_server.protocol import CreateRequest, KeepRule, Kind, Unavailable
 from flight_server.storage import DiskTrouble
-from tests.support.changelog_store import NAME, Engine
+from tests.support.changelog_store import NAME, Engine, snapshot_of
 from tests.support.crash_points import CrashPoints, Image
 from tests.support.ram_directory import ram_directory
 
@@ -65,16 +65,14 @@ class Emitted(Engine):
     def pairs(self) -> Counter[int]:
         """The messages that the target has."""
         found: Counter[int] = Counter()
-        for batch in self.target.view().snapshot(self.target.upper):
+        for batch in snapshot_of(self.target.view(), self.target.upper):
             found.update(batch.column("message").to_pylist())
         return found
 
     def compact(self) -> None:
         """A merge of all runs, as far as holds let it."""
         changelog = self.changelog
-        merge = changelog.merge
-        if merge is None:
-            merge = self.begin_merge(changelog.runs, changelog.advanced_since(time.monotonic()), to_file=True)
+        merge = self.begin_merge(changelog.runs, changelog.advanced_since(time.monotonic()), to_file=True)
         while not merge.done:
             merge.step()
         self.publish(merge)

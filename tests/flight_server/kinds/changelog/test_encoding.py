@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog import encoding
-from flight_server.kinds.changelog.encoding import VersionedMessage, encode
+from flight_server.kinds import VersionedMessage
+from flight_server.kinds.changelog import reads
+from flight_server.kinds.changelog.reads import encode
 from flight_server.protocol import InvalidRequest
 from flight_server.protocol.checksums import message_crc32c
 from tests.support.run_rows import columns
@@ -40,7 +41,7 @@ def test_messages_have_the_rows_in_order_and_only_the_very_last_is_marked(
 ) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["a"]).slice(start)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "MESSAGE_BYTES", 500)
+        patch.setattr(reads, "MESSAGE_BYTES", 500)
         messages = list(encode(batch, 7, last=last, max_message_bytes=1000))
     found = [decoded(message, batch.schema) for message in messages]
     assert [value for each in found for value in each.column(0).to_pylist()] == values[start:]

@@ -151,7 +151,7 @@ def test_what_is_at_work_when_a_changelog_ends_gets_a_typed_error_and_leaves_not
         large.abort()
         assert [part async for part in snapshot], "a snapshot that has begun is read to its end"
         await engine.store.compactor.look(changelog)
-        assert changelog.merge is None
+        assert not changelog.merges
         await engine.background.idle()
         with pytest.raises(DatasetDropped):
             await merge.publish(engine.store.threads, engine.store.memory)
@@ -209,7 +209,7 @@ def test_a_put_that_waits_when_the_server_stops_gets_a_retryable_error_and_is_no
     async def work() -> None:
         async with engine.changelog.turn:
             many = [asyncio.ensure_future(commit(engine, 30, number)) for number in range(3)]
-            while engine.store.commits.waiting < 3:  # noqa: ASYNC110  # threads write their files
+            while sum(map(len, engine.store.commits._queues.values())) < 3:  # noqa: ASYNC110  # threads write their files
                 await asyncio.sleep(0.001)
             await engine.background.stop()
         for each in many:

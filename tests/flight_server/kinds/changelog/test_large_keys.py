@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flight_server.kinds.changelog import merges
 from flight_server.kinds.changelog.folding import Elsewhere, compacted
 from flight_server.kinds.changelog.large_keys import TooLarge, folded, needed, pieces
-from flight_server.kinds.changelog.rules import EveryRow, Rule, make_rule
+from flight_server.kinds.changelog.rules import Rule, make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
 from tests.support.run_rows import LATEST, SCHEMA, fewer_bits, latest, listed, updates_of
@@ -31,7 +31,7 @@ each_changelog = st.lists(each_run, min_size=1, max_size=4)
 Update = tuple[tuple[object, ...], int, int]
 
 
-class WholeKeys(EveryRow):
+class WholeKeys(Rule):
     whole_keys = True
 
 

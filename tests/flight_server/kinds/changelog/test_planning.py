@@ -40,7 +40,7 @@ class Watched:
         simulation, changelog = self.simulation, self.simulation.changelog
         now = simulation.clock.now
         self.horizons.append((now, changelog.advanced_since(now)))
-        assert simulation.compactor.timers <= 4
+        assert len(simulation.compactor._later) <= 4
         self.most = max(self.most, simulation.rows)
         # What was merged meanwhile could not be merged again: a merge of everything takes its time.
         patience = DELAYS * max(changelog.delay_seconds, 1.0) + 2 * self.most / ROWS_A_SECOND

@@ -18,8 +18,7 @@ from flight_server.datasets.partition import PartitionState, Totals
 from flight_server.frames import SchemaMessage
 from flight_server.frames.builder import Checked
 from flight_server.frames.encoder import Encoder
-from flight_server.kinds.source.pulls import Pulls
-from flight_server.kinds.source.source import SourceChanged
+from flight_server.kinds.source.pulls import Pulls, SourceChanged
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (
@@ -81,7 +80,7 @@ class Served:
         self.renewed = 0
         request = CreateRequest("numbers", Kind.SOURCE, partitions=2, source={})
         self.dataset = node.catalogue.prepare(request, self.source.schema)
-        self.dataset.attached = Pulls(node.pulling, self.source, (request.source, None), self._renew)
+        self.dataset.attached = Pulls(node.pulling, self.source, request.source, self._renew)
         node.catalogue.install(self.dataset)
 
     async def _renew(self, dataset: Dataset) -> None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from flight_server.concurrency.broadcast_queue import EndOfQueue, Subscription, WouldBlock
 from flight_server.datasets.partition import Partition, PartitionState
 from flight_server.frames.message import Frame, Payload
-from flight_server.kinds.source.pulls import Repetition
-from flight_server.kinds.source.source import SourceChanged
+from flight_server.kinds.source.pulls import Repetition, SourceChanged
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, SourceUnavailable
@@ -46,11 +45,10 @@ def take(subscription: Subscription[Frame], at_most: int) -> tuple[list[str], bo
 
 def checked(repetition: Repetition, messages: str, *, whole: bool = True) -> None:
     """One pull of these messages."""
-    pull = repetition.begin()
-    for message in messages:
-        pull.check(crc32c(message.encode()))
+    for place, message in enumerate(messages):
+        repetition.check(place, crc32c(message.encode()))
     if whole:
-        pull.end()
+        repetition.end(len(messages))
 
 
 def test_a_sealed_partition_that_is_reopened_is_empty_and_keeps_its_totals() -> None:
@@ -94,12 +92,11 @@ def test_a_loss_that_is_told_late_does_not_reach_the_frames_that_have_come_since
 
 def test_two_pulls_that_overlap_are_compared_each_from_its_own_beginning() -> None:
     repetition = Repetition()
-    first, second = repetition.begin(), repetition.begin()
-    first.check(1)
-    second.check(1)
-    first.check(2)
+    repetition.check(0, 1)
+    repetition.check(0, 1)
+    repetition.check(1, 2)
     with pytest.raises(SourceChanged, match="message 1 "):
-        second.check(3)
+        repetition.check(1, 3)
 
 
 def test_what_is_open_or_dropped_is_not_reopened() -> None:
@@ -156,15 +153,14 @@ def test_a_reader_that_resumes_over_any_tries_ends_with_one_state_of_the_source_
     for content, fails_before, patience in tries:
         if partition.state is not PartitionState.OPEN:
             partition.reopen()
-        pull = repetition.begin()
         with partition.subscribe(len(had)) as subscription:
             try:
                 for number, text in enumerate(content):
                     if number == fails_before:
                         raise SourceUnavailable("gone")
-                    pull.check(crc32c(text.encode()))
+                    repetition.check(number, crc32c(text.encode()))
                     partition.publish(frame(text))
-                pull.end()
+                repetition.end(len(content))
                 partition.seal()
             except (SourceChanged, SourceUnavailable):
                 had += "".join(take(subscription, patience)[0])  # what was there before it failed

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog.rules import Emitting, make_rule
+from flight_server.kinds.changelog.rules import make_rule
 from flight_server.protocol import InvalidRequest, KeepRule
 from tests.support.keep_model import SCHEMA, Row, collection, groups_of, rows_of
 
@@ -41,12 +41,6 @@ def at(milliseconds: int) -> datetime:
     return START + timedelta(milliseconds=milliseconds)
 
 
-def emitting(spec: KeepRule, schema: pa.Schema) -> Emitting:
-    rule = make_rule(spec, schema)
-    assert isinstance(rule, Emitting)
-    return rule
-
-
 def test_a_send_and_its_receipt_cancel_in_either_order_and_give_their_latency() -> None:
     schema = MESSAGES.remove(3)
     messages: dict[Row, int] = {
@@ -62,7 +56,7 @@ def test_a_send_and_its_receipt_cancel_in_either_order_and_give_their_latency() 
     rule = make_rule(SPEC, schema)
     assert collection(rule.kept(groups)) == Counter(list(messages)[4:])
     assert collection(rule.needed(groups, np.zeros(7, np.int64))) == Counter(list(messages)[4:])
-    assert collection(emitting(SPEC, schema).paired(groups)) == {
+    assert collection(make_rule(SPEC, schema).paired(groups)) == {
         ("a", at(0), at(7), timedelta(milliseconds=7)): 1,
         ("b", at(3), at(1), timedelta(milliseconds=-2)): 1,
     }
@@ -85,7 +79,7 @@ def test_of_several_rows_of_one_kind_the_least_pair_first() -> None:
     }
     groups = groups_of(spec, rows)
     assert collection(make_rule(spec, SCHEMA).kept(groups)) == {("a", 2, "send", 0): 1}
-    paired = collection(emitting(spec, SCHEMA).paired(groups))
+    paired = collection(make_rule(spec, SCHEMA).paired(groups))
     assert paired == {("a", 1, 5, 4): 1, ("a", 1, 6, 5): 1, ("a", 2, 6, 4): 2}
 
 
@@ -117,11 +111,11 @@ def test_there_is_one_emitted_row_for_each_pair(counts: dict[Row, int]) -> None:
         for sent, received in zip(*ends, strict=False):
             latency = None if sent is None or received is None else received - sent
             expected[key, sent, received, latency] += 1
-    assert collection(emitting(spec, SCHEMA).paired(groups)) == expected
+    assert collection(make_rule(spec, SCHEMA).paired(groups)) == expected
 
 
 def test_the_emitted_rows_have_the_key_both_times_and_the_latency() -> None:
-    assert emitting(SPEC, MESSAGES).emitted_schema == pa.schema(
+    assert make_rule(SPEC, MESSAGES).emitted_schema == pa.schema(
         [
             ("message", pa.string()),
             ("send", pa.timestamp("us", "UTC")),
@@ -133,7 +127,7 @@ def test_the_emitted_rows_have_the_key_both_times_and_the_latency() -> None:
 
 def test_without_an_order_the_emitted_rows_have_the_key_alone() -> None:
     spec = KeepRule.parse({name: value for name, value in DECLARED.items() if name != "order_by"})
-    rule = emitting(spec, MESSAGES)
+    rule = make_rule(spec, MESSAGES)
     assert rule.emitted_schema == pa.schema([("message", pa.string())])
     rows: dict[Row, int] = {
         ("a", "send", at(0), None): 2,
@@ -145,8 +139,7 @@ def test_without_an_order_the_emitted_rows_have_the_key_alone() -> None:
 
 def test_a_pair_without_a_dataset_for_its_rows_emits_none() -> None:
     spec = KeepRule.parse({name: value for name, value in DECLARED.items() if name != "emit"})
-    assert emitting(spec, MESSAGES).emitted_schema is None
-    assert not isinstance(make_rule(None, MESSAGES), Emitting)
+    assert make_rule(spec, MESSAGES).emitted_schema is None
 
 
 @pytest.mark.parametrize(
@@ -168,7 +161,7 @@ def test_a_latency_has_the_type_of_differences_and_may_be_below_zero(
     kind: pa.DataType, sent: Any, received: Any, latency: pa.DataType, difference: Any
 ) -> None:
     schema = pa.schema([("message", pa.string()), ("kind", pa.string()), ("at", kind)])
-    rule = emitting(SPEC, schema)
+    rule = make_rule(SPEC, schema)
     paired = rule.paired(groups_of(SPEC, {("a", "recv", received): 1, ("a", "send", sent): 1}, schema))
     assert rule.emitted_schema is not None
     assert paired.rows.schema == rule.emitted_schema

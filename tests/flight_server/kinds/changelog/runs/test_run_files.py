@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import (
     MAX_HASH,
-    Ages,
     Damaged,
     Layout,
     MemoryRun,
@@ -120,24 +119,6 @@ def test_a_block_has_rows_of_any_type(name: str) -> None:
         assert again.rows.schema.equals(schema, check_metadata=True)
         assert repr(again.rows.to_pydict()) == repr(part.rows.to_pydict())
         assert again.versions.tolist() == part.versions.tolist()
-
-
-def test_a_writer_goes_on_behind_what_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_files, "BLOCK_ROWS", 2)
-    updates = with_hashes([(n, n, -1) for n in range(9)])
-    writer = RunWriter(tmp_path / "run-000002", LAYOUT, POOL.reserve(0))
-    writer.add(updates.slice(0, 4))
-    writer.sync()
-    blocks, retractions = list(writer.blocks), writer.retractions
-    writer.add(updates.slice(4, 7))
-    writer.close()
-    resumed = RunWriter.resumed(writer.path, LAYOUT, POOL.reserve(0), blocks, (retractions, 0), ages=Ages())
-    resumed.add(updates.slice(4, 9))
-    resumed.finish()
-    file = RunFile(writer.path, LAYOUT, resumed.room)
-    assert listed(file.between(0, MAX_HASH)) == listed(updates)
-    assert (file.retractions, file.first_version, file.last_version) == (9, 0, 8)
-    assert resumed.room.size_bytes == file.size_bytes == writer.path.stat().st_size
 
 
 def test_a_file_whose_bytes_changed_is_damaged(tmp_path: Path) -> None:

@@ -1,4 +1,9 @@
-"""No way out of the roots: not by dots, links, URLs or devices, and not between the look and the opening."""
+"""No way out of the roots: not by dots, links, URLs or devices, and not between the look and the opening. And objects
+in S3.
+
+There is no S3 here: a local file system stands for it, behind the same interface of Arrow. So what is tested is which
+URLs are taken, what is listed, identity and reading; not S3's own behaviour.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,10 @@ import os
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
-from flight_server.kinds.source.roots import Roots
+from flight_server.kinds.source import file_places
+from flight_server.kinds.source.file_places import FilePlaces
 from flight_server.protocol.errors import Forbidden, InvalidRequest
 
 
@@ -23,7 +30,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def read(roots: Roots, path: str) -> bytes:
+def read(roots: FilePlaces, path: str) -> bytes:
     opened = roots.open(path)
     try:
         return bytes(opened.stream.read())
@@ -32,7 +39,7 @@ def read(roots: Roots, path: str) -> bytes:
 
 
 def test_a_file_is_found_by_its_absolute_path_and_relative_to_a_root(root: Path, tmp_path: Path) -> None:
-    roots = Roots([tmp_path / "not there", root])
+    roots = FilePlaces([tmp_path / "not there", root])
     expected = [str(root / "sales" / "a.csv")]
     assert roots.files(str(root / "sales" / "a.csv")) == expected
     assert roots.files("sales/a.csv") == expected
@@ -42,7 +49,7 @@ def test_a_file_is_found_by_its_absolute_path_and_relative_to_a_root(root: Path,
 
 
 def test_dots_that_stay_inside_are_fine(root: Path) -> None:
-    assert Roots([root]).files("sales/../sales/./a.csv") == [str(root / "sales" / "a.csv")]
+    assert FilePlaces([root]).files("sales/../sales/./a.csv") == [str(root / "sales" / "a.csv")]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,7 @@ def test_dots_that_stay_inside_are_fine(root: Path) -> None:
 )
 def test_a_path_that_leads_out_is_refused_whether_there_is_something_or_not(root: Path, path: str) -> None:
     with pytest.raises(Forbidden, match="does not lie in the roots") as caught:
-        Roots([root]).files(path)
+        FilePlaces([root]).files(path)
     assert str(root) in str(caught.value)
 
 
@@ -78,23 +85,23 @@ def test_a_path_that_leads_out_is_refused_whether_there_is_something_or_not(root
 )
 def test_a_url_is_no_path(root: Path, url: str) -> None:
     with pytest.raises(Forbidden, match="is a URL"):
-        Roots([root]).files(url)
+        FilePlaces([root]).files(url)
 
 
 @pytest.mark.parametrize("path", ["", "sales\0/a.csv"])
 def test_what_is_no_path_at_all_is_refused(root: Path, path: str) -> None:
     with pytest.raises(InvalidRequest):
-        Roots([root]).files(path)
+        FilePlaces([root]).files(path)
 
 
 def test_without_roots_there_is_nothing_to_read(root: Path) -> None:
     with pytest.raises(Forbidden, match="no --source-roots"):
-        Roots([]).files(str(root))
+        FilePlaces([]).files(str(root))
 
 
 def test_what_is_not_there_is_an_error_that_names_the_roots(root: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"no file or directory 'sales/b\.csv'") as caught:
-        Roots([root]).files("sales/b.csv")
+        FilePlaces([root]).files("sales/b.csv")
     assert str(root) in str(caught.value)
 
 
@@ -102,32 +109,32 @@ def test_a_link_that_leads_out_is_refused_as_a_path_and_in_a_directory(root: Pat
     (root / "sales" / "b.csv").symlink_to("../../root-secrets/secret.csv")
     for path in ("sales/b.csv", "sales"):
         with pytest.raises(Forbidden, match="does not lie in the roots"):
-            Roots([root]).files(path)
+            FilePlaces([root]).files(path)
 
 
 def test_a_linked_directory_that_leads_out_is_refused(root: Path) -> None:
     (root / "other").symlink_to(root.parent / "root-secrets")
     for path in ("other", "other/secret.csv", "."):
         with pytest.raises(Forbidden, match="does not lie in the roots"):
-            Roots([root]).files(path)
+            FilePlaces([root]).files(path)
 
 
 def test_a_link_that_stays_inside_is_followed_to_a_file_and_refused_to_a_directory(root: Path) -> None:
     (root / "latest.csv").symlink_to("sales/a.csv")
-    assert Roots([root]).files("latest.csv") == [str(root / "sales" / "a.csv")]
+    assert FilePlaces([root]).files("latest.csv") == [str(root / "sales" / "a.csv")]
     (root / "again").symlink_to("sales")
-    assert Roots([root]).files("again") == [str(root / "sales" / "a.csv")]
+    assert FilePlaces([root]).files("again") == [str(root / "sales" / "a.csv")]
     with pytest.raises(InvalidRequest, match="symbolic link to a directory"):
-        Roots([root]).files(".")
+        FilePlaces([root]).files(".")
 
 
 def test_a_root_may_itself_be_a_link(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
-    assert Roots([tmp_path / "link"]).files("sales") == [str(root / "sales" / "a.csv")]
+    assert FilePlaces([tmp_path / "link"]).files("sales") == [str(root / "sales" / "a.csv")]
 
 
 def test_a_file_that_becomes_a_link_after_the_look_is_not_opened(root: Path) -> None:
-    roots = Roots([root])
+    roots = FilePlaces([root])
     (path,) = roots.files("sales")
     Path(path).unlink()
     Path(path).symlink_to(root.parent / "root-secrets" / "secret.csv")
@@ -136,7 +143,7 @@ def test_a_file_that_becomes_a_link_after_the_look_is_not_opened(root: Path) -> 
 
 
 def test_a_directory_that_becomes_a_link_after_the_look_is_not_gone_through(root: Path) -> None:
-    roots = Roots([root])
+    roots = FilePlaces([root])
     (path,) = roots.files("sales")
     (root / "sales").rename(root / "moved")
     (root / "sales").symlink_to(root.parent / "root-secrets")
@@ -148,12 +155,12 @@ def test_a_directory_that_becomes_a_link_after_the_look_is_not_gone_through(root
 def test_a_path_that_was_never_looked_at_is_not_opened_outside(root: Path) -> None:
     for path in ("/etc/passwd", f"{root}/../root-secrets/secret.csv"):
         with pytest.raises(Forbidden, match="does not lie in the roots"):
-            Roots([root]).open(path)
+            FilePlaces([root]).open(path)
 
 
 def test_a_pipe_is_refused_and_holds_up_no_task(root: Path) -> None:
     os.mkfifo(root / "pipe")
-    roots = Roots([root])
+    roots = FilePlaces([root])
     (path,) = roots.files("pipe")
     with pytest.raises(Forbidden, match="not a regular file"):
         roots.open(path)
@@ -171,6 +178,69 @@ def test_files_come_in_the_order_of_their_paths_without_hidden_ones(root: Path) 
     ):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("n\n1\n")
-    assert Roots([root]).files(".") == [
+    assert FilePlaces([root]).files(".") == [
         str(root / n) for n in ("a/3.csv", "b/1.csv", "b/2.csv", "sales/a.csv")
     ]
+
+
+# S3
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    bucket = tmp_path / "bucket"
+    for key in ("a/2.csv", "a/1.csv", "a/_SUCCESS", "a/_temporary/x.csv", "b.csv"):
+        (bucket / key).parent.mkdir(parents=True, exist_ok=True)
+        (bucket / key).write_text(key)
+    return bucket
+
+
+@pytest.fixture
+def files(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> FilePlaces:
+    stand_in = fs.SubTreeFileSystem(str(bucket.parent), fs.LocalFileSystem())
+    monkeypatch.setattr(file_places, "_bucket", lambda _: stand_in)
+    return FilePlaces([], s3=True)
+
+
+def test_a_url_means_an_object_or_all_below_it_without_hidden_ones(files: FilePlaces) -> None:
+    assert files.files("s3://bucket/b.csv") == ["s3://bucket/b.csv"]
+    assert files.files("s3://bucket/a") == ["s3://bucket/a/1.csv", "s3://bucket/a/2.csv"]
+    assert files.files("s3://bucket/a/") == ["s3://bucket/a/1.csv", "s3://bucket/a/2.csv"]
+    assert len(files.files("s3://bucket")) == 3
+
+
+def test_nothing_below_a_url_is_an_error(files: FilePlaces) -> None:
+    with pytest.raises(InvalidRequest, match="no object at or below"):
+        files.files("s3://bucket/c")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:secret@bucket/a",
+        "s3://bucket/a?endpoint_override=http://127.0.0.1:1",
+        "s3://bucket/a#x",
+        "s3:///a",
+        "s3://UPPER/a",
+    ],
+)
+def test_a_url_says_bucket_and_key_and_nothing_else(files: FilePlaces, url: str) -> None:
+    with pytest.raises(InvalidRequest, match="not s3://bucket/key"):
+        files.files(url)
+
+
+def test_an_object_is_read_and_has_another_identity_when_it_was_written_again(
+    files: FilePlaces, bucket: Path
+) -> None:
+    opened = files.open("s3://bucket/b.csv")
+    try:
+        assert opened.stream.read() == b"b.csv"
+        before = opened.identity()
+        assert opened.identity() == before
+        os.utime(bucket / "b.csv", ns=(1, 1))
+        assert opened.identity() != before
+        (bucket / "b.csv").unlink()
+        with pytest.raises(FileNotFoundError):
+            opened.identity()
+    finally:
+        opened.close()
