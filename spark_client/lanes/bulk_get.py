@@ -36,7 +36,7 @@ from spark_client.connection import RemoteServer, TimedOut, Unreachable
 
 from .arrivals import Arrivals
 from .batch_bursts import BurstReader
-from .http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
+from .http import Body, Connection, HttpPool, NoBulkLane, PassedOver
 from .lane import BatchBurst, BrokenStream, ReadTotals
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -74,8 +74,8 @@ def target_of(location: str, ticket: Ticket) -> str:
 class BulkReader:
     """A ``LaneReader``.
 
-    ``open`` raises ``NoBulkLane`` when the address does not speak this lane, and its subclass ``NoFreeConnection``
-    when no connection came free and ``beyond`` is False.
+    ``open`` raises ``NoBulkLane`` when the address does not speak this lane, and its subclass ``PassedOver`` when no
+    connection came free and ``beyond`` is False.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class BulkReader:
     def open(self) -> pa.Schema:
         self._connection = self._pool.acquire(wait_seconds=self._timeouts.slot_seconds, beyond=self._beyond)
         if self._connection is None:
-            raise NoFreeConnection(f"{self._where} has no free connection")
+            raise PassedOver("all connections to it are in use")
         with self._errors(Unreachable, "the connection failed"):
             status, self.headers = self._ask(self._connection)
             self._body = body = Body(self._file(), self.headers)

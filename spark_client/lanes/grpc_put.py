@@ -19,16 +19,19 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.protocol import Commit, FlightShuffleError, PutCommand
+from flight_server.protocol import Commit, FlightShuffleError, PutCommand, Unavailable
 from spark_client.connection import Compression, RemoteServer
 
 from .compression import most_to, shrinks
-from .lane import BrokenStream, Closed
+from .lane import BrokenStream, Closed, Tries
 from .messages import MessageWriter
 
 
 class GrpcWriter:
-    """A ``LaneWriter``. pyarrow sends each batch at once. With ``auto`` the call begins with the first batch."""
+    """A ``LaneWriter``. pyarrow sends each batch at once. With ``auto`` the call begins with the first batch.
+
+    ``before``: what the bulk lane ended with, which the error says, too, if this one cannot be begun.
+    """
 
     def __init__(
         self,
@@ -38,12 +41,14 @@ class GrpcWriter:
         compression: Compression = None,
         *,
         once: bool = False,
+        before: Tries | None = None,
     ) -> None:
         self._server = server
         self._descriptor = flight.FlightDescriptor.for_command(command.encode())
         self._dataset = command.dataset
         self._schema = schema
         self._once = once
+        self._before = before
         self._messages: MessageWriter | None = None
         self._closed = self._opened = False
         if compression != "auto":
@@ -56,9 +61,14 @@ class GrpcWriter:
         if self._server.writing.check:
             self._messages = MessageWriter(self._schema, codec)
             self._messages.opening(self._descriptor.serialize(), checked=True)
-        self._writer, self._reader, self._call = self._server.open_put(
-            self._descriptor, self._schema, codec=codec, dataset=self._dataset, once=self._once
-        )
+        try:
+            self._writer, self._reader, self._call = self._server.open_put(
+                self._descriptor, self._schema, codec=codec, dataset=self._dataset, once=self._once
+            )
+        except Unavailable as error:
+            if not self._before:
+                raise
+            raise type(error)(f"{error.message}; before, {self._before}", **error.detail) from error
         self._opened, self._closed = True, False
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002  # pyarrow sends at once

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from flight_server.protocol import CHECKSUMS, Unavailable
+from flight_server.protocol import CHECKSUMS, FlightShuffleError, Unavailable
 from spark_client.connection import RemoteServer, Timeouts, TlsContexts
 
 from .arrivals import Arrivals
@@ -38,10 +38,10 @@ class NoBulkLane(Unavailable):
     code = "no_bulk_lane"
 
 
-class NoFreeConnection(NoBulkLane):
-    """All ``max_busy`` connections to this address are in use."""
+class PassedOver(NoBulkLane):
+    """The address was not tried: others failed there a moment ago, or have all of its ``max_busy`` connections."""
 
-    code = "no_free_connection"
+    code = "passed_over"
 
 
 class HttpPool:
@@ -64,15 +64,17 @@ class HttpPool:
         self._max_idle = max_idle
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        self._left_alone_until = 0.0
+        self._left_alone: tuple[float, str] = (0.0, "")
 
-    def leave_alone(self, seconds: float) -> None:
+    def leave_alone(self, seconds: float, error: FlightShuffleError) -> None:
         """The address failed: streams with ``lane="auto"`` skip it for this long."""
-        self._left_alone_until = time.monotonic() + seconds
+        self._left_alone = time.monotonic() + seconds, error.message
 
     @property
-    def is_left_alone(self) -> bool:
-        return time.monotonic() < self._left_alone_until
+    def left_alone(self) -> str | None:
+        """Why the address is skipped now; None if it is not."""
+        until, why = self._left_alone
+        return f"it has just failed: {why}" if time.monotonic() < until else None
 
     def acquire(self, *, wait_seconds: float, beyond: bool) -> Connection | None:
         """A connection with one of the ``max_busy`` slots.

@@ -17,7 +17,8 @@ Resuming
     its first frame. If the generation is gone after that frame, the error says that the data was replaced.
 
     With ``lane="auto"``, an address of the bulk lane that is unreachable or does not speak it is skipped for
-    ``DOWN_SECONDS``. A skip costs no try, unless all addresses were skipped.
+    ``DOWN_SECONDS``. A skip costs no try, because the gRPC lane is always there. The error of the last try says for
+    each address how often it was tried, and what that ended with.
 
 Cancelling
     ``cancel`` takes no lock, and may be called from any thread and from a finalizer. The thread in ``open`` or
@@ -51,8 +52,8 @@ from .acknowledging import Acknowledging
 from .addresses import Address, addresses
 from .bulk_get import BulkReader
 from .grpc_get import GrpcReader
-from .http import HttpPool, NoBulkLane, NoFreeConnection
-from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, generation_of
+from .http import HttpPool, NoBulkLane, PassedOver
+from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, Tries, generation_of
 from .received_frames import ReceivedFrames
 
 DOWN_SECONDS = 30.0
@@ -93,6 +94,7 @@ class PartitionStream:
         self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition, ticket.reader)
         self._turn = 0
         self._failures = 0
+        self._tries = Tries()
         self._reading: LaneReader | None = None
         self._schema: pa.Schema | None = None
         self._ready: deque[pa.RecordBatch] = deque()
@@ -156,6 +158,7 @@ class PartitionStream:
                 if isinstance(error, TimedOut) and self.overdue(time.monotonic()):
                     raise self.stalled() from error
                 self._wait = None
+                self._tries.failed(self.address.location, error)
                 self._turn += 1
                 self._connect(error)
                 self.resumes += 1
@@ -164,7 +167,7 @@ class PartitionStream:
                 self._wait = None
             if burst is not None:
                 self._took(burst)
-                self._failures = 0
+                self._progressed()
                 self._acknowledging.received(burst, self.next_frame)
             else:
                 self._acknowledging.all_received(self.next_frame)
@@ -203,6 +206,11 @@ class PartitionStream:
 
     # Inside.
 
+    def _progressed(self) -> None:
+        """What failed before does not count any more."""
+        self._failures = 0
+        self._tries.clear()
+
     def _took(self, burst: BatchBurst) -> None:
         self._received.add(burst)
         if self._received.is_past:
@@ -221,7 +229,7 @@ class PartitionStream:
 
     def _connect(self, failure: Unavailable | None) -> None:
         """Open a lane reader at the next frame; ``failure`` is the error that ended the last one."""
-        skipped = lost = 0
+        lost = 0
         try:
             while True:
                 self.close()
@@ -234,11 +242,13 @@ class PartitionStream:
                     self._begin(self.address)
                 except StreamStalled:
                     raise
-                except NoBulkLane as error:
-                    skipped += 1
-                    failure = error if skipped % len(self._addresses) == 0 else None
+                except PassedOver as error:
+                    self._tries.passed_over(self.address.location, error.message)
+                    failure = None
                 except Unavailable as error:
-                    failure = error
+                    self._tries.failed(self.address.location, error)
+                    # Where there is another lane to take, this costs no try.
+                    failure = None if isinstance(error, NoBulkLane) and self.lane == "auto" else error
                 except ServerLost:
                     lost += 1  # another location may be that of a copy
                     if lost >= len(self._addresses):
@@ -289,9 +299,10 @@ class PartitionStream:
         except (NoBulkLane, Unreachable) as error:
             if address.lane == "grpc" or self.lane == "bulk":
                 raise
-            # There is another lane to take, so this costs no try.
-            if not (self._cancelled or isinstance(error, NoFreeConnection)):
-                self._pool(address).leave_alone(DOWN_SECONDS)
+            if isinstance(error, PassedOver):
+                raise
+            if not self._cancelled:
+                self._pool(address).leave_alone(DOWN_SECONDS, error)
             raise NoBulkLane(error.message) from error
         finally:
             self._wait = None
@@ -301,8 +312,8 @@ class PartitionStream:
             return GrpcReader(self._server(address), ticket)
         pool = self._pool(address)
         choice = self.lane == "auto"
-        if choice and pool.is_left_alone:
-            raise NoBulkLane(f"{pool.location} did not answer a moment ago")
+        if choice and (why := pool.left_alone) is not None:
+            raise PassedOver(why)
         return BulkReader(pool, address.location, self.server, ticket, beyond=not choice)
 
     def _server(self, address: Address) -> RemoteServer:
@@ -351,8 +362,7 @@ class PartitionStream:
             error.__cause__ = last
             return error
         error = BrokenStream(
-            f"{self.name} could not be read beyond {self._position}, after {self._failures} tries at "
-            f"{', '.join(dict.fromkeys(a.location for a in self._addresses))}; the last: {last.message}",
+            f"{self.name} could not be read beyond {self._position}, after {self._tries}",
             dataset=self.dataset,
             partition=self.partition,
             frames=self.next_frame,

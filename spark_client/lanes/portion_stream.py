@@ -241,9 +241,14 @@ class PortionStream(PartitionStream):
 
     def _lost(self, last: FlightShuffleError) -> ServerLost:
         where = ", ".join(self._locations)
+        tries = (
+            f", after {self._tries}"
+            if self._tries and not isinstance(last, NotFound)
+            else f": {last.message}"
+        )
         start = "" if self.start is None else f" with the start {self.start}"
         error = ServerLost(
-            f"dataset {self.dataset!r} has lost the server{start} at {where}, at {self._position}: {last.message}",
+            f"dataset {self.dataset!r} has lost the server{start} at {where}, at {self._position}{tries}",
             dataset=self.dataset,
             start=self.start,
             server=where,

@@ -29,7 +29,7 @@ from spark_client.connection import Compression, RemoteServer, TimedOut, Unreach
 from .bulk_put import BulkWriter
 from .grpc_put import GrpcWriter
 from .http import HttpPool, NoBulkLane
-from .lane import LaneWriter
+from .lane import LaneWriter, Tries
 from .partition_stream import DOWN_SECONDS
 
 
@@ -61,17 +61,21 @@ def open_writing(
     if lane == "grpc":
         return GrpcWriter(server, command, schema, compression, once=once)
 
+    tries = Tries()
+
     def bulk() -> LaneWriter | None:
         failure: Unavailable | None = None
         try:
             for place in places_of(server, once=once) if places is None else places:
                 pool = _pool(server, place)
-                if lane == "auto" and pool.is_left_alone:
+                if lane == "auto" and (why := pool.left_alone) is not None:
+                    tries.passed_over(place, why)
                     continue
                 try:
                     return BulkWriter(pool, place, server, command, schema, compression=compression)
                 except (NoBulkLane, Unreachable, TimedOut) as error:
-                    pool.leave_alone(DOWN_SECONDS)
+                    pool.leave_alone(DOWN_SECONDS, error)
+                    tries.failed(place, error)
                     if places is None:
                         _known(server).forget()
                     failure = error
@@ -82,7 +86,7 @@ def open_writing(
         return None
 
     if lane == "auto":
-        return bulk() or GrpcWriter(server, command, schema, compression, once=once)
+        return bulk() or GrpcWriter(server, command, schema, compression, once=once, before=tries)
     if (writer := server.riding_out(bulk, once=once)) is not None:
         return writer
     raise InvalidRequest(

@@ -18,7 +18,7 @@ import pytest
 
 from flight_server.protocol import PutCommand
 from flight_server.protocol.errors import Draining, Forbidden, InvalidRequest, NotFound, Unauthenticated
-from spark_client.connection import RemoteServer, Timeouts, Unreachable, Writing
+from spark_client.connection import Compression, RemoteServer, Timeouts, Unreachable, Writing
 from spark_client.lanes import writing
 from spark_client.lanes.bulk_put import BulkWriter
 from spark_client.lanes.grpc_put import GrpcWriter
@@ -172,6 +172,19 @@ def test_a_place_that_refuses_connections_sends_the_put_to_the_next_or_to_grpc(
     with pytest.raises(Unreachable, match="refused"):
         put(connect("bulk"), [closed])
     assert put(connect("bulk"), [closed, f"{process.http}/v1/put"]) == "bulk"
+
+
+@pytest.mark.parametrize("compression", [None, "auto"])
+def test_a_put_that_no_lane_takes_says_what_each_ended_with(compression: Compression) -> None:
+    place = "http://127.0.0.1:2/v1/put"
+    command = PutCommand("d", producer=0, attempt="1")
+    with contextlib.closing(RemoteServer(NOWHERE, timeouts=QUICK)) as server:
+        with (
+            pytest.raises(Unreachable, match=r"failed: .*127\.0\.0\.1:1\); before, one try at") as raised,
+            PutStream(server, command, BATCH.schema, [place], compression) as stream,
+        ):
+            stream.write(BATCH)
+        assert f"one try at {place}: the connection failed: [Errno 111]" in str(raised.value)
 
 
 def test_a_server_that_has_moved_is_asked_again(
