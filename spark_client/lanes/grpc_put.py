@@ -49,7 +49,6 @@ class GrpcWriter:
         self._schema = schema
         self._once = once
         self._before = before
-        self._messages: MessageWriter | None = None
         self._closed = self._opened = False
         if compression != "auto":
             self._open(compression)
@@ -58,9 +57,8 @@ class GrpcWriter:
         if self._closed:
             raise Closed("the put has ended")
         self._closed = True  # unless all of it succeeds: a put that could not be opened has ended
-        if self._server.writing.check:
-            self._messages = MessageWriter(self._schema, codec)
-            self._messages.opening(self._descriptor.serialize(), checked=True)
+        self._messages = MessageWriter(self._schema, codec)
+        self._messages.opening(self._descriptor.serialize(), checked=True)
         try:
             self._writer, self._reader, self._call = self._server.open_put(
                 self._descriptor, self._schema, codec=codec, dataset=self._dataset, once=self._once
@@ -76,9 +74,8 @@ class GrpcWriter:
             most = most_to(urlsplit(self._server.location).hostname or "")
             self._open("lz4" if shrinks(batch, most) else None)
         with self._errors():
-            if self._messages is not None:
-                self._messages.add(batch, metadata)
-                self._messages.take()
+            self._messages.add(batch, metadata)
+            self._messages.take()
             if metadata:
                 self._writer.write_with_metadata(batch, pa.py_buffer(metadata))
             else:
@@ -96,12 +93,10 @@ class GrpcWriter:
     def _send(self, totals: Commit) -> None:
         if not self._opened:
             self._open(None)
-        if self._messages is not None:
-            totals = replace(totals, crc32c=self._messages.running_crc32c)
+        totals = replace(totals, crc32c=self._messages.running_crc32c)
         with self._errors():
             self._writer.write_metadata(pa.py_buffer(totals.encode()))
-            if self._messages is not None:
-                self._messages.metadata_only(totals.encode())
+            self._messages.metadata_only(totals.encode())
 
     def finish(self, totals: Commit | None) -> list[bytes]:
         answers: list[bytes] = []

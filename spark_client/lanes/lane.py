@@ -5,7 +5,7 @@ Guarantee: :meth:`LaneReader.read_burst` returns None only after the server has 
 lanes carry the same frames, messages and totals.
 
 ``partition_stream`` chooses the lane of a read (DoGet or an HTTP GET), compares the totals, and tries again.
-``writing`` chooses that of a put (DoPut or an upgraded HTTP connection), and tries none again.
+``put_stream`` chooses that of a put (DoPut or an upgraded HTTP connection), and tries none again.
 """
 
 from __future__ import annotations

@@ -11,10 +11,16 @@ Losing the server
     not come back: so a server whose ports refuse connections is lost at once (``connection.refusals``). One that is
     silent costs a stream its deadlines; later streams of the process ask it first, for ``why_seconds``, and raise
     ServerLost if it is silent still. The errors of a dataset that one server has are a :class:`PartitionStream`'s.
+
+Objects
+    A portion may be kept as an object in shared storage, too. Its stream goes there when all tries to reach the server
+    have failed, for any reason, and goes on at the partition and frame where it was. If the server is gone, later
+    streams of the process begin there.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,12 +35,15 @@ from flight_server.protocol import (
     StaleTicket,
     Ticket,
     Unavailable,
+    is_object,
+    shown,
 )
 from spark_client.connection import RemoteServer, Unreachable, refuses
 
 from .http import NoBulkLane
 from .lane import BatchBurst, BrokenStream, LaneChoice, LaneReader, ReadTotals
-from .partition_stream import PartitionStream, StreamStalled
+from .object_get import ObjectReader
+from .partition_stream import Address, PartitionStream, StreamStalled
 from .received_frames import ReceivedFrames
 
 _SHOWN = 5
@@ -265,3 +274,45 @@ def _end_of(metadata: Any) -> PartitionEnd | None:
         return PartitionEnd.parse(metadata.to_pybytes())
     text = dict(metadata).get(PARTITION_ENDED.encode())
     return None if text is None else PartitionEnd.parse(text)
+
+
+_log = logging.getLogger(__name__)
+_lost: set[str | None] = set()
+"""The starts of servers that streams of this process have found lost: none comes back."""
+
+
+class StoredPortionStream(PortionStream):
+    """As :class:`PortionStream`; the last of the ``locations`` is the object's address."""
+
+    def __init__(self, *of: Any, locations: Sequence[str], **how: Any) -> None:
+        super().__init__(*of, locations=[each for each in locations if not is_object(each)], **how)
+        self._object = Address("object", locations[-1])
+
+    @property
+    def _is_there(self) -> bool:
+        return self.address == self._object
+
+    def overdue(self, now_seconds: float) -> bool:
+        wait = self._wait
+        # A reading thread ends its wait for the server a little later, and goes on at the object.
+        return super().overdue(now_seconds - (0 if wait is None or self._is_there else wait[1] / 2))
+
+    def _connect(self, failure: Unavailable | None) -> None:
+        if not self._is_there and self.start not in _lost:
+            try:
+                super()._connect(failure)
+            except (ServerLost, Unavailable) as gone:
+                # A server that does not know one dataset has others.
+                if isinstance(gone, ServerLost) and type(gone.__cause__) is not NotFound:
+                    _lost.add(self.start)
+                _log.warning("%s is read from %s: %s", self.name, shown(self._object.location), gone.message)
+            else:
+                return
+        if not self._is_there:
+            self._addresses, self._turn, self._failures, failure = [self._object], 0, 0, None
+        super()._connect(failure)
+
+    def _reading_at(self, address: Address, ticket: Ticket) -> LaneReader:
+        if address == self._object:
+            return ObjectReader(address.location, ticket)
+        return super()._reading_at(address, ticket)

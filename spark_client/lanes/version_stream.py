@@ -35,10 +35,9 @@ import pyarrow as pa
 from flight_server.protocol import PartitionFailed, Ticket, Unavailable, Versions
 from spark_client.connection import RemoteServer, TimedOut
 
-from .addresses import Address
 from .http import HttpPool
 from .lane import Batch, BatchBurst, BrokenStream, LaneChoice, LaneReader
-from .partition_stream import PartitionStream
+from .partition_stream import Address, PartitionStream
 
 
 class CutRead(BrokenStream):

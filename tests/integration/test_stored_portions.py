@@ -16,7 +16,7 @@ from pyarrow import flight
 from flight_server.protocol import PartitionFailed, ServerLost, index_of
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, RemoteServer, Timeouts
-from spark_client.lanes import stored_portion
+from spark_client.lanes import portion_stream
 from spark_client.merge import DatasetRef
 from tests.support.durable import action
 from tests.support.proxy import Proxy
@@ -128,7 +128,7 @@ def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(
                     begun.add(places.index(places[-1]))
                 stream.close()
                 remote.close()
-                stored_portion._lost.clear()
+                portion_stream._lost.clear()
     assert len(begun) > 2, begun
 
 

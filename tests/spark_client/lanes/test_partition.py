@@ -21,11 +21,10 @@ from flight_server.protocol.errors import (
 )
 from spark_client.connection import RemoteServer, Timeouts, Unreachable
 from spark_client.lanes import portion_stream
-from spark_client.lanes.addresses import Address, addresses
 from spark_client.lanes.bulk_get import BulkReader, target_of
 from spark_client.lanes.http import Connection, HttpPool
 from spark_client.lanes.lane import BrokenStream, Closed
-from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.lanes.partition_stream import Address, PartitionStream, addresses
 from spark_client.lanes.portion_stream import PortionStream
 from spark_client.lanes.version_stream import VersionStream
 from spark_client.merge.merged import merge

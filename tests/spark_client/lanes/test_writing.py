@@ -19,7 +19,7 @@ import pytest
 from flight_server.protocol import PutCommand
 from flight_server.protocol.errors import Draining, Forbidden, InvalidRequest, NotFound, Unauthenticated
 from spark_client.connection import Compression, RemoteServer, Timeouts, Unreachable, Writing
-from spark_client.lanes import writing
+from spark_client.lanes import put_stream
 from spark_client.lanes.bulk_put import BulkWriter
 from spark_client.lanes.grpc_put import GrpcWriter
 from spark_client.lanes.http import NoBulkLane
@@ -112,7 +112,7 @@ def test_a_server_from_before_the_lane_is_asked_once_in_a_while(
     assert [put(server), put(server), put(server)] == ["grpc"] * 3
     assert len(asked) == 1
     monkeypatch.setattr(server, "action", action)
-    writing._known(server).until_seconds = 0.0
+    put_stream._known(server).until_seconds = 0.0
     assert put(server) == "bulk"
 
 
@@ -193,7 +193,7 @@ def test_a_server_that_has_moved_is_asked_again(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         moved = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/put"
     server = connect("auto")
-    writing._known(server).places = (moved,)
+    put_stream._known(server).places = (moved,)
     assert put(server) == "grpc"
     assert put(server) == "bulk"
 
@@ -245,7 +245,7 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
     connect: Callable[[Lane], RemoteServer], process: ServerProcess
 ) -> None:
     server = connect("auto")
-    (place,) = writing.places_of(server)
+    (place,) = put_stream.places_of(server)
     gc.collect()  # a child must not destroy the objects of other tests
     pid = os.fork()
     if pid == 0:
@@ -288,7 +288,7 @@ def test_a_put_to_a_server_that_has_died_raises_an_error_with_its_address_at_eac
 
     with ServerProcess.start(http_port=0) as process:
         server = RemoteServer(process.location, timeouts=QUICK, writing=Writing(lane))
-        places = writing.places_of(server)
+        places = put_stream.places_of(server)
         with contextlib.closing(server), pytest.raises((Unreachable, BrokenStream)) as caught:
             put_while_it_dies()
     assert "127.0.0.1:" in str(caught.value)
