@@ -69,8 +69,8 @@ class Timeouts:
     A stream that fails is tried again up to ``tries`` times in a row without a new frame, each after a pause
     (:meth:`pause_seconds`). So a dead server is an error after at most ``(tries + 1) * connect_seconds + tries *
     backoff_limit_seconds``, and sooner if it refuses the connection: after 11 to 21 s by default, in which a server may
-    restart; at once where only the start that has refused had the data (``refusals``).
-    A call with one answer is tried again alike, within ``call_seconds`` (``restarts``).
+    restart; at once where only the start that has refused had the data (``refuses``).
+    A call with one answer is tried again alike, within ``call_seconds`` (``calls``).
     """
 
     connect_seconds: float = 10.0

@@ -8,7 +8,7 @@ at the partition and frame where it was, at the next location.
 Losing the server
     Of a dataset over several servers, what cannot be reached any more, or was started again, or has the dataset no
     longer, is a lost server: :class:`ServerLost` names it by its locations and its start, and the dataset. A start does
-    not come back: so a server whose ports refuse connections is lost at once (``connection.refusals``). One that is
+    not come back: so a server whose ports refuse connections is lost at once (``connection.refuses``). One that is
     silent costs a stream its deadlines; later streams of the process ask it first, for ``why_seconds``, and raise
     ServerLost if it is silent still. The errors of a dataset that one server has are a :class:`PartitionStream`'s.
 
