@@ -97,7 +97,7 @@ def test_closing_ends_streams_that_wait_for_a_producer(server: RemoteServer, nam
     for _ in range(4):
         next(merged)
     merged.close()
-    assert merged.statistics().threads == 0
+    assert merged._threads._running == 0
     until(lambda: not _readers(server, name), "the server has released the readers")
 
 
