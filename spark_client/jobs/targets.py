@@ -1,17 +1,12 @@
-"""What a job writes, and the keeper of the datasets that it writes to (``write_job``)."""
+"""What a job writes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-
-from spark_client.connection import RemoteServer
-from spark_client.executors import ExecutorServers
-from spark_client.servers import ServerList
 
 from .tasks import WriteTask
 
@@ -54,24 +49,3 @@ class Target:
     def task(self) -> WriteTask:
         """The first one; dataset, partitions and schema are the same in all."""
         return self.writes[0][1]
-
-
-class DatasetKeeper(Protocol):
-    """The driver's datasets (``shuffles.Shuffles``), which begin, are sealed and end."""
-
-    server: RemoteServer
-    servers: ServerList
-    executors: ExecutorServers | None
-    lease_seconds: float
-
-    def place(self, dataset: str) -> RemoteServer: ...
-
-    def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]: ...
-
-    def begin_spread(self, dataset: str, generation: str, offload: str | None = None) -> None: ...
-
-    def written_on(self, dataset: str, locations: Sequence[str]) -> None: ...
-
-    def sealed_on(self, dataset: str, portions: Mapping[str, str]) -> None: ...
-
-    def drop_at(self, location: str, dataset: str, generation: str) -> None: ...
