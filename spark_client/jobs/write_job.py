@@ -1,9 +1,9 @@
 """One Spark job that writes datasets: carries out the calls that ``servers.SpreadWrite`` asks for.
 
-Guarantee: as ``shuffles`` says. With one server: create, job, seal. With several,
-tasks choose theirs (``WriteTask``), their puts create the datasets, and each server that an accepted attempt names
-is sealed with its own attempts and the list of all. When a server is lost the job runs again, at most twice, unless it
-reads from that server: then the caller must write what it reads first.
+Guarantee: as ``shuffles`` says. With one server: create, job, seal. With several, tasks choose theirs (``WriteTask``),
+their puts create the datasets, and each server that an accepted attempt names is sealed with its own attempts and the
+list of all. When a server is lost the job runs again, at most twice, unless it reads from that server: then the caller
+must write what it reads first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
     FlightShuffleError,
@@ -47,9 +49,44 @@ from spark_client.servers import (
 
 from .held_datasets import HeldDatasets
 from .sealed import SealedDataset
-from .targets import Target
 from .task_reports import accepted, server_of, work_of
-from .tasks import Sides
+from .tasks import Sides, WriteTask
+
+
+@dataclass(frozen=True)
+class TaskNumbers:
+    """A row for each of ``tasks``, which has its number. Spark is asked only when it runs them."""
+
+    sparkSession: SparkSession  # noqa: N815 - PySpark's name
+    tasks: int
+
+    def mapInArrow(self, func: Any, schema: Any) -> DataFrame:  # noqa: N802 - PySpark's name
+        return self.sparkSession.range(0, self.tasks, 1, self.tasks).mapInArrow(func, schema)
+
+
+TaskRows = DataFrame | TaskNumbers
+"""What tasks are run over."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A dataset that a job writes: ``writes`` are rows, each with the task over each of their partitions, in which the
+    generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
+    server holds it, which its name chooses. ``offload``: the prefix below which the servers keep it, too, as for a
+    dataset over several servers, which one alone can hold.
+    """
+
+    writes: Sequence[tuple[TaskRows, WriteTask]]
+    label: str
+    name: str | None = None
+    alone: bool = False
+    offload: str | None = None
+
+    @property
+    def task(self) -> WriteTask:
+        """The first one; dataset, partitions and schema are the same in all."""
+        return self.writes[0][1]
+
 
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
