@@ -15,6 +15,15 @@ Which error
 Fork
     gRPC hangs in a forked child that uses it, or that destroys one of its objects. So :func:`immortal_in_children`
     keeps the holders of such objects.
+
+Restarts
+    A call is made again while its server is away for a moment (:func:`retrying`): after a pause, as often as
+    ``Timeouts.tries`` says, and not begun again later than ``within_seconds`` after its first failure; then its last
+    error is raised. Callers repeat only calls that are fine twice: the server may have done the work whose answer was
+    lost.
+
+    A start of a server does not come back. So for data of one start a refusal is an answer (:func:`refuses`), and
+    silence is none.
 """
 
 from __future__ import annotations
@@ -22,18 +31,22 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import socket
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import (
     ERROR_TRAILER,
+    Draining,
     FlightShuffleError,
     Forbidden,
     InvalidRequest,
@@ -43,6 +56,8 @@ from flight_server.protocol import (
     from_json,
 )
 from flight_server.tracing import traceparent
+
+from .stream_options import Timeouts
 
 
 class Unreachable(Unavailable):
@@ -186,3 +201,59 @@ def _make_immortal() -> None:
     for thing in list(_grpc_objects):
         # Not a list of references: the interpreter would empty it at its end and destroy the objects.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+T = TypeVar("T")
+
+AWAY = (Unreachable, Draining)
+"""The errors of calls to a server that restarts."""
+
+
+def retrying(
+    timeouts: Timeouts,
+    call: Callable[[], T],
+    errors: tuple[type[FlightShuffleError], ...] = AWAY,
+    within_seconds: float = float("inf"),
+    again: Callable[[], bool] = lambda: True,
+) -> T:
+    """The result of ``call``, which is made again while it raises one of ``errors`` and ``again`` allows it. Any other
+    error is raised at once. Blocks; cannot be cancelled.
+    """
+    until, failures = float("inf"), 0
+    while True:
+        try:
+            return call()
+        except errors:
+            failures += 1
+            until = min(until, time.monotonic() + within_seconds)
+            pause_seconds = timeouts.pause_seconds(failures)
+            if failures > timeouts.tries or time.monotonic() + pause_seconds > until or not again():
+                raise
+        time.sleep(pause_seconds)
+
+
+_LOOK_SECONDS = 1.0
+_AGAIN_SECONDS = 0.2
+
+
+def refuses(locations: Iterable[str]) -> bool:
+    """Whether all locations of one server refuse a connection, now and ``_AGAIN_SECONDS`` later. False if any accepts
+    it, does not answer within ``_LOOK_SECONDS``, or is no port.
+    """
+    ports = {(parts.hostname, parts.port) for parts in map(urlsplit, locations)}
+    if not (ports and all(_refused(*each) for each in ports)):
+        return False
+    time.sleep(_AGAIN_SECONDS)
+    return all(_refused(*each) for each in ports)
+
+
+def _refused(host: str | None, port: int | None) -> bool:
+    if host is None or port is None:
+        return False
+    try:
+        socket.create_connection((host, port), _LOOK_SECONDS, all_errors=True).close()
+    except ExceptionGroup as found:  # of one error for each address of the host
+        return all(isinstance(each, ConnectionRefusedError) for each in found.exceptions)
+    except OSError:  # the host has no address
+        return False
+    return False

@@ -26,8 +26,6 @@ class Reading:
             reached, else gRPC.
         budget_bytes: decoded bytes that one merge may hold in RAM; the rest waits in a scratch file.
         scratch_dir: the directory of these files; None for the system's temporary directory.
-        check: compare each message's checksum with the server's before its batch is used; costs about 0.1 CPU seconds
-            per GB on the bulk lane. Another Flight server than ours has none.
         gathered_bytes: decoded bytes that each step of a task which gathers rows (groups, joins, sorts, aggregates)
             may hold in RAM; the rest waits in scratch files, too.
         driver_bytes: a job of a pipeline that reads at most so many bytes, and calls no function of the user's, runs in
@@ -39,7 +37,6 @@ class Reading:
     lane: Literal["auto", "grpc", "bulk"] = "auto"
     budget_bytes: int = 256 << 20
     scratch_dir: str | None = None
-    check: bool = True
     gathered_bytes: int = 64 << 20
     driver_bytes: int = 8 << 20
 
@@ -50,8 +47,6 @@ class Writing:
 
     Args:
         lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` as for :class:`Reading`.
-        check: send checksums, which the server compares before it keeps anything: one of each message (bulk lane) or
-            one of all (gRPC, where each batch is then encoded twice). Costs about 0.1 CPU seconds per GB here.
         compression: of exchanges and broadcasts, which only this client reads; ``put`` has an argument of its own.
             ``auto`` compresses by LZ4 the columns that shrink to two thirds, or to an eighth if the server is on this
             host (``lanes.compression``); ``lz4`` and ``zstd`` compress all.
@@ -61,7 +56,6 @@ class Writing:
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
-    check: bool = True
     compression: Compression = "auto"
 
     def __post_init__(self) -> None:
@@ -75,8 +69,8 @@ class Timeouts:
     A stream that fails is tried again up to ``tries`` times in a row without a new frame, each after a pause
     (:meth:`pause_seconds`). So a dead server is an error after at most ``(tries + 1) * connect_seconds + tries *
     backoff_limit_seconds``, and sooner if it refuses the connection: after 11 to 21 s by default, in which a server may
-    restart; at once where only the start that has refused had the data (``refusals``).
-    A call with one answer is tried again alike, within ``call_seconds`` (``restarts``).
+    restart; at once where only the start that has refused had the data (``refuses``).
+    A call with one answer is tried again alike, within ``call_seconds`` (``calls``).
     """
 
     connect_seconds: float = 10.0

@@ -4,13 +4,13 @@ Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises on
 (``calls``). The first call opens the first connection.
 
 Restarts
-    A call to a server that is away for a moment is made again (``restarts``), also while gRPC still pauses after its
+    A call to a server that is away for a moment is made again (``retrying``), also while gRPC still pauses after its
     last attempt to connect. Exceptions: ``once``, for calls that have a later turn or a loop of their own, or are not
     fine twice; an embedded server, which does not come back; and a server of which this process has had no answer and
     no other process has told it: its address may be wrong, and the error says so at once.
 
 Connections
-    A :class:`RemoteServer` opens at most ``max_connections`` TCP connections and uses them in turn; HTTP/2 carries any
+    A :class:`RemoteServer` opens at most ``CONNECTIONS`` TCP connections and uses them in turn; HTTP/2 carries any
     number of streams over each. :func:`shared_server`, which unpickling and :meth:`RemoteServer.at` call, gives one
     :class:`RemoteServer` for equal arguments in a process, so Spark tasks share it.
 
@@ -53,13 +53,12 @@ from pyarrow import flight
 
 from flight_server.protocol import FlightShuffleError, dump_json, parse_json
 
-from .advice import read_token
-from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children
-from .proxies import is_remote
-from .restarts import retrying
+from .advice import is_remote, read_token
+from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children, retrying
 from .stream_options import Reading, Timeouts, Writing
 from .tls import ClientCertificate
 
+CONNECTIONS = 4
 WINDOW_BYTES = 4 << 20
 CREDENTIALS = ("token", "tls_root_certs", "tls_client_cert", "tls_client_key")
 """The arguments that belong to one server's address."""
@@ -87,10 +86,8 @@ class RemoteServer:
             that uses the server: pickles then have the path only.
         tls_root_certs: PEM; None for the system's.
         tls_client_cert, tls_client_key: PEM, or its files, for a server that wants it, see ``tls``.
-        max_connections: TCP connections to this address, opened as they are needed.
-        window_bytes: ``lookahead_bytes``, see the module.
         embedded: it is a client's own, which ends with the client: errors say so.
-        direct: the client has started it, so that no proxy is between, see ``proxies``.
+        direct: the client has started it, so that no proxy is between, see ``advice``.
 
     ``patient``: whether calls are made again from the first one on, see *Restarts*; else from the first answer on.
     """
@@ -106,8 +103,6 @@ class RemoteServer:
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
         writing: Writing | None = None,
-        max_connections: int = 4,
-        window_bytes: int = WINDOW_BYTES,
         embedded: bool = False,
         direct: bool = False,
     ) -> None:
@@ -120,8 +115,6 @@ class RemoteServer:
         self.timeouts = timeouts or Timeouts()
         self.reading = reading or Reading()
         self.writing = writing or Writing()
-        self._max_connections = max_connections
-        self._window_bytes = window_bytes
         self.embedded = embedded
         self.direct = direct
         self.patient = False
@@ -147,8 +140,6 @@ class RemoteServer:
             "timeouts": self.timeouts,
             "reading": self.reading,
             "writing": self.writing,
-            "max_connections": self._max_connections,
-            "window_bytes": self._window_bytes,
             "embedded": self.embedded,
             "direct": self.direct,
         }
@@ -206,14 +197,14 @@ class RemoteServer:
         connections = self._here()
         # A client with an earlier certificate stays for the streams that it carries.
         pair = None if self.client_certificate is None else self.client_certificate.read()
-        turn = next(connections.turn) % self._max_connections, pair
+        turn = next(connections.turn) % CONNECTIONS, pair
         with connections.lock:
             if turn not in connections.clients:
                 connections.clients[turn] = self._connect(pair)
             return connections.clients[turn]
 
     def _connect(self, pair: tuple[bytes, bytes] | None) -> flight.FlightClient:
-        options: dict[str, Any] = {"generic_options": self.grpc_options()}
+        options: dict[str, Any] = {"generic_options": self._grpc_options()}
         if self.tls_root_certs is not None:
             options["tls_root_certs"] = self.tls_root_certs
         if pair is not None:
@@ -221,10 +212,10 @@ class RemoteServer:
         with Call(self.location).errors():
             return flight.FlightClient(self.location, middleware=[CollectFactory()], **options)
 
-    def grpc_options(self) -> list[tuple[str, int]]:
+    def _grpc_options(self) -> list[tuple[str, int]]:
         return [
             ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.http2.lookahead_bytes", self._window_bytes),
+            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             ("grpc.http2.bdp_probe", 0),
             ("grpc.max_receive_message_length", 2**31 - 1),
             ("grpc.keepalive_time_ms", 20_000),

@@ -4,7 +4,6 @@ and says whose task it is.
 
 from .executor_servers import ExecutorServers, RunningServers, address_towards, reason_of
 from .interpreter import check_interpreter
-from .settling import settle
-from .shipping import Portable, portable, ship, write_zip, zipped
+from .shipping import Portable, portable, settle, ship, write_zip, zipped
 from .shown_errors import ShownFromUsers
 from .spark_owners import owner_of_session, owner_of_task

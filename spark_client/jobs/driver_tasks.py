@@ -8,7 +8,7 @@ The tasks run one after the other in the caller's thread, within the budgets of 
 threads beside them. Ctrl-C ends them like any code of the program: their puts are abandoned, their reads closed.
 
 Memory
-    What the tasks read, and what each stage makes of it, is counted on the way (``read_limit``): a job that reads far
+    What the tasks read, and what each stage makes of it, is counted on the way (``ReadLimit``): a job that reads far
     more than it was taken for, or whose join makes very many rows, is left to Spark's tasks, too.
 
 Not here
@@ -35,11 +35,10 @@ from pyspark.sql import SparkSession
 
 from spark_client.arrow import array_over
 
-from .read_limit import ReadLimit
 from .session_facts import is_on
-from .targets import Target
 from .task_reports import TaskWork, report
-from .tasks import WriteTask
+from .tasks import ReadLimit, WriteTask
+from .write_job import Target
 
 _log = logging.getLogger(__name__)
 _ATTEMPT = "driver"

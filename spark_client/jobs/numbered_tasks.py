@@ -32,10 +32,9 @@ from spark_client.executors import Portable, ShownFromUsers
 from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
 
 from .driver_tasks import share_numbers
-from .local_properties import is_pinned, local_property
-from .session_facts import is_on
-from .targets import Target, TaskNumbers, TaskRows
+from .session_facts import is_on, is_pinned, local_property
 from .tasks import WriteTask
+from .write_job import Target, TaskNumbers, TaskRows
 
 _log = logging.getLogger(__name__)
 _TAGS = "spark.job.tags"

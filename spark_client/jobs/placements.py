@@ -1,9 +1,13 @@
-"""How a writing task places rows: by Spark's own partitions, the hash of keys, in turn, or by range."""
+"""How a writing task places rows: by Spark's own partitions, the hash of keys, in turn, or by range.
+
+``place`` gives, for a batch of a producer's task, the batch to send, and each row's partition; ``first_row`` rows of
+the task came before.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +16,6 @@ from numpy.typing import NDArray
 from flight_server.keys import values
 from spark_client.arrow import SortCodes, SortKey, ranges_of, widened
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
-
-
-class Placement(Protocol):
-    """Splits each batch of a task into the rows to send and their partitions."""
-
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
-        """The batch to send, and each row's partition. ``first_row`` rows of the task came before."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -71,3 +67,6 @@ class ByRange:
     def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
         boundaries = SortCodes.of_columns(self.boundaries.columns, self.keys, self.boundaries.num_rows)
         return batch, ranges_of(SortCodes.of(batch, self.keys), boundaries)
+
+
+Placement = ByColumn | ByKeys | ByRange | InTurn

@@ -1,17 +1,104 @@
-"""Facts of a session, for the driver: settings, plans, how many tasks run at once, how much of a file each reads."""
+"""Facts of a session, for the driver: settings, plans, how many tasks run at once, how much of a file each reads.
+
+Settings
+    A reading of one takes a trip to the JVM, or to a server. In a block of :func:`settings_once` each setting has one
+    value: the session's at a moment in the block, or what it was in an earlier block while the same was set as at the
+    beginning of this one. Outside of blocks a setting is what it is when it is read.
+
+    On Spark Classic a block begins with one trip, for a digest of all that is set: defaults are those of Spark's
+    version. Later blocks know a value if the digest was still the same when it had been read, and the value then, too:
+    another thread may set it for a moment. On Spark Connect a block knows nothing of earlier ones.
+
+Which session
+    A call that is given none uses the active one of the thread, else the one that the client used last, else the
+    default one. A thread other than that which made the session has no active one on Spark Classic, and neither has any
+    thread after a Ctrl-C: py4j then connects it to another thread of the JVM, and ``getOrCreate`` makes no session
+    active there.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
+import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark import SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
-from .setting_blocks import once
+from flight_server.protocol import InvalidRequest
+from spark_client.pyspark_parts import interrupts_kept
+
+_Values = dict[str, str]
+_known: weakref.WeakKeyDictionary[SparkSession, tuple[bytes, _Values]] = weakref.WeakKeyDictionary()
+_settings: weakref.WeakKeyDictionary[SparkSession, Any] = weakref.WeakKeyDictionary()
+"""The JVM's map of all that is set in a session."""
+
+
+class _Block(threading.local):
+    """That of this thread: the digest at its beginning, its values, and those that later blocks may know."""
+
+    spark: SparkSession | None = None
+    digest: bytes | None
+    values: _Values
+    known: _Values
+
+
+_block = _Block()
+
+
+@contextmanager
+def settings_once(spark: SparkSession) -> Iterator[None]:
+    """The block. One inside of another one, of the same thread, is part of it."""
+    if _block.spark is not None:
+        yield
+        return
+    _block.digest = digest = _digest(spark)
+    before = _known.get(spark)
+    _block.known = before[1].copy() if before is not None and before[0] == digest else {}
+    _block.values = _block.known.copy()
+    _block.spark = spark
+    try:
+        yield
+    finally:
+        _block.spark = None
+        if digest is not None:
+            _known[spark] = digest, _block.known
+
+
+def once(spark: SparkSession, name: str, read: Callable[[str], str]) -> str:
+    """The setting, which ``read`` reads if no block has; an error of ``read`` is not remembered."""
+    if _block.spark is not spark:
+        return read(name)
+    value = _block.values.get(name)
+    if value is None:
+        value = _block.values[name] = read(name)
+        if _block.digest is not None and _digest(spark) == _block.digest and read(name) == value:
+            _block.known[name] = value
+    return value
+
+
+def _digest(spark: Any) -> bytes | None:
+    """Of all that is set in the session; None where it cannot be told in one trip."""
+    if "connect" in type(spark).__module__:
+        return None
+    try:
+        with interrupts_kept():
+            settings = _settings.get(spark)
+            if settings is None:
+                settings = _settings[spark] = spark._jsparkSession.sessionState().conf().settings()
+            text = settings.toString()
+    except Exception:  # noqa: BLE001 - of a version of Spark that has no such object, or of a session that has ended
+        return None
+    return hashlib.sha256(str(text).encode()).digest()
+
 
 KNOWN_SECONDS = 60.0
 
@@ -79,7 +166,7 @@ _WHERE_UNKNOWN = {
 
 def spark_setting(spark: SparkSession, name: str) -> str:
     """The session's value, else Spark's own default: ``conf.get`` with a default gives that instead of Spark's. In a
-    block of ``setting_blocks`` it is read once.
+    block of :func:`settings_once` it is read once.
     """
 
     def read(name: str) -> str:
@@ -145,3 +232,59 @@ def java_bytes(text: str) -> int:
     """The bytes of a size in Spark's settings, whose units are powers of 1024; 0 for other text."""
     found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
     return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0
+
+
+class Sessions:
+    """Those of one client."""
+
+    def __init__(self) -> None:
+        self._last: weakref.ref[SparkSession] | None = None
+
+    def used(self, spark: SparkSession) -> None:
+        """The client has used it. It is not kept alive."""
+        self._last = weakref.ref(spark)
+
+    def choose(self, given: SparkSession | None, call: str) -> SparkSession:
+        """``given``, or the session in its place. Raises InvalidRequest: there is none; the message names the
+        ``call``.
+        """
+        found = given or SparkSession.getActiveSession()
+        if found is None and self._last is not None and (last := self._last()) is not None and _lives(last):
+            found = last
+        if found is None:
+            try:
+                found = SparkSession.active()
+            except PySparkRuntimeError as error:
+                raise InvalidRequest(
+                    f"{call}: there is no Spark session; make one, or give it as spark="
+                ) from error
+        self.used(found)
+        return found
+
+
+def _lives(spark: Any) -> bool:
+    if "connect" in type(spark).__module__:
+        return not spark.is_stopped
+    with contextlib.suppress(Exception):
+        spark.sparkContext.getLocalProperty("spark.app.name")  # which a stopped one has no JVM to ask for
+        return True
+    return False
+
+
+def is_pinned(spark: Any) -> bool:
+    """Whether there are such properties, and one of this thread is of the JVM's thread that runs its jobs, as by
+    PySpark's default.
+    """
+    connected = "connect" in type(spark).__module__
+    return not connected and type(spark.sparkContext._gateway).__name__ == "ClientServer"
+
+
+@contextmanager
+def local_property(context: SparkContext, name: str, value: str) -> Iterator[None]:
+    """Jobs that this thread starts in the block have the property; afterwards it is what it was."""
+    before = context.getLocalProperty(name)
+    context.setLocalProperty(name, value)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(name, before)  # type: ignore[arg-type] # None takes it away

@@ -17,43 +17,33 @@ Ctrl-C
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
-    CreateRequest,
-    InvalidRequest,
-    Kind,
-    SealRequest,
     Unavailable,
 )
 from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers, Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
-from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import interrupts_kept
 from spark_client.servers import ServerList
 
-from .after_collection import AfterCollection
 from .driver_tasks import reports_of_driver
 from .held_datasets import HeldDatasets
-from .local_properties import local_property
 from .numbered_tasks import numbered
-from .persisting import Persisted
+from .persisting import AfterCollection, Persisted
 from .progress import watch
 from .results import Results
 from .sealed import SealedDataset
-from .session_facts import is_on
-from .sessions import Sessions
+from .session_facts import Sessions, is_on, local_property
 from .size_checks import without_needless_checks
 from .spark_types import check_names_apart
 from .task_reports import REPORT
@@ -63,15 +53,8 @@ _log = logging.getLogger(__name__)
 _DESCRIPTION = "spark.job.description"
 
 
-class Shuffles:
-    """The shuffle datasets of one driver.
-
-    Args:
-        lease_seconds: how long they outlive a driver that died.
-        host: an object that must live as long as the datasets, such as an embedded server.
-        servers: None for ``server`` alone.
-        executors: of a client whose tasks start the servers that they write to.
-    """
+class Shuffles(HeldDatasets):
+    """The shuffle datasets of one driver. ``servers`` None is for ``server`` alone."""
 
     def __init__(
         self,
@@ -83,72 +66,16 @@ class Shuffles:
         *,
         executors: ExecutorServers | None = None,
     ) -> None:
-        self.server = server
-        self.executors = executors
-        self.servers = servers or ServerList(server)
-        self._held = HeldDatasets(server, self.servers, lease_seconds, host)
-        self.lease_seconds = lease_seconds
+        super().__init__(server, servers or ServerList(server), lease_seconds, host, executors=executors)
         self.copies = copies or Copies()
         self._application: str | None = None
         self._end_application: Callable[[], None] = lambda: None
-        self._report_frames: dict[str, DataFrame] = {}
         self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
         self.after_collection = AfterCollection()
         self.persisted = Persisted(self._is_there, self._forget, self.results.unshare, self.after_collection)
         self._at_close: dict[object, Callable[[], object]] = {}
-        self._closed = False
         self._lock = threading.Lock()
-
-    def place(self, dataset: str) -> RemoteServer:
-        """The server that holds, or is to hold, a dataset that one server holds."""
-        return self._held.place(dataset)
-
-    def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]:
-        """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for puts
-        on the bulk lane. Raises InvalidRequest: the client is closed.
-        """
-        self._check_open()
-        request = CreateRequest(
-            dataset,
-            Kind.SHUFFLE,
-            schema=base64.b64encode(schema.serialize().to_pybytes()).decode(),
-            partitions=partitions,
-            lease_seconds=self.lease_seconds,
-        )
-        answer = self.place(dataset).action("create", request.encode())
-        generation = str(answer["generation"])
-        self._held.created(dataset, generation)
-        return generation, tuple(answer.get("put_locations", ()))
-
-    def seal(
-        self, dataset: str, generation: str, attempts: dict[int, str]
-    ) -> tuple[DatasetRef, dict[str, Any]]:
-        """Make exactly these attempts readable, atomically; the dataset, and its ``rows``, ``bytes``, ``frames`` and
-        ``partition_bytes``, the latter of partitions with rows, by their numbers as text. Twice is fine.
-        """
-        server = self.place(dataset)
-        answer = server.action("seal", SealRequest(dataset, generation, attempts).encode())
-        return DatasetRef.sealed(server, dataset, generation, answer), answer
-
-    def begin_spread(self, dataset: str, generation: str, offload: str | None = None) -> None:
-        """A dataset over several servers is written under this generation from now on, which the puts create; the one
-        of an earlier run is dropped. ``offload``: the prefix below which the seal keeps it, too.
-
-        Raises:
-            InvalidRequest: the client is closed.
-        """
-        self._check_open()
-        self.discard(dataset)
-        self._held.begin_spread(dataset, generation, offload)
-
-    def written_on(self, dataset: str, locations: Sequence[str]) -> None:
-        """At most these servers hold the dataset."""
-        self._held.written_on(dataset, locations)
-
-    def sealed_on(self, dataset: str, portions: Mapping[str, str]) -> None:
-        """The dataset is sealed: each portion, by its start, on this server."""
-        self._held.sealed_on(dataset, portions)
 
     def write(self, targets: Sequence[Target], *, here: bool = False) -> list[SealedDataset]:
         """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped. ``here``: the
@@ -210,22 +137,9 @@ class Shuffles:
         ):
             return reports
         reports = reports.repartition(1)
-        self._report_frames.update((each.task.dataset, reports) for each in targets)
+        for each in targets:
+            self.keep_alive(each.task.dataset, reports)
         return reports
-
-    def drop(self, dataset: str) -> None:
-        """See :meth:`HeldDatasets.drop`."""
-        self._report_frames.pop(dataset, None)
-        self._held.drop(dataset)
-
-    def drop_at(self, location: str, dataset: str, generation: str) -> None:
-        """See :meth:`HeldDatasets.drop_at`."""
-        self._held.drop_at(location, dataset, generation)
-
-    def discard(self, dataset: str) -> None:
-        """As :meth:`drop`; a dataset of a server that cannot be reached ends with its lease."""
-        self._report_frames.pop(dataset, None)
-        self._held.discard(dataset)
 
     def application(self) -> str:
         """The driver's name in its host's files. The first call marks it as alive there, until the close."""
@@ -259,8 +173,7 @@ class Shuffles:
             call()
         self.after_collection.close()
         self._end_application()
-        self._report_frames.clear()
-        self._held.close()
+        super().close()
 
     def _is_there(self, sealed: SealedDataset) -> bool:
         whole = self.is_whole(sealed)
@@ -275,14 +188,6 @@ class Shuffles:
     def has_lost(self, datasets: Iterable[SealedDataset]) -> bool:
         """Whether there are several servers, and one has lost a part of any of these datasets."""
         return self.servers.several and not all(map(self.is_whole, datasets))
-
-    def is_whole(self, sealed: SealedDataset) -> bool:
-        """See :meth:`HeldDatasets.is_whole`."""
-        return self._held.is_whole(sealed)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")
 
 
 @contextlib.contextmanager

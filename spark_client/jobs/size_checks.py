@@ -23,9 +23,9 @@ from pyspark.sql.types import DataType, StructType
 
 from spark_client.steps import BatchLimits
 
-from .local_properties import is_pinned, local_property
+from .session_facts import is_pinned, local_property
 from .spark_types import batch_limits
-from .targets import TaskRows
+from .write_job import TaskRows
 
 _LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = "2147483647"

@@ -14,6 +14,7 @@ When the server takes nothing for too long, the task fails with an error that sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -36,9 +37,44 @@ from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Kept, Pass, Stage, run
 
 from .placements import Placement
-from .read_limit import ReadLimit
 from .shares import PartitionSlice, Shares
 from .task_reports import TaskWork, added, report
+
+DECODED_TIMES = 8
+"""What is read may be so many times as large in memory as the driver was to read, and what a stage gives, too."""
+
+
+class TooMuchRead(Exception):
+    """The job read more than the driver reads."""
+
+
+@dataclass
+class ReadLimit:
+    """Of one job that the driver runs: all its tasks together read at most ``most_bytes``, and one batch, and so much
+    gives each stage, in memory.
+
+    How much that is shows only while it runs: a column of texts which are all the same, a compressed file, a frame of
+    zeros take a thousandth of it where they are stored, and a join may make a million rows of a thousand. A task that
+    takes too much is one of many processes, beside others; the driver is the application, and one thread. So it stops,
+    and leaves the job to tasks (``driver_tasks``).
+    """
+
+    most_bytes: int
+    _bytes: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, driver_bytes: int) -> ReadLimit:
+        """For what was expected to be at most ``driver_bytes``."""
+        return cls(DECODED_TIMES * driver_bytes)
+
+    def counted(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, of what is read, or of a stage, by its name. Raises TooMuchRead."""
+        for batch in batches:
+            self._bytes[name] += batch.nbytes
+            if self._bytes[name] > self.most_bytes:
+                raise TooMuchRead(f"{name}: more than {self.most_bytes} bytes in memory")
+            yield batch
+
 
 GATHERING_READ_BYTES = 16 * 1024 * 1024
 """Held of the arriving rows for a stage that gathers them: it takes them as fast as they come, until it writes them."""
@@ -60,21 +96,15 @@ class TaskSource(Protocol):
         ...
 
 
-class CutSource(TaskSource, Protocol):
-    """One whose partitions consist of frames."""
-
-    def read_frames(self, number: int, first: int, until: int, memory: TaskMemory, /) -> Iterator[Any]:
-        """The batches of the frames from ``first`` to before ``until``, in order."""
-        ...
-
-
 def _read(
     source: TaskSource, piece: PartitionSlice, memory: TaskMemory, reads: ReadLimit | None
 ) -> Iterator[Any]:
     if piece.until is None:
         found = source.read(piece.partition, memory)
     else:
-        found = cast(CutSource, source).read_frames(piece.partition, piece.first, piece.until, memory)
+        found = cast("DatasetRef | ShareRead", source).read_frames(
+            piece.partition, piece.first, piece.until, memory
+        )
     return found if reads is None else reads.counted("what it reads", found)
 
 

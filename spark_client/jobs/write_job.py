@@ -1,9 +1,9 @@
 """One Spark job that writes datasets: carries out the calls that ``servers.SpreadWrite`` asks for.
 
-Guarantee: as ``shuffles`` says of :meth:`Shuffles.write`. With one server: create, job, seal. With several,
-tasks choose theirs (``WriteTask``), their puts create the datasets, and each server that an accepted attempt names
-is sealed with its own attempts and the list of all. When a server is lost the job runs again, at most twice, unless it
-reads from that server: then the caller must write what it reads first.
+Guarantee: as ``shuffles`` says. With one server: create, job, seal. With several, tasks choose theirs (``WriteTask``),
+their puts create the datasets, and each server that an accepted attempt names is sealed with its own attempts and the
+list of all. When a server is lost the job runs again, at most twice, unless it reads from that server: then the caller
+must write what it reads first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
     FlightShuffleError,
@@ -45,10 +47,46 @@ from spark_client.servers import (
     server_lost,
 )
 
+from .held_datasets import HeldDatasets
 from .sealed import SealedDataset
-from .targets import DatasetKeeper, Target
 from .task_reports import accepted, server_of, work_of
-from .tasks import Sides
+from .tasks import Sides, WriteTask
+
+
+@dataclass(frozen=True)
+class TaskNumbers:
+    """A row for each of ``tasks``, which has its number. Spark is asked only when it runs them."""
+
+    sparkSession: SparkSession  # noqa: N815 - PySpark's name
+    tasks: int
+
+    def mapInArrow(self, func: Any, schema: Any) -> DataFrame:  # noqa: N802 - PySpark's name
+        return self.sparkSession.range(0, self.tasks, 1, self.tasks).mapInArrow(func, schema)
+
+
+TaskRows = DataFrame | TaskNumbers
+"""What tasks are run over."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A dataset that a job writes: ``writes`` are rows, each with the task over each of their partitions, in which the
+    generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
+    server holds it, which its name chooses. ``offload``: the prefix below which the servers keep it, too, as for a
+    dataset over several servers, which one alone can hold.
+    """
+
+    writes: Sequence[tuple[TaskRows, WriteTask]]
+    label: str
+    name: str | None = None
+    alone: bool = False
+    offload: str | None = None
+
+    @property
+    def task(self) -> WriteTask:
+        """The first one; dataset, partitions and schema are the same in all."""
+        return self.writes[0][1]
+
 
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
@@ -64,18 +102,18 @@ class WriteJob:
     """
 
     def __init__(
-        self, shuffles: DatasetKeeper, targets: Sequence[Target], collect: Callable[[list[Target]], list[Any]]
+        self, held: HeldDatasets, targets: Sequence[Target], collect: Callable[[list[Target]], list[Any]]
     ) -> None:
-        self._shuffles = shuffles
+        self._held = held
         self._targets = targets
         self._collect = collect
         # The partitions of one dataset on one server are numbered and ordered as if there were no other server.
         alone = len(targets) == 1 and targets[0].alone
         self._offloads = {target.task.dataset: target.offload for target in targets}
-        self._spread = (shuffles.servers.several and not alone) or any(self._offloads.values())
-        self._executors = shuffles.executors if self._spread else None
+        self._spread = (held.servers.several and not alone) or any(self._offloads.values())
+        self._executors = held.executors if self._spread else None
         # To learn which server has a name may start it.
-        self._server = shuffles.server if self._spread else shuffles.place(targets[0].task.dataset)
+        self._server = held.server if self._spread else held.place(targets[0].task.dataset)
         only = None if self._spread else ServerStart(self._server.location)
         partitions = {target.task.dataset: target.task.partitions for target in targets}
         self._write = SpreadWrite(partitions, secrets.token_hex(7), only)
@@ -112,7 +150,7 @@ class WriteJob:
             given = given if isinstance(given, list | tuple) else (given,)
             allowed = [check_prefix(str(each), "offload_to") for each in given]
         elif wanted:
-            servers = self._shuffles.servers
+            servers = self._held.servers
             allowed = servers.at(servers.reachable()[0]).action("locations").get("offload_to", [])
         for each in wanted:
             check_allowed(each, allowed)
@@ -121,14 +159,14 @@ class WriteJob:
         match call:
             case Create():
                 task = next(each.task for each in self._targets if each.task.dataset == call.dataset)
-                generation, self._places = self._shuffles.create(
+                generation, self._places = self._held.create(
                     call.dataset, task.declared.schema, task.partitions
                 )
                 return self._write.created(call, generation)
             case RunJob():
                 return self._run(call)
             case Drop():
-                self._shuffles.drop_at(call.server.location, call.dataset, call.generation)
+                self._held.drop_at(call.server.location, call.dataset, call.generation)
             case Fail():
                 if self._executors is not None and self._all_away and isinstance(call.error, ServerLost):
                     raise Unavailable(
@@ -173,13 +211,13 @@ class WriteJob:
         """
         if self._write.losses:
             _log.warning("the job runs again: %s", self._write.losses[-1].message)
-        servers = self._shuffles.servers
+        servers = self._held.servers
         if self._executors is not None:
             servers.lost()
             if (lost := self._lost_source()) is not None:
                 raise lost
         for dataset, generation in call.generations.items():
-            self._shuffles.begin_spread(dataset, generation, self._offloads[dataset])
+            self._held.begin_spread(dataset, generation, self._offloads[dataset])
         locations = servers.locations if self._executors is not None else servers.reachable()
         self._starts = servers.starts
         return locations
@@ -187,7 +225,7 @@ class WriteJob:
     def _job_failed(self, call: RunJob, error: Exception) -> Iterable[DriverCall]:
         if (reason := reason_of(error)) is not None:
             raise InvalidRequest(reason) from error
-        servers, executors = self._shuffles.servers, self._shuffles.executors
+        servers, executors = self._held.servers, self._held.executors
         asks = servers.several and (self._spread or executors is not None)
         lost = servers.lost(self._starts or None) if asks else []
         if asks and self._lost_source() is not None:
@@ -207,9 +245,9 @@ class WriteJob:
 
     def _learn(self, call: RunJob, reports: Sequence[Any]) -> None:
         """The servers that the tasks have started, and so hold what they wrote."""
-        self._shuffles.servers.learn([*dict.fromkeys(map(self._chosen, reports))])
+        self._held.servers.learn([*dict.fromkeys(map(self._chosen, reports))])
         for dataset in call.generations:
-            self._shuffles.written_on(dataset, self._shuffles.servers.locations)
+            self._held.written_on(dataset, self._held.servers.locations)
 
     def _filled(self, number: int, target: Target, call: RunJob, locations: tuple[str, ...]) -> Target:
         """With all that the tasks need, so that none asks the server."""
@@ -225,7 +263,7 @@ class WriteJob:
                     if target.alone and self._spread
                     else locations,
                     executors=None if target.alone else self._executors,
-                    lease_seconds=self._shuffles.lease_seconds,
+                    lease_seconds=self._held.lease_seconds,
                     target=number,
                     part=part,
                     parts=len(target.writes),
@@ -237,7 +275,7 @@ class WriteJob:
 
     def _one(self, dataset: str, locations: tuple[str, ...]) -> tuple[str, ...]:
         """The server that holds the dataset alone."""
-        servers = self._shuffles.servers
+        servers = self._held.servers
         return (owner_of(dataset, locations) if self._executors is None else servers.owner(dataset),)
 
     def _sources(self) -> list[tuple[str, Portion]]:
@@ -260,7 +298,7 @@ class WriteJob:
         """The error of a portion that the job reads and whose servers did not answer when they were asked last."""
         for dataset, portion in self._sources():
             start = portion.start or ""
-            if not self._shuffles.servers.knows(start):
+            if not self._held.servers.knows(start):
                 return server_lost(ServerStart(portion.locations[0], start), dataset, self._write.run)
         return None
 
@@ -279,7 +317,7 @@ class WriteJob:
                 answers = list(threads.map(seal, seals))
         self._all_away = all(isinstance(answer, (*AWAY, TimedOut)) for answer in answers)
         if self._spread and any(isinstance(answer, (*AWAY, TimedOut, ServerLost)) for answer in answers):
-            self._shuffles.servers.lost()  # no task is to choose them
+            self._held.servers.lost()  # no task is to choose them
         calls: list[DriverCall] = []
         for call, answer in zip(seals, answers, strict=True):
             if isinstance(answer, FlightShuffleError):
@@ -293,7 +331,7 @@ class WriteJob:
     def _seal(
         self, seal: Seal, servers: tuple[ServerPortion, ...] | None
     ) -> dict[str, Any] | FlightShuffleError:
-        server, offload = self._shuffles.servers.at(seal.server.location), self._offloads[seal.dataset]
+        server, offload = self._held.servers.at(seal.server.location), self._offloads[seal.dataset]
         request = SealRequest(
             seal.dataset, seal.generation, dict(seal.attempts), offload=offload, largest=seal.largest
         )
@@ -335,9 +373,9 @@ class WriteJob:
         if self._spread:
             written = self._write.portions(dataset)
             if written and self._executors is not None:
-                server = self._shuffles.servers.at(written[0].server.location)
+                server = self._held.servers.at(written[0].server.location)
             source = DatasetRef.spread(server, dataset, generation, answers)
-            self._shuffles.sealed_on(dataset, {each.server.start: each.server.location for each in written})
+            self._held.sealed_on(dataset, {each.server.start: each.server.location for each in written})
             for each, portion in zip(written, self._servers_of(dataset), strict=True):
                 held[each.server.location] += portion.bytes
         else:

@@ -34,9 +34,8 @@ from flight_server.protocol import (
 from flight_server.tracing import traceparent
 from spark_client.connection import RemoteServer, TimedOut, Unreachable
 
-from .arrivals import Arrivals
 from .batch_bursts import BurstReader
-from .http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
+from .http import Arrivals, Body, Connection, HttpPool, NoBulkLane, PassedOver
 from .lane import BatchBurst, BrokenStream, ReadTotals
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -74,8 +73,8 @@ def target_of(location: str, ticket: Ticket) -> str:
 class BulkReader:
     """A ``LaneReader``.
 
-    ``open`` raises ``NoBulkLane`` when the address does not speak this lane, and its subclass ``NoFreeConnection``
-    when no connection came free and ``beyond`` is False.
+    ``open`` raises ``NoBulkLane`` when the address does not speak this lane, and its subclass ``PassedOver`` when no
+    connection came free and ``beyond`` is False.
     """
 
     def __init__(
@@ -87,9 +86,7 @@ class BulkReader:
         self._timeouts = server.timeouts
         self._target = target_of(location, ticket)
         self._asked = ticket
-        self._request_headers = {"Accept": ARROW_STREAM}
-        if server.reading.check:
-            self._request_headers[CHECKSUMS_HEADER] = CHECKSUMS
+        self._request_headers = {"Accept": ARROW_STREAM, CHECKSUMS_HEADER: CHECKSUMS}
         if (parent := traceparent()) is not None:
             self._request_headers["traceparent"] = parent
         if (token := server.token) is not None:
@@ -104,7 +101,7 @@ class BulkReader:
     def open(self) -> pa.Schema:
         self._connection = self._pool.acquire(wait_seconds=self._timeouts.slot_seconds, beyond=self._beyond)
         if self._connection is None:
-            raise NoFreeConnection(f"{self._where} has no free connection")
+            raise PassedOver("all connections to it are in use")
         with self._errors(Unreachable, "the connection failed"):
             status, self.headers = self._ask(self._connection)
             self._body = body = Body(self._file(), self.headers)
@@ -174,7 +171,7 @@ class BulkReader:
         kinds: dict[int, type[FlightShuffleError]] = {401: Unauthenticated, 403: Forbidden}
         if status in kinds:
             return kinds[status](sentence, server=self._where)
-        # A body without our JSON is a proxy's or an older server's.
+        # A body without our JSON is a proxy's.
         return NoBulkLane(sentence, server=self._where)
 
     @property

@@ -24,6 +24,7 @@ Worth it
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -32,7 +33,32 @@ import pyarrow as pa
 from flight_server.protocol import IpcHeader, MessageKind, Table
 from spark_client.connection import is_loopback
 
-from .byte_pieces import Pieces
+
+class Pieces:
+    """The bytes of ``parts``, one after the other, consumed from the front."""
+
+    def __init__(self, parts: Iterable[memoryview]) -> None:
+        self._parts = deque(parts)
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def take(self, size_bytes: int) -> list[memoryview]:
+        """The next ``size_bytes``, without a copy."""
+        out = []
+        while size_bytes:
+            part = self._parts[0]
+            if len(part) > size_bytes:
+                part, self._parts[0] = part[:size_bytes], part[size_bytes:]
+            else:
+                del self._parts[0]
+            size_bytes -= len(part)
+            out.append(part)
+        return out
+
+    def joined(self, size_bytes: int) -> bytes:
+        return b"".join(self.take(size_bytes))
+
 
 MOST = 2 / 3
 MOST_ON_THIS_HOST = 1 / 8

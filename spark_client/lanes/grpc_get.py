@@ -4,13 +4,18 @@ pyarrow ends a read silently at a truncated frame if the call's status is OK. So
 the trailers, which the caller compares.
 
 Checksums
-    With ``Reading.check`` the client asks for messages in envelopes (``protocol.enveloped``), compares their checksums
-    and decodes them itself; a damaged one breaks the stream. Another Flight server than ours sends no checksums, and
-    its reads are not checked.
+    The client asks for messages in envelopes (``protocol.enveloped``), compares their checksums and decodes them
+    itself; a damaged one breaks the stream. Another Flight server than ours sends no checksums, and its reads are not
+    checked.
 
 The first message
     ``do_get`` blocks until the schema message has arrived or the call's deadline, ``stream_seconds``, has passed. So
     :func:`wait_until_known` comes first, a call with a short deadline. Keepalive finds a peer that vanishes after it.
+
+Envelopes
+    The decoder gets one message at a time, so a batch is returned with the envelope that completes it. Batches that
+    came in one message are one burst. Nothing is copied: the values of a batch are in the received message, and aligned
+    as they lie there.
 """
 
 from __future__ import annotations
@@ -30,12 +35,80 @@ from flight_server.protocol import (
     ERROR_TRAILER,
     BadFrame,
     InvalidRequest,
+    MessageKind,
     Ticket,
+    ipc_framing,
 )
+from flight_server.protocol.enveloped import Envelopes
 from spark_client.connection import Call, RemoteServer, TimedOut, immortal_in_children
 
-from .enveloped_batches import EnvelopedBatches
+from .batch_bursts import MessageFile
 from .lane import BatchBurst, BrokenStream, Closed, ReadTotals
+
+
+class EnvelopedBatches:
+    """The decoder of one read.
+
+    Args:
+        first: the app_metadata of the first envelope.
+        ticket: as it was sent.
+
+    Raises:
+        BadFrame: a message is damaged.
+    """
+
+    def __init__(self, first: pa.Buffer | None, ticket: bytes) -> None:
+        self._file = _Messages()
+        self._envelopes = Envelopes(ticket)
+        ((parts, _),) = self._envelopes.open(_view(first))
+        self._file.add(parts.header, parts.body)
+        try:
+            self._messages = pa.ipc.open_stream(pa.PythonFile(self._file, mode="r"))
+        except (pa.ArrowException, OSError) as error:
+            raise BadFrame(f"it begins with no schema: {error}") from None
+        self.schema: pa.Schema = self._messages.schema
+
+    def take(self, envelope: pa.Buffer | None) -> BatchBurst | None:
+        """The batches of the next envelopes; None if they have dictionaries only. Raises BadFrame: a message is
+        damaged; none of them is returned.
+        """
+        data = _view(envelope)
+        batches: list[pa.RecordBatch] = []
+        checksums: list[int] = []
+        metadata: list[pa.Buffer | None] = []
+        for parts, checksum in self._envelopes.open(data):
+            self._file.add(parts.header, parts.body)
+            if ipc_framing.IpcHeader(parts.header).kind is not MessageKind.RECORD_BATCH:
+                continue
+            try:
+                batches.append(self._messages.read_next_batch())
+            except (StopIteration, pa.ArrowException, OSError) as error:
+                raise BadFrame(f"it cannot be decoded: {error}") from None
+            checksums.append(checksum)
+            metadata.append(pa.py_buffer(parts.metadata) if parts.metadata else None)
+        if not batches:
+            return None
+        shared_bytes = len(data) if len(batches) > 1 else 0
+        return BatchBurst(batches, shared_bytes, checksums=checksums, metadata=metadata)
+
+
+def _view(envelope: pa.Buffer | None) -> memoryview:
+    if envelope is None:
+        raise BadFrame("it came without its envelope")
+    return memoryview(envelope).cast("B")
+
+
+class _Messages(MessageFile):
+    """The messages added, and the end where there is none."""
+
+    def add(self, header: memoryview, body: memoryview) -> None:
+        self._pieces.append(pa.py_buffer(ipc_framing.encapsulate(header)))
+        if body:
+            self._pieces.append(pa.py_buffer(body))
+
+    def _read_message(self) -> None:
+        self._pieces.append(pa.py_buffer(b""))
+
 
 _FRESH_SECONDS = 5.0
 _SLICE_SECONDS = 0.5
@@ -69,10 +142,9 @@ class GrpcReader:
         if self._cancelled:
             raise Closed("the read was cancelled")
         with self._server.calling(self._ticket.dataset) as (client, self._call):
-            asked = [(BATCHES_HEADER.encode(), AS_STORED.encode())]
-            if self._server.reading.check:
-                asked.append((CHECKSUMS_HEADER.encode(), CHECKSUMS.encode()))
-            options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds, headers=asked)
+            asked = {BATCHES_HEADER: AS_STORED, CHECKSUMS_HEADER: CHECKSUMS}
+            headers = [(name.encode(), value.encode()) for name, value in asked.items()]
+            options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds, headers=headers)
             ticket = self._ticket.encode()
             self._reader = client.do_get(flight.Ticket(ticket), options)
             # ``cancel`` sets the flag, then reads ``_reader``; here the reverse, so that no cancel is lost.

@@ -19,16 +19,19 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.protocol import Commit, FlightShuffleError, PutCommand
+from flight_server.protocol import Commit, FlightShuffleError, PutCommand, Unavailable
 from spark_client.connection import Compression, RemoteServer
 
 from .compression import most_to, shrinks
-from .lane import BrokenStream, Closed
+from .lane import BrokenStream, Closed, Tries
 from .messages import MessageWriter
 
 
 class GrpcWriter:
-    """A ``LaneWriter``. pyarrow sends each batch at once. With ``auto`` the call begins with the first batch."""
+    """A ``LaneWriter``. pyarrow sends each batch at once. With ``auto`` the call begins with the first batch.
+
+    ``before``: what the bulk lane ended with, which the error says, too, if this one cannot be begun.
+    """
 
     def __init__(
         self,
@@ -38,13 +41,14 @@ class GrpcWriter:
         compression: Compression = None,
         *,
         once: bool = False,
+        before: Tries | None = None,
     ) -> None:
         self._server = server
         self._descriptor = flight.FlightDescriptor.for_command(command.encode())
         self._dataset = command.dataset
         self._schema = schema
         self._once = once
-        self._messages: MessageWriter | None = None
+        self._before = before
         self._closed = self._opened = False
         if compression != "auto":
             self._open(compression)
@@ -53,12 +57,16 @@ class GrpcWriter:
         if self._closed:
             raise Closed("the put has ended")
         self._closed = True  # unless all of it succeeds: a put that could not be opened has ended
-        if self._server.writing.check:
-            self._messages = MessageWriter(self._schema, codec)
-            self._messages.opening(self._descriptor.serialize(), checked=True)
-        self._writer, self._reader, self._call = self._server.open_put(
-            self._descriptor, self._schema, codec=codec, dataset=self._dataset, once=self._once
-        )
+        self._messages = MessageWriter(self._schema, codec)
+        self._messages.opening(self._descriptor.serialize(), checked=True)
+        try:
+            self._writer, self._reader, self._call = self._server.open_put(
+                self._descriptor, self._schema, codec=codec, dataset=self._dataset, once=self._once
+            )
+        except Unavailable as error:
+            if not self._before:
+                raise
+            raise type(error)(f"{error.message}; before, {self._before}", **error.detail) from error
         self._opened, self._closed = True, False
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002  # pyarrow sends at once
@@ -66,9 +74,8 @@ class GrpcWriter:
             most = most_to(urlsplit(self._server.location).hostname or "")
             self._open("lz4" if shrinks(batch, most) else None)
         with self._errors():
-            if self._messages is not None:
-                self._messages.add(batch, metadata)
-                self._messages.take()
+            self._messages.add(batch, metadata)
+            self._messages.take()
             if metadata:
                 self._writer.write_with_metadata(batch, pa.py_buffer(metadata))
             else:
@@ -86,12 +93,10 @@ class GrpcWriter:
     def _send(self, totals: Commit) -> None:
         if not self._opened:
             self._open(None)
-        if self._messages is not None:
-            totals = replace(totals, crc32c=self._messages.running_crc32c)
+        totals = replace(totals, crc32c=self._messages.running_crc32c)
         with self._errors():
             self._writer.write_metadata(pa.py_buffer(totals.encode()))
-            if self._messages is not None:
-                self._messages.metadata_only(totals.encode())
+            self._messages.metadata_only(totals.encode())
 
     def finish(self, totals: Commit | None) -> list[bytes]:
         answers: list[bytes] = []

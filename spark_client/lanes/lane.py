@@ -5,7 +5,7 @@ Guarantee: :meth:`LaneReader.read_burst` returns None only after the server has 
 lanes carry the same frames, messages and totals.
 
 ``partition_stream`` chooses the lane of a read (DoGet or an HTTP GET), compares the totals, and tries again.
-``writing`` chooses that of a put (DoPut or an upgraded HTTP connection), and tries none again.
+``put_stream`` chooses that of a put (DoPut or an upgraded HTTP connection), and tries none again.
 """
 
 from __future__ import annotations
@@ -82,6 +82,39 @@ class ReadTotals:
             return cls(int(rows), int(frames), int(headers.get(CRC_TRAILER, ""), 16))
         except ValueError:
             return cls(int(rows), int(frames))
+
+
+class Tries:
+    """What each address ended with since the last progress, for errors: also that one which was not tried.
+
+    It keeps texts, not errors: those refer to frames, which have sockets.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, tuple[int, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{count} tries at {location}, the last: {why}"
+            if count > 1
+            else f"{'one try' if count else 'no try'} at {location}: {why}"
+            for location, (count, why) in self._ends.items()
+        )
+
+    def failed(self, location: str, error: FlightShuffleError) -> None:
+        """A try was made."""
+        count, _ = self._ends.get(location, (0, ""))
+        self._ends[location] = count + 1, error.message
+
+    def passed_over(self, location: str, why: str) -> None:
+        """No try was made now; an earlier one says more."""
+        self._ends.setdefault(location, (0, why))
+
+    def clear(self) -> None:
+        self._ends.clear()
 
 
 class LaneReader(Protocol):

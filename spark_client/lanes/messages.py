@@ -33,8 +33,7 @@ import pyarrow as pa
 from flight_server.protocol import CHECKED_LENGTH, LENGTH, InvalidRequest, end_of_put, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 
-from .byte_pieces import Pieces
-from .compression import BufferCompressor
+from .compression import BufferCompressor, Pieces
 
 BLOCK_BYTES = 8 << 10
 MAX_MESSAGE_BYTES = (1 << 31) - 1

@@ -32,7 +32,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.checksums import crc32c
 
-from .checked import CheckedMessages
+from .batch_bursts import CheckedMessages
 from .lane import BatchBurst, BrokenStream, Closed, ReadTotals
 
 

@@ -4,9 +4,9 @@ Guarantee: the batches that :meth:`PartitionStream.read_burst` returns are the f
 once, in order, and of one generation. None comes only when they agree with the server's totals (``received_frames``).
 
 Checksums
-    Each frame's checksum is compared before its batch is returned (``batch_bursts``, ``enveloped_batches``); a damaged
-    frame breaks the stream, and is requested again. At the end their sum is compared with the server's. Neither is done
-    for frames of another Flight server. ``Reading.check`` turns both off.
+    Each frame's checksum is compared before its batch is returned (``batch_bursts``, ``grpc_get``); a damaged frame
+    breaks the stream, and is requested again. At the end their sum is compared with the server's. Neither is done
+    for frames of another Flight server.
 
 Resuming
     After a broken connection or a temporary error of the server (``Unavailable``) the stream tries again from the
@@ -17,26 +17,42 @@ Resuming
     its first frame. If the generation is gone after that frame, the error says that the data was replaced.
 
     With ``lane="auto"``, an address of the bulk lane that is unreachable or does not speak it is skipped for
-    ``DOWN_SECONDS``. A skip costs no try, unless all addresses were skipped.
+    ``DOWN_SECONDS``. A skip costs no try, because the gRPC lane is always there. The error of the last try says for
+    each address how often it was tried, and what that ended with.
 
 Cancelling
     ``cancel`` takes no lock, and may be called from any thread and from a finalizer. The thread in ``open`` or
     ``read_burst`` then gets ``Closed``: at once while it waits for a frame, at its short deadline while it connects.
+
+Acknowledging
+    If the dataset's retention counts its readers, the stream tells the server which frames it has received: after their
+    lane's checks, and at its end all. An acknowledgement that fails is no error: the server then keeps the frames for
+    longer. A stream whose ticket names no reader is a reader of its own. A name in the ticket is that of a task which
+    may be tried again from its first frame, and is one reader all the same: it acknowledges at its end only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
+import uuid
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import (
+    ACKNOWLEDGE,
+    ACKNOWLEDGE_HEADER,
+    REUSE_CONNECTION,
+    AcknowledgeRequest,
     Compacted,
     FlightShuffleError,
+    InvalidRequest,
     NotFound,
     PartitionFailed,
     Released,
@@ -47,13 +63,94 @@ from flight_server.protocol import (
 )
 from spark_client.connection import EmbeddedEnded, RemoteServer, TimedOut, Unreachable
 
-from .acknowledging import Acknowledging
-from .addresses import Address, addresses
 from .bulk_get import BulkReader
 from .grpc_get import GrpcReader
-from .http import HttpPool, NoBulkLane, NoFreeConnection
-from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, generation_of
+from .http import HttpPool, NoBulkLane, PassedOver
+from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, Tries, generation_of
 from .received_frames import ReceivedFrames
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A location and the lane that it speaks."""
+
+    lane: Literal["grpc", "bulk", "object"]
+    location: str
+
+
+def addresses(server: RemoteServer, locations: Sequence[str], lane: LaneChoice) -> list[Address]:
+    """The addresses to try, each once: those of the bulk lane first, then in the order of ``locations``.
+
+    ``arrow-flight-reuse-connection://?`` means ``server``, which is also added if no location speaks gRPC.
+
+    Raises:
+        InvalidRequest: ``lane`` is ``bulk``, and no location has the bulk lane.
+        ValueError: an unknown lane.
+    """
+    if lane not in ("auto", "grpc", "bulk"):
+        raise ValueError(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
+    found: list[Address] = []
+    for location in locations:
+        if location.startswith(REUSE_CONNECTION.rstrip("?")):
+            found.append(Address("grpc", server.location))
+        elif location.startswith(("http://", "https://")):
+            found.append(Address("bulk", location))
+        elif location.startswith("grpc"):
+            found.append(Address("grpc", location))
+    if not any(address.lane == "grpc" for address in found):
+        found.append(Address("grpc", server.location))
+    found = list(dict.fromkeys(found))
+    found.sort(key=lambda address: address.lane != "bulk")
+    if lane != "auto":
+        found = [address for address in found if address.lane == lane]
+    if not found:
+        raise InvalidRequest(
+            f"the server {server.location} names no http:// location, so it has no bulk lane: use lane='auto'"
+        )
+    return found
+
+
+EVERY_BYTES = 32 << 20
+"""Decoded bytes between two acknowledgements; the server keeps the frames until then."""
+
+
+class Acknowledging:
+    """The acknowledgements of one stream."""
+
+    def __init__(
+        self, server: RemoteServer, dataset: str, partition: int | None, reader: str | None = None
+    ) -> None:
+        self.reader = reader or uuid.uuid4().hex
+        self._only_at_end = reader is not None
+        self._server = server
+        self._dataset = dataset
+        self._partition = partition or 0
+        self._generation: str | None = None
+        self._bytes = 0
+
+    def opened(self, headers: Mapping[str, str], generation: str | None) -> None:
+        """Send acknowledgements only if the new connection's headers ask for them."""
+        self._generation = generation if ACKNOWLEDGE_HEADER in headers else None
+
+    def received(self, burst: BatchBurst, frames: int) -> None:
+        """Count a burst, after which ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
+        if self._generation is not None:
+            # Not nbytes, at which Arrow 26 crashes for a union without rows.
+            self._bytes += burst.shared_bytes or sum(
+                [batch.get_total_buffer_size() for batch in burst.batches]
+            )
+            if self._bytes >= EVERY_BYTES and not self._only_at_end:
+                self.all_received(frames)
+
+    def all_received(self, frames: int) -> None:
+        self._bytes = 0
+        if self._generation is not None:
+            request = AcknowledgeRequest(
+                self._dataset, self._generation, self._partition, self.reader, frames
+            )
+            with contextlib.suppress(FlightShuffleError):
+                self._server.action(ACKNOWLEDGE, request.encode(), once=True)
+
 
 DOWN_SECONDS = 30.0
 _SLICE_SECONDS = 0.05
@@ -93,6 +190,7 @@ class PartitionStream:
         self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition, ticket.reader)
         self._turn = 0
         self._failures = 0
+        self._tries = Tries()
         self._reading: LaneReader | None = None
         self._schema: pa.Schema | None = None
         self._ready: deque[pa.RecordBatch] = deque()
@@ -156,6 +254,7 @@ class PartitionStream:
                 if isinstance(error, TimedOut) and self.overdue(time.monotonic()):
                     raise self.stalled() from error
                 self._wait = None
+                self._tries.failed(self.address.location, error)
                 self._turn += 1
                 self._connect(error)
                 self.resumes += 1
@@ -164,7 +263,7 @@ class PartitionStream:
                 self._wait = None
             if burst is not None:
                 self._took(burst)
-                self._failures = 0
+                self._progressed()
                 self._acknowledging.received(burst, self.next_frame)
             else:
                 self._acknowledging.all_received(self.next_frame)
@@ -203,6 +302,11 @@ class PartitionStream:
 
     # Inside.
 
+    def _progressed(self) -> None:
+        """What failed before does not count any more."""
+        self._failures = 0
+        self._tries.clear()
+
     def _took(self, burst: BatchBurst) -> None:
         self._received.add(burst)
         if self._received.is_past:
@@ -221,7 +325,6 @@ class PartitionStream:
 
     def _connect(self, failure: Unavailable | None) -> None:
         """Open a lane reader at the next frame; ``failure`` is the error that ended the last one."""
-        skipped = lost = 0
         try:
             while True:
                 self.close()
@@ -234,17 +337,15 @@ class PartitionStream:
                     self._begin(self.address)
                 except StreamStalled:
                     raise
-                except NoBulkLane as error:
-                    skipped += 1
-                    failure = error if skipped % len(self._addresses) == 0 else None
+                except PassedOver as error:
+                    self._tries.passed_over(self.address.location, error.message)
+                    failure = None
                 except Unavailable as error:
-                    failure = error
-                except ServerLost:
-                    lost += 1  # another location may be that of a copy
-                    if lost >= len(self._addresses):
-                        raise
+                    self._tries.failed(self.address.location, error)
+                    # Where there is another lane to take, this costs no try.
+                    failure = None if isinstance(error, NoBulkLane) and self.lane == "auto" else error
                 except NotFound as error:
-                    if isinstance(error, Compacted | Released) or not self._received.count:
+                    if isinstance(error, Compacted | Released | ServerLost) or not self._received.count:
                         raise
                     raise self._replaced(error.message) from error
                 else:
@@ -289,9 +390,10 @@ class PartitionStream:
         except (NoBulkLane, Unreachable) as error:
             if address.lane == "grpc" or self.lane == "bulk":
                 raise
-            # There is another lane to take, so this costs no try.
-            if not (self._cancelled or isinstance(error, NoFreeConnection)):
-                self._pool(address).leave_alone(DOWN_SECONDS)
+            if isinstance(error, PassedOver):
+                raise
+            if not self._cancelled:
+                self._pool(address).leave_alone(DOWN_SECONDS, error)
             raise NoBulkLane(error.message) from error
         finally:
             self._wait = None
@@ -301,8 +403,8 @@ class PartitionStream:
             return GrpcReader(self._server(address), ticket)
         pool = self._pool(address)
         choice = self.lane == "auto"
-        if choice and pool.is_left_alone:
-            raise NoBulkLane(f"{pool.location} did not answer a moment ago")
+        if choice and (why := pool.left_alone) is not None:
+            raise PassedOver(why)
         return BulkReader(pool, address.location, self.server, ticket, beyond=not choice)
 
     def _server(self, address: Address) -> RemoteServer:
@@ -351,8 +453,7 @@ class PartitionStream:
             error.__cause__ = last
             return error
         error = BrokenStream(
-            f"{self.name} could not be read beyond {self._position}, after {self._failures} tries at "
-            f"{', '.join(dict.fromkeys(a.location for a in self._addresses))}; the last: {last.message}",
+            f"{self.name} could not be read beyond {self._position}, after {self._tries}",
             dataset=self.dataset,
             partition=self.partition,
             frames=self.next_frame,

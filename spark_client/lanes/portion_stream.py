@@ -8,13 +8,19 @@ at the partition and frame where it was, at the next location.
 Losing the server
     Of a dataset over several servers, what cannot be reached any more, or was started again, or has the dataset no
     longer, is a lost server: :class:`ServerLost` names it by its locations and its start, and the dataset. A start does
-    not come back: so a server whose ports refuse connections is lost at once (``connection.refusals``). One that is
+    not come back: so a server whose ports refuse connections is lost at once (``connection.refuses``). One that is
     silent costs a stream its deadlines; later streams of the process ask it first, for ``why_seconds``, and raise
     ServerLost if it is silent still. The errors of a dataset that one server has are a :class:`PartitionStream`'s.
+
+Objects
+    A portion may be kept as an object in shared storage, too. Its stream goes there when all tries to reach the server
+    have failed, for any reason, and goes on at the partition and frame where it was. If the server is gone, later
+    streams of the process begin there.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,12 +35,15 @@ from flight_server.protocol import (
     StaleTicket,
     Ticket,
     Unavailable,
+    is_object,
+    shown,
 )
 from spark_client.connection import RemoteServer, Unreachable, refuses
 
 from .http import NoBulkLane
 from .lane import BatchBurst, BrokenStream, LaneChoice, LaneReader, ReadTotals
-from .partition_stream import PartitionStream, StreamStalled
+from .object_get import ObjectReader
+from .partition_stream import Address, PartitionStream, StreamStalled
 from .received_frames import ReceivedFrames
 
 _SHOWN = 5
@@ -241,9 +250,14 @@ class PortionStream(PartitionStream):
 
     def _lost(self, last: FlightShuffleError) -> ServerLost:
         where = ", ".join(self._locations)
+        tries = (
+            f", after {self._tries}"
+            if self._tries and not isinstance(last, NotFound)
+            else f": {last.message}"
+        )
         start = "" if self.start is None else f" with the start {self.start}"
         error = ServerLost(
-            f"dataset {self.dataset!r} has lost the server{start} at {where}, at {self._position}: {last.message}",
+            f"dataset {self.dataset!r} has lost the server{start} at {where}, at {self._position}{tries}",
             dataset=self.dataset,
             start=self.start,
             server=where,
@@ -260,3 +274,45 @@ def _end_of(metadata: Any) -> PartitionEnd | None:
         return PartitionEnd.parse(metadata.to_pybytes())
     text = dict(metadata).get(PARTITION_ENDED.encode())
     return None if text is None else PartitionEnd.parse(text)
+
+
+_log = logging.getLogger(__name__)
+_lost: set[str | None] = set()
+"""The starts of servers that streams of this process have found lost: none comes back."""
+
+
+class StoredPortionStream(PortionStream):
+    """As :class:`PortionStream`; the last of the ``locations`` is the object's address."""
+
+    def __init__(self, *of: Any, locations: Sequence[str], **how: Any) -> None:
+        super().__init__(*of, locations=[each for each in locations if not is_object(each)], **how)
+        self._object = Address("object", locations[-1])
+
+    @property
+    def _is_there(self) -> bool:
+        return self.address == self._object
+
+    def overdue(self, now_seconds: float) -> bool:
+        wait = self._wait
+        # A reading thread ends its wait for the server a little later, and goes on at the object.
+        return super().overdue(now_seconds - (0 if wait is None or self._is_there else wait[1] / 2))
+
+    def _connect(self, failure: Unavailable | None) -> None:
+        if not self._is_there and self.start not in _lost:
+            try:
+                super()._connect(failure)
+            except (ServerLost, Unavailable) as gone:
+                # A server that does not know one dataset has others.
+                if isinstance(gone, ServerLost) and type(gone.__cause__) is not NotFound:
+                    _lost.add(self.start)
+                _log.warning("%s is read from %s: %s", self.name, shown(self._object.location), gone.message)
+            else:
+                return
+        if not self._is_there:
+            self._addresses, self._turn, self._failures, failure = [self._object], 0, 0, None
+        super()._connect(failure)
+
+    def _reading_at(self, address: Address, ticket: Ticket) -> LaneReader:
+        if address == self._object:
+            return ObjectReader(address.location, ticket)
+        return super()._reading_at(address, ticket)

@@ -35,10 +35,9 @@ import pyarrow as pa
 from flight_server.protocol import PartitionFailed, Ticket, Unavailable, Versions
 from spark_client.connection import RemoteServer, TimedOut
 
-from .addresses import Address
 from .http import HttpPool
 from .lane import Batch, BatchBurst, BrokenStream, LaneChoice, LaneReader
-from .partition_stream import PartitionStream
+from .partition_stream import Address, PartitionStream
 
 
 class CutRead(BrokenStream):
@@ -95,7 +94,6 @@ class VersionStream(PartitionStream):
         self.version = self._wanted.after if self._wanted.follow else None
         self._step: Step | None = None  # the one whose last batch has not come
         self._steps: deque[Step] = deque()
-        self._failed = 0  # connections since the last whole step
         self._before = (0, 0)  # rows and frames of earlier connections
 
     @property
@@ -139,11 +137,17 @@ class VersionStream(PartitionStream):
             if self._wanted.follow:
                 step.batches.append(batch)
             if mark.last:
-                self._step, self._failed = None, 0
+                self._step = None
                 if self._wanted.follow:
                     self._steps.append(step)
+                    super()._progressed()
             if mark.last or not self._wanted.follow:
                 self.version = mark.version
+
+    def _progressed(self) -> None:
+        # Of a follower a part of a step is no progress, because it comes again.
+        if not self._wanted.follow:
+            super()._progressed()
 
     def _may_begin(self, version: int) -> bool:
         if self._wanted.follow:
@@ -176,9 +180,8 @@ class VersionStream(PartitionStream):
         if self._wanted.follow:
             # Silence: nothing was committed for as long as a connection may be silent.
             if isinstance(failure, TimedOut):
+                super()._progressed()
                 return
-            # A part of a step is no progress, because it comes again.
-            self._failures, self._failed = self._failed, self._failed + 1
         elif self.next_frame > 0:
             raise CutRead(
                 f"{self.name} broke off after {self.next_frame} frames of version {self.version}, and a snapshot or "

@@ -1,5 +1,4 @@
 """Merges many streams into one: a thread for each and one accounted queue. So a dataset is read by its ref."""
 
-from .dataset_ref import DatasetRef, Portion
+from .dataset_ref import DatasetRef, Portion, ShareRead
 from .merged import AsyncMergedStream, merge, merge_async
-from .share_read import ShareRead

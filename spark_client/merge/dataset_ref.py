@@ -143,8 +143,6 @@ class DatasetRef:
     @classmethod
     def sealed(cls, server: RemoteServer, dataset: str, generation: str, answer: dict[str, Any]) -> Self:
         """From the server's answer to the seal."""
-        if "read_locations" not in answer:  # an older server
-            return cls.find(server, dataset, generation)
         return cls(server, dataset, generation, (Portion.sealed(answer),))
 
     @classmethod
@@ -311,7 +309,7 @@ class DatasetRef:
                 yield from merged
             finally:
                 if memory is not None:
-                    memory.spilled_bytes += merged.statistics().spilled_bytes
+                    memory.spilled_bytes += merged.spilled_bytes
 
     def merge(self, streams: Sequence[PartitionStream], parts: int | None = None) -> MergedStream:
         """The streams as one, within the memory of a reader of this dataset; one after the other, or by ``parts``."""
@@ -328,3 +326,60 @@ class DatasetRef:
             timeouts=self.server.timeouts,
             parts=parts,
         )
+
+
+class ShareRead:
+    """Several partitions of a dataset, one after the other, over one stream for each server; for one thread.
+
+    Each read gives its whole partition, or an error. Batches of later partitions arrive meanwhile, within the reader's
+    memory (``merged``, *Parts*). A partition that is left before its end is dropped where all of it has arrived; else
+    the streams end, and the next read opens new ones, because the rest may be large. Reads of other partitions, and of
+    frames, are the dataset's own.
+
+    Args:
+        partitions: in the order in which they are read, each once; some may be passed over.
+        memory: counts the batches that waited on disk.
+    """
+
+    def __init__(self, ref: DatasetRef, partitions: Sequence[int], memory: TaskMemory | None = None) -> None:
+        self._ref = ref
+        self._partitions = partitions
+        self._places = {partition: place for place, partition in enumerate(partitions)}
+        self._memory = memory
+        self._merged: MergedStream | None = None
+        self._first = 0  # the place of the first partition of the open streams
+        self._next = 0  # the place of the first partition that was not read yet
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def read(self, partition: int, memory: TaskMemory | None = None) -> Generator[Any, None, None]:
+        """As :meth:`DatasetRef.read`."""
+        place = self._places.get(partition)
+        if place is None or place < self._next:
+            yield from self._ref.read(partition, memory)
+            return
+        self._next = place + 1
+        if self._merged is None or not self._merged.skip_to(place - self._first):
+            self.close()
+            if streams := self._ref.portion_streams(self._partitions[place:]):
+                self._merged, self._first = self._ref.merge(streams, len(self._partitions) - place), place
+        if self._merged is not None:
+            yield from self._merged.part(place - self._first)
+
+    def read_frames(
+        self, partition: int, first: int, until: int, memory: TaskMemory | None = None
+    ) -> Generator[Any, None, None]:
+        """As :meth:`DatasetRef.read_frames`."""
+        return self._ref.read_frames(partition, first, until, memory)
+
+    def close(self) -> None:
+        """End the streams; a later read opens new ones. Twice is fine."""
+        merged, self._merged = self._merged, None
+        if merged is not None:
+            merged.close()
+            if self._memory is not None:
+                self._memory.spilled_bytes += merged.spilled_bytes

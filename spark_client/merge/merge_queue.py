@@ -71,21 +71,6 @@ class Held(Generic[T]):
     shared: tuple[Reservation, ...] = ()
 
 
-@dataclass(frozen=True)
-class MergeQueueStatistics:
-    """One consistent reading; ``held`` items are in RAM, ``parked`` ones on disk."""
-
-    streams: int
-    streams_opened: int
-    streams_ended: int
-    queued: int
-    held: int
-    parked: int
-    held_total: int
-    parked_total: int
-    taken_total: int
-
-
 class MergeQueue(Generic[T]):
     """``T`` is the type of pushed items: a :class:`Held`, or a name of a parked item.
 
@@ -110,25 +95,14 @@ class MergeQueue(Generic[T]):
         self._by_stream = order == "stream"
         self._holds_back = holds_back
         self._lines: list[deque[T]] = [deque() for _ in range(streams if self._by_stream else 1)]
-        self._opened: set[int] = set()
         self._open = set(range(streams))
         self._feeders = [feeders] * streams
-        self._streams = streams
         self._current = 0
         self._consumer_waits = False
         self._error: BaseException | None = None
         self._finished = False
-        self._held = 0
-        self._held_total = 0
-        self._parked_total = 0
-        self._taken_total = 0
 
     # The streams' side.
-
-    def opened(self, stream: int) -> bool:
-        """The stream has its schema. Always True: wake the threads that wait for it."""
-        self._opened.add(stream)
-        return True
 
     def has_room(self, stream: int, size_bytes: int) -> bool:
         """Whether the stream's next item may be admitted now; if not, ask again after :meth:`take`."""
@@ -157,11 +131,6 @@ class MergeQueue(Generic[T]):
         if self._error is not None:
             return False
         self._lines[stream if self._by_stream else 0].append(item)
-        if isinstance(item, Held):
-            self._held += 1
-            self._held_total += 1
-        else:
-            self._parked_total += 1
         return self._wake_for(stream)
 
     def end(self, stream: int) -> bool:
@@ -210,11 +179,7 @@ class MergeQueue(Generic[T]):
             if line is not None and line < self._current:
                 return END
             if self._lines and self._lines[self._current]:
-                item = self._lines[self._current].popleft()
-                self._taken_total += 1
-                if isinstance(item, Held):
-                    self._held -= 1
-                return item
+                return self._lines[self._current].popleft()
             if not self._open and self._current >= len(self._lines) - 1:
                 self._finished = True
                 return END
@@ -230,7 +195,6 @@ class MergeQueue(Generic[T]):
         if not self._open.isdisjoint(passed):
             return False
         for each in passed:
-            self._held -= sum(isinstance(item, Held) for item in self._lines[each])
             self._lines[each].clear()
         self._current = max(line, self._current)
         return True
@@ -239,20 +203,6 @@ class MergeQueue(Generic[T]):
         """Raise the error that the queue ended with, if any."""
         if self._error is not None:
             raise fresh(self._error)
-
-    def statistics(self) -> MergeQueueStatistics:
-        queued = sum(len(line) for line in self._lines)
-        return MergeQueueStatistics(
-            streams=self._streams,
-            streams_opened=len(self._opened),
-            streams_ended=self._streams - len(self._open),
-            queued=queued,
-            held=self._held,
-            parked=queued - self._held,
-            held_total=self._held_total,
-            parked_total=self._parked_total,
-            taken_total=self._taken_total,
-        )
 
     # Inside.
 
@@ -272,7 +222,6 @@ class MergeQueue(Generic[T]):
         # This also releases the items' reservations and their places on disk.
         for line in self._lines:
             line.clear()
-        self._held = 0
         self._consumer_waits = False
 
 

@@ -44,23 +44,49 @@ from spark_client.connection import Timeouts
 from spark_client.lanes import Batch
 
 from .merge_queue import WAIT, Held, Nothing, Order
-from .stream_threads import SLICE_SECONDS, Item, MergeStatistics, Stream, StreamThreads
-
-OPEN_STREAMS = 64
+from .stream_threads import SLICE_SECONDS, Item, Stream, StreamThreads
 
 
 class _Merged:
-    def __init__(self, threads: StreamThreads) -> None:
-        self._threads = threads
-        finalizer = weakref.finalize(self, threads.abandon)
+    """Starts draining all streams.
+
+    Args:
+        streams: at least one, all of one schema, none of them opened by others.
+        pool: the budget in decoded bytes; None for a new pool of 256 MiB.
+        scratch_dir: None for the system's temporary directory.
+        order: ``arrival``, or ``stream``: all of the first stream, then all of the second, …
+        timeouts: ``slot_seconds`` and ``close_seconds`` are used here; the streams have their own.
+        parts: so many parts does each stream have, as their bursts say, in order: all streams' part 0 comes first, then
+            all streams' part 1, …; ``order`` is not used. None if each stream is a whole.
+
+    Raises:
+        ValueError: no streams.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        *,
+        pool: MemoryPool | None = None,
+        scratch_dir: str | None = None,
+        order: Order = "arrival",
+        timeouts: Timeouts | None = None,
+        parts: int | None = None,
+    ) -> None:
+        self._threads = StreamThreads(
+            streams, pool=pool, scratch_dir=scratch_dir, order=order, timeouts=timeouts, parts=parts
+        )
+        finalizer = weakref.finalize(self, self._threads.abandon)
         finalizer.atexit = False
 
     def close(self) -> None:
         """End the merge. Twice, and after the end, is fine."""
         self._threads.close()
 
-    def statistics(self) -> MergeStatistics:
-        return self._threads.statistics()
+    @property
+    def spilled_bytes(self) -> int:
+        """What was parked so far."""
+        return self._threads.scratch.written_bytes
 
 
 class MergedStream(_Merged):
@@ -145,9 +171,7 @@ class AsyncMergedStream(_Merged):
     Disk reads and the call to the server run in a thread.
     """
 
-    def __init__(self, threads: StreamThreads) -> None:
-        super().__init__(threads)
-        self._loading: asyncio.Future[list[Batch]] | None = None
+    _loading: asyncio.Future[list[Batch]] | None = None
 
     async def schema(self) -> pa.Schema:
         """As :attr:`MergedStream.schema`. Safe to cancel."""
@@ -246,63 +270,6 @@ class AsyncMergedStream(_Merged):
         await self.aclose()
 
 
-def merge(
-    streams: Sequence[Stream],
-    *,
-    pool: MemoryPool | None = None,
-    scratch_dir: str | None = None,
-    order: Order = "arrival",
-    timeouts: Timeouts | None = None,
-    open_streams: int = OPEN_STREAMS,
-    parts: int | None = None,
-) -> MergedStream:
-    """Start draining all streams.
-
-    Args:
-        streams: at least one, all of one schema, none of them opened by others.
-        pool: the budget in decoded bytes; None for a new pool of 256 MiB.
-        scratch_dir: None for the system's temporary directory.
-        order: ``arrival``, or ``stream``: all of the first stream, then all of the second, …
-        timeouts: ``slot_seconds`` and ``close_seconds`` are used here; the streams have their own.
-        open_streams: how many open at once without a wait, see *Opening* in ``stream_threads``.
-        parts: so many parts does each stream have, as their bursts say, in order: all streams' part 0 comes first, then
-            all streams' part 1, …; ``order`` is not used. None if each stream is a whole.
-
-    Raises:
-        ValueError: no streams.
-    """
-    return MergedStream(
-        StreamThreads(
-            streams,
-            pool=pool,
-            scratch_dir=scratch_dir,
-            order=order,
-            timeouts=timeouts,
-            open_streams=open_streams,
-            parts=parts,
-        )
-    )
-
-
-def merge_async(
-    streams: Sequence[Stream],
-    *,
-    pool: MemoryPool | None = None,
-    scratch_dir: str | None = None,
-    order: Order = "arrival",
-    timeouts: Timeouts | None = None,
-    open_streams: int = OPEN_STREAMS,
-    parts: int | None = None,
-) -> AsyncMergedStream:
-    """As :func:`merge`, for ``async for``; needs no running loop."""
-    return AsyncMergedStream(
-        StreamThreads(
-            streams,
-            pool=pool,
-            scratch_dir=scratch_dir,
-            order=order,
-            timeouts=timeouts,
-            open_streams=open_streams,
-            parts=parts,
-        )
-    )
+merge = MergedStream
+merge_async = AsyncMergedStream
+"""Needs no running loop."""

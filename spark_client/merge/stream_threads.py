@@ -5,9 +5,9 @@ waits. It waits for the consumer only with data of a later part than the consume
 for another stream's data. When the merge ends in any way, every thread ends.
 
 Opening
-    At most ``open_streams`` threads start at first. Each further stream starts when one has ended, and after
+    At most ``OPEN_STREAMS`` threads start at first. Each further stream starts when one has ended, and after
     ``slot_seconds`` in any case: the open ones may be idle because their producer waits for a reader of another one.
-    So the ``n``-th stream's thread starts after at most ``(n - open_streams) * slot_seconds``.
+    So the ``n``-th stream's thread starts after at most ``(n - OPEN_STREAMS) * slot_seconds``.
 
 Finalizers
     They call ``abandon`` in any thread, also inside this file's critical sections. So it takes no lock: it sets a
@@ -23,7 +23,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -34,9 +33,10 @@ from spark_client.connection import ForkedProcess, Timeouts
 from spark_client.lanes import Batch, BatchBurst
 from spark_client.spill import Parked, Scratch
 
-from .merge_queue import WAIT, Held, MergeQueue, MergeQueueStatistics, Meter, Nothing, Order
+from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing, Order
 
 DEFAULT_BUDGET_BYTES = 256 << 20
+OPEN_STREAMS = 64
 SLICE_SECONDS = 0.5
 
 Item = Held[BatchBurst] | Parked
@@ -68,17 +68,6 @@ class Stream(Protocol):
         """Release everything; the reading thread's last call."""
 
 
-@dataclass(frozen=True)
-class MergeStatistics:
-    """One reading. The ``pool`` figures include its other users."""
-
-    queue: MergeQueueStatistics
-    pool_used_bytes: int
-    pool_peak_bytes: int
-    spilled_bytes: int
-    threads: int
-
-
 class StreamThreads:
     """The threads of one merge and the lock around its queue."""
 
@@ -90,8 +79,7 @@ class StreamThreads:
         scratch_dir: str | None,
         order: Order,
         timeouts: Timeouts | None,
-        open_streams: int,
-        parts: int | None = None,
+        parts: int | None,
     ) -> None:
         if not streams:
             raise ValueError("there is nothing to merge: a merge needs at least one stream")
@@ -118,10 +106,10 @@ class StreamThreads:
         self._threads: list[threading.Thread] = []
         _end_at_exit(self)
         try:
-            for index in range(min(open_streams, len(streams))):
+            for index in range(min(OPEN_STREAMS, len(streams))):
                 self._start(index)
-            if open_streams < len(streams):
-                self._spawn(self._launch, "merge: opens streams", open_streams)
+            if len(streams) > OPEN_STREAMS:
+                self._spawn(self._launch, "merge: opens streams", OPEN_STREAMS)
         except BaseException:
             # "can't start new thread": the threads that run must end.
             self.close()
@@ -160,7 +148,6 @@ class StreamThreads:
             schema = stream.open()
             self._check_schema(stream, schema)
             with self.changed:
-                self.queue.opened(index)
                 self._wake()
             meter = Meter(self.pool, schema)
             first, after = (index, index + 1) if self._parts is None else (0, self._parts)
@@ -335,12 +322,6 @@ class StreamThreads:
         for thread in list(self._threads):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
-
-    def statistics(self) -> MergeStatistics:
-        with self.changed:
-            queue, threads = self.queue.statistics(), self._running
-        pool = self.pool.statistics()
-        return MergeStatistics(queue, pool.used_bytes, pool.peak_bytes, self.scratch.written_bytes, threads)
 
 
 _live: weakref.WeakSet[StreamThreads] = weakref.WeakSet()

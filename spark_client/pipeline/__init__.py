@@ -33,7 +33,7 @@ Jobs
 
 Reading tasks
     A Spark task reads several partitions where that is cheaper (``jobs.shares``), and calls each function once for
-    every one of them. Several tasks share a partition far over the median where the steps allow it (``jobs.skew``), and
+    every one of them. Several tasks share a partition far over the median where the steps allow it, and
     call each function once for every piece, with the same ``TaskContext.partitionId()``. ``toDF`` directly after an
     exchange has one Spark partition for each of the exchange.
 

@@ -11,7 +11,7 @@ Persisted exchanges
     run does not look upstream of a dataset that is there.
 
 Reading tasks
-    Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``, ``jobs.skew``).
+    Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``).
 """
 
 from __future__ import annotations

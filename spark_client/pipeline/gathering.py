@@ -35,7 +35,7 @@ def gathered(
     inputs: Sequence[tuple[Input, tuple[Stage, ...]]], declared: Declared, options: Reading
 ) -> DriverRows | None:
     """The rows of all inputs after their stages; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
-    (``jobs.read_limit``).
+    (``jobs.ReadLimit``).
     """
     found: list[Any] = []
     size_bytes, began = 0, perf_counter()

@@ -11,7 +11,7 @@ How much
     The sum of what the job reads is at most ``Reading.driver_bytes``. Each value counts at least ``VALUE_BYTES``,
     because exchanges are compressed and Parquet is encoded; each partition, which the stages run over by itself,
     ``PARTITION_BYTES``; a table that a join holds, all of its bytes. What turns out far larger in memory while it is
-    read, such as texts which are all the same, is left to tasks then (``jobs.read_limit``). As a task does, the driver
+    read, such as texts which are all the same, is left to tasks then (``jobs.ReadLimit``). As a task does, the driver
     keeps what stages gather within its budgets, and the rest in files. A join that makes very many rows of few is left
     to tasks as well.
 """

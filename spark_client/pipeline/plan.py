@@ -276,7 +276,7 @@ class Pipeline(Steps):
             by: the columns of ``boundaries``, in the forms of ``sort``.
             tasks: how many Spark tasks read the partitions, one after the other, for the stages after the exchange;
                 at most ``partitions``. None: as many as the data and Spark's cores pay for (``jobs.shares``).
-            split: whether several tasks may share a partition far over the median (``jobs.skew``), where each stage
+            split: whether several tasks may share a partition far over the median (``jobs.shares``), where each stage
                 up to the next exchange, or the end, takes rows as they come, such as ``mapInArrow`` and a join's
                 larger side. A function is then called once for each piece, with the same
                 ``TaskContext.partitionId()``. False: never. None: unless rows were placed by keys or ranges and a

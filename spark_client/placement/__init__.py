@@ -1,4 +1,11 @@
 """Computes each row's partition by Spark's hash."""
 
-from .hashing import find_keys, has_fixed_width, partition_ids, round_robin_ids, round_robin_start
-from .placed_keys import PlacedKeys, check_groupable
+from .hashing import (
+    PlacedKeys,
+    check_groupable,
+    find_keys,
+    has_fixed_width,
+    partition_ids,
+    round_robin_ids,
+    round_robin_start,
+)

@@ -2,10 +2,25 @@
 the servers.
 """
 
-from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Report, RunJob, Seal, ServerStart
-from .driver_server import DriverServer
-from .partition_sizes import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
-from .placing import place
-from .portions import SealTotals, WrittenPortion, server_lost
-from .server_list import ServerList, owner_of
-from .spread_write import RERUNS, SpreadWrite, WriteState
+from .server_list import DriverServer, ServerList, owner_of, place
+from .spread_write import (
+    EXACT_SIZES,
+    LARGEST_SIZES,
+    RERUNS,
+    CancelJob,
+    Create,
+    DriverCall,
+    Drop,
+    Fail,
+    PartitionSizes,
+    Renew,
+    Report,
+    RunJob,
+    Seal,
+    SealTotals,
+    ServerStart,
+    SpreadWrite,
+    WriteState,
+    WrittenPortion,
+    server_lost,
+)

@@ -3,24 +3,81 @@
 They are given, or learnt from tasks that have started them (:meth:`ServerList.learn`). Those that are learnt hold the
 datasets of exchanges alone: every other dataset is on the driver's server. One that is lost is forgotten: the
 next task starts another.
+
+Statistics
+    Those of several servers are given as those of one. Numbers are sums, and lists are one after the other. A dataset
+    that is spread has the rows and bytes of all its portions that were answered for: if these are not all, its
+    ``whole`` has those of all, and else is None. It is sealed if all are, and its lease is the one that ends first.
+    Where servers have different generations of a name, as after a loss, those of the last one in alphabetical order
+    count: a later run of the same write comes later. ``count`` is the number of datasets, or more where a server has
+    more than are on its page. A server that is asked at two of its locations counts once.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from flight_server.protocol import DatasetRequest, FlightShuffleError, NotFound
-from spark_client.connection import RemoteServer
+from flight_server.protocol import DatasetRequest, FlightShuffleError, InvalidRequest, NotFound
+from spark_client.connection import RemoteServer, embedded
 
-from .combined_statistics import combined, listed
-from .driver_calls import ServerStart
-from .driver_server import DriverServer
+from .spread_write import ServerStart
+
+
+class DriverServer:
+    """A server on the driver's host, started when it is first needed. Thread-safe. The process ends as
+    ``connection.embedded`` says.
+
+    Args:
+        like: its credentials and options are those of the server, too.
+        options: of the process, among them the ``host`` on which it listens, and the token.
+    """
+
+    def __init__(self, like: RemoteServer, options: Mapping[str, Any]) -> None:
+        self._like = like
+        self._options = options
+        self._process: embedded.Embedded | None = None
+        self._server: RemoteServer | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def started(self) -> RemoteServer | None:
+        """None before the first :meth:`server`."""
+        return self._server
+
+    def server(self) -> RemoteServer:
+        """The server, which the first call starts.
+
+        Raises:
+            InvalidRequest: it has no such option; or it is closed.
+            Unavailable: it did not start; the message says why.
+        """
+        with self._lock:
+            if self._closed:
+                raise InvalidRequest("this ShuffleClient is closed; make a new one")
+            if self._server is None:
+                self._process = embedded.start(**{"workers": 1, **self._options})
+                self._server = self._like.own_at(self._process.location)
+            return self._server
+
+    def close(self) -> None:
+        """End the server, if it was started. Twice is fine."""
+        with self._lock:
+            self._closed = True
+            server, process = self._server, self._process
+        if server is not None:
+            server.close()
+        if process is not None:
+            process.close()
+
 
 _log = logging.getLogger(__name__)
 
@@ -203,7 +260,7 @@ class ServerList:
         return [ServerStart(*each) for each in compared.items() if self._starts.get(each[0]) != each[1]]
 
     def statistics(self, dataset: str | None = None) -> dict[str, Any]:
-        """The action ``statistics`` of one server; of several together (``combined_statistics``), with all of them
+        """The action ``statistics`` of one server; of several together, with all of them
         under ``servers``, of a dataset with those that hold it. Servers in executors do not start the driver's.
 
         Raises as :meth:`answers`.
@@ -257,3 +314,108 @@ class ServerList:
             if self.home is None and location not in self._left_out:
                 self._left_out.add(location)
                 _log.warning("the server %s is left out until it answers: %s", location, found.message)
+
+
+def place(
+    dataset: str,
+    producer: int,
+    locations: Sequence[str],
+    *,
+    host: str | None = None,
+    tries: int = 0,
+) -> str:
+    """The location where a task puts its rows. Always the same for the same arguments, in any process.
+
+    Args:
+        locations: of the servers, in one order for all tasks; at least one.
+        host: the task's. The location is on it, if any is.
+        tries: how often Spark has tried the task before. A new try goes to the next server, on whichever host, because
+            the one before may be the reason.
+    """
+    own = [number for number, each in enumerate(locations) if host and urlsplit(each).hostname == host]
+    among = own if own and not tries else range(len(locations))
+    # Not ``hash``: Python salts it in each process.
+    return locations[among[(zlib.crc32(dataset.encode()) + _turn(producer, len(among)) + tries) % len(among)]]
+
+
+def _turn(producer: int, servers: int) -> int:
+    """A number whose remainder by ``servers`` takes each value once for so many producers in a row, and about as often
+    as the others for each second, third or eighth producer: Spark deals the tasks of a job to its executors in turn. So
+    each block of producers begins at another server, by a golden section further than the last one (multiplicative
+    hashing: Knuth, The Art of Computer Programming, volume 3, section 6.4).
+    """
+    block, place_in_block = divmod(producer, servers)
+    return place_in_block + ((block * 2654435769 % 2**32) * servers >> 32)
+
+
+_FIRST = frozenset({"first", "limit", "partition_count", "server_count", "portions", "whole"})
+_ALL = frozenset({"sealed", "durable"})
+
+
+def combined(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The answers of servers to the action ``statistics``, at least one, without ``servers``."""
+    answers = [*{_start(each) or number: each for number, each in enumerate(answers)}.values()]
+    found: dict[str, Any] = _together("", [{**each, "datasets": {}} for each in answers])
+    found.pop("servers", None)
+    names = dict.fromkeys(name for answer in answers for name in answer["datasets"])
+    found["datasets"] = {name: _dataset([each["datasets"].get(name) for each in answers]) for name in names}
+    if "count" in found:
+        found["count"] = len(names) + sum(each["count"] - len(each["datasets"]) for each in answers)
+    return found
+
+
+def listed(answers: Mapping[str, Mapping[str, Any]], gone: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each server once, with its numbers or the reason why it is ``gone``: those that were asked, then other workers of
+    their supervisors. A server says nothing of itself to principals that do not see all of it.
+
+    Args:
+        answers: by location.
+        gone: those that did not answer, each with its ``location``, ``start`` and the reason.
+    """
+    found = [
+        dict(answer["servers"][0], location=location)
+        for location, answer in answers.items()
+        if answer.get("servers")
+    ]
+    found += gone
+    locations, starts = {each["location"] for each in found}, {each["start"] for each in found}
+    for answer in answers.values():
+        for each in answer.get("servers", [])[1:]:
+            if each["location"] not in locations and (each["start"] is None or each["start"] not in starts):
+                found.append(each)
+                locations.add(each["location"])
+                starts.add(each["start"])
+    return found
+
+
+def _start(answer: Mapping[str, Any]) -> str | None:
+    """The start of the server that answers, which it does not say to each principal."""
+    servers = answer.get("servers")
+    return servers[0]["start"] if servers else None
+
+
+def _dataset(portions: Sequence[Any]) -> Any:
+    held = [each for each in portions if each is not None]
+    last = max(each["generation"] for each in held)
+    # Only an answer about one dataset has starts.
+    by_start = {tuple(each.get("starts", [number])): each for number, each in enumerate(held)}
+    parts = [each for each in by_start.values() if each["generation"] == last]
+    found = _together("", parts)
+    return {**found, "whole": None} if len(parts) == found["server_count"] else found
+
+
+def _together(name: str, values: Sequence[Any]) -> Any:
+    first = values[0]
+    if len(values) == 1 or name in _FIRST:
+        return first
+    if isinstance(first, dict):
+        keys = dict.fromkeys(key for each in values for key in each)
+        return {key: _together(key, [each[key] for each in values if key in each]) for key in keys}
+    if isinstance(first, list):
+        return [each for value in values for each in value]
+    if isinstance(first, bool):
+        return all(values) if name in _ALL else any(values)
+    numbers = [each for each in values if isinstance(each, int | float)]
+    if len(numbers) < len(values):  # texts; or one has no limit, no lease, no trouble
+        return next((each for each in values if isinstance(each, str)), None)
+    return min(numbers) if name == "lease_left_seconds" else sum(numbers)

@@ -23,20 +23,211 @@ Late answers
 Memory
     For each task its report, until the job has ended; for each portion the accepted attempts; for each partition 8
     bytes.
+
+Sizes
+    Where servers times partitions are more than ``EXACT_SIZES``, each server names its ``LARGEST_SIZES`` largest
+    partitions and gives the sum of the others, which is spread evenly: large partitions are known, small ones on
+    average, and the total is exact. Spark's map outputs do the same: exact sizes of huge blocks, and the average of the
+    others (``HighlyCompressedMapStatus`` in its ``core/src/main/scala/org/apache/spark/scheduler/MapStatus.scala``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from flight_server.protocol import Conflict, FlightShuffleError, NotFound, ServerLost, is_object, transitions
 from spark_client.connection import AWAY, TimedOut
 
-from .driver_calls import CancelJob, Create, DriverCall, Drop, Fail, Renew, Report, RunJob, Seal, ServerStart
-from .partition_sizes import PartitionSizes
-from .portions import SealTotals, WrittenPortion, portions_of, server_lost
+EXACT_SIZES = 10_000_000
+"""Sizes that the driver takes from the servers' answers for one dataset: about 150 MB of JSON, one after the other."""
+LARGEST_SIZES = 1_000
+
+
+class PartitionSizes:
+    """The stored bytes of each partition, over all servers so far. Holds 8 bytes for each partition."""
+
+    def __init__(self, partitions: int) -> None:
+        self._bytes = np.zeros(partitions, np.int64)
+        self._rest_bytes = 0
+
+    @staticmethod
+    def largest(partitions: int, answers: int) -> int | None:
+        """How many sizes each of the answers names; None: all."""
+        return None if partitions * answers <= EXACT_SIZES else LARGEST_SIZES
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Add a server's answer to the seal: ``partition_bytes``, by the partitions' numbers as text, and
+        ``rest_bytes``, of all partitions that it does not name.
+        """
+        sizes = answer["partition_bytes"]
+        at = np.fromiter(map(int, sizes), np.int64, len(sizes))
+        self._bytes[at] += np.fromiter(sizes.values(), np.int64, len(sizes))
+        self._rest_bytes += answer.get("rest_bytes", 0)
+
+    def sizes(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """For each partition. Where a server named only its largest ones, an empty partition may have a size, too."""
+        if not self._rest_bytes or not len(self._bytes):
+            return self._bytes
+        each, left = divmod(self._rest_bytes, len(self._bytes))
+        found = self._bytes + each
+        found[:left] += 1
+        return found
+
+
+class ServerStart(NamedTuple):
+    """One start of a server: a process that was started again at the same location is another one."""
+
+    location: str
+    start: str = ""
+
+
+class Report(NamedTuple):
+    """A task's: this server has committed its attempt."""
+
+    dataset: str
+    generation: str
+    producer: int
+    attempt: str
+    server: ServerStart
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create the dataset, and hand its generation to ``SpreadWrite.created``."""
+
+    server: ServerStart
+    dataset: str
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """Run the job's tasks. They write under these generations, by dataset, and to none of the servers ``without``."""
+
+    run: int
+    generations: Mapping[str, str]
+    without: frozenset[ServerStart] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """Cancel this run of the job. Its tasks may go on for some time; what they report then is dropped."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Make exactly these attempts readable on the server. Twice is fine.
+
+    Args:
+        attempts: by producer.
+        largest: the answer names the sizes of so many partitions, the largest, and the others' sum
+            (``PartitionSizes``); None: all sizes.
+    """
+
+    server: ServerStart
+    dataset: str
+    generation: str
+    attempts: Mapping[int, str] = field(repr=False)
+    largest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Renew the lease of the dataset on the server."""
+
+    server: ServerStart
+    dataset: str
+    generation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Drop this generation of the dataset on the server. Its refusal changes nothing: the lease ends."""
+
+    server: ServerStart
+    dataset: str
+    generation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Raise the error where the datasets are waited for. Nothing of them is kept."""
+
+    error: Exception
+
+
+DriverCall = Create | RunJob | CancelJob | Seal | Renew | Drop | Fail
+
+
+def server_lost(server: ServerStart, dataset: str, run: int) -> ServerLost:
+    """The error of a server that is gone with its data. Its ``detail`` names ``server``, ``start``, ``dataset`` and
+    ``run``.
+    """
+    start = f" (start {server.start})" if server.start else ""
+    return ServerLost(
+        f"the server {server.location}{start} is gone, and with it data of {dataset}; this was run {run} of the "
+        "job that wrote it: run it again, or let the exchange offload it",
+        server=server.location,
+        start=server.start,
+        dataset=dataset,
+        run=run,
+    )
+
+
+@dataclass(slots=True)
+class WrittenPortion:
+    """What is accepted of a dataset on one server.
+
+    Args:
+        attempts: by producer.
+        lives: the server is not lost.
+        stored: an object in shared storage has it, too: it needs no server.
+    """
+
+    server: ServerStart
+    attempts: dict[int, str] = field(default_factory=dict)
+    lives: bool = True
+    stored: bool = False
+
+
+@dataclass(slots=True)
+class SealTotals:
+    """The sums of the servers' answers to the seals of one dataset."""
+
+    sizes: PartitionSizes
+    rows: int = 0
+    frames: int = 0
+    size_bytes: int = 0
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Add what a portion has."""
+        self.rows += answer["rows"]
+        self.frames += answer["frames"]
+        self.size_bytes += answer["bytes"]
+        self.sizes.add(answer)
+
+
+def portions_of(
+    accepted: Mapping[tuple[int, str], ServerStart], also: ServerStart | None = None
+) -> dict[ServerStart, WrittenPortion]:
+    """The portions, by server.
+
+    Args:
+        accepted: the server that committed each producer's accepted attempt.
+        also: a server that has a portion without attempts, too.
+    """
+    portions = {} if also is None else {also: WrittenPortion(also)}
+    for (producer, attempt), server in accepted.items():
+        portions.setdefault(server, WrittenPortion(server)).attempts[producer] = attempt
+    return portions
+
 
 RERUNS = 2
 

@@ -78,7 +78,6 @@ OPTIONS = (
     Option("tls_root_certs", texts.certificates, _ALL),
     *(Option(name, texts.file, _ALL) for name in ("tls_client_cert", "tls_client_key")),
     Option("lane", one_of("auto", "grpc", "bulk"), _ALL),
-    Option("check", flag, _ALL),
     Option("compression", texts.compression, _SESSION),
     Option("budget_bytes", size_bytes(1), _SESSION | _READS),
     Option("gathered_bytes", size_bytes(1 << 20), _SESSION),

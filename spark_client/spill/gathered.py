@@ -1,16 +1,38 @@
-"""The batches of one side in RAM, and the bytes that they keep alive.
+"""The rows that one task holds in RAM while it gathers: its budgets, the batches of one side, and pieces of them.
 
-A slice keeps its parent's buffers, a received batch the message or the chunk in which it came. So a batch counts with
-all allocations that it refers to, each once, and not with its rows' bytes alone. :meth:`Gathered.compact` copies the
-rows out of allocations of which they need only a part.
+Batches
+    A slice keeps its parent's buffers, a received batch the message or the chunk in which it came. So a batch counts
+    with all allocations that it refers to, each once, and not with its rows' bytes alone. :meth:`Gathered.compact`
+    copies the rows out of allocations of which they need only a part.
+
+Budgets
+    Where ``spark.executor.pyspark.memory`` limits a Python worker, a task's budgets for receiving and sending together
+    take at most half of the address space that the worker may still map when they are made; the rest is for the
+    functions. Without a limit they are the user's settings.
+
+    Spark limits a worker's address space, and the kernel counts mappings whether they were touched or not: a fresh
+    worker with Arrow has mapped about 0.5 GiB. A task for which even that is too little ends with Python's
+    ``MemoryError`` or Arrow's, and a note that says in which stage.
 """
 
 from __future__ import annotations
 
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from spark_client.arrow import held_buffers, held_dictionaries, own_bytes, together
+from spark_client.arrow import batch_row_bits, cuts, held_buffers, held_dictionaries, own_bytes, together
 
+OUT_ROWS = 64 * 1024
+OUT_BYTES = 4 << 20
+_LEAST_BYTES = 64 << 10
 ROW_BYTES = 16
 """For each row: the hash, the order and the other arrays that grouping or sorting takes."""
 
@@ -54,3 +76,77 @@ class Gathered:
         self.batches = []
         self.weight_bytes = self.least_bytes = 0
         self._allocations = set()
+
+
+def piece_bytes(budget_bytes: int) -> int:
+    """The size of a piece within this budget: several copies of one are made at once."""
+    return min(max(budget_bytes // 16, _LEAST_BYTES), OUT_BYTES)
+
+
+def row_weights(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """The bytes of each row, rounded up."""
+    bits = np.broadcast_to(np.asarray(batch_row_bits(batch), np.int64), batch.num_rows)
+    return (bits + 7) // 8
+
+
+def pieces(weights: NDArray[np.int64], most_bytes: int = OUT_BYTES) -> Iterator[tuple[int, int]]:
+    """Bounds of consecutive rows, each of at most so many bytes and of ``OUT_ROWS`` rows, or one row."""
+    # A row counts at least so much that OUT_ROWS rows of it are OUT_BYTES.
+    counted = np.maximum(weights, OUT_BYTES // OUT_ROWS)
+    return cuts(np.concatenate([[0], np.cumsum(counted)]), 0, len(weights), most_bytes)
+
+
+def cut(batch: pa.RecordBatch, most_bytes: int = OUT_BYTES) -> Iterator[pa.RecordBatch]:
+    """The batch in such pieces, not copied."""
+    if batch.num_rows <= OUT_ROWS and batch.nbytes <= most_bytes:
+        if batch.num_rows:
+            yield batch
+        return
+    for start, stop in pieces(row_weights(batch), most_bytes):
+        yield batch.slice(start, stop - start)
+
+
+LEAST_BYTES = 1 << 20
+
+
+@dataclass
+class TaskMemory:
+    """``budget_bytes`` of rows in RAM for each stage that gathers; beyond it files in ``scratch_dir`` (None: the
+    system's temporary directory). ``spilled_bytes`` counts the bytes written there, by stages and by the streams that
+    they read.
+    """
+
+    budget_bytes: int = 64 << 20
+    scratch_dir: str | None = None
+    spilled_bytes: int = 0
+
+    @contextmanager
+    def part(self, budget_bytes: int) -> Iterator[TaskMemory]:
+        """So much of the budget, at least a byte. Bytes written for the part count in the whole at the end."""
+        part = replace(self, budget_bytes=max(1, budget_bytes), spilled_bytes=0)
+        try:
+            yield part
+        finally:
+            self.spilled_bytes += part.spilled_bytes
+
+
+def reading_budget(wanted_bytes: int) -> int:
+    """For a merge, which holds this much, and parks the rest in a file."""
+    return _within(wanted_bytes, 4)
+
+
+def writing_budget(wanted_bytes: int) -> int:
+    """For a coalescer, whose peak is about twice as much."""
+    return _within(wanted_bytes, 8)
+
+
+def _within(wanted_bytes: int, parts: int) -> int:
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit_bytes == resource.RLIM_INFINITY:
+        return wanted_bytes
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:  # not Linux
+        return wanted_bytes
+    left_bytes = limit_bytes - pages * os.sysconf("SC_PAGE_SIZE")
+    return min(wanted_bytes, max(LEAST_BYTES, left_bytes // parts))

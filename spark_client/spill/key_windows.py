@@ -6,7 +6,7 @@ The rows of one hash come in the order in which they were given.
 How
     Batches are gathered in RAM, with all memory that they keep alive (``gathered``). If all sides fit the budget
     together, they are one window, in the given order, and no hash is computed. Beyond the budget the gathered rows are
-    written to a scratch file, in 64 lists by the first bits of their hashes (``hash_lists``), and all later rows
+    written to a scratch file, in 64 lists by the first bits of their hashes (:class:`HashLists`), and all later rows
     whenever they take half of the budget: the allocator keeps part of the first rows' memory. A window is then a list,
     or small neighbouring lists, whose rows take at most half of the budget; the other half is for the consumer. A
     larger list is split again, by the first bits in which its hashes differ.
@@ -17,6 +17,16 @@ Memory
     ``ROW_BYTES`` for each row and dictionaries are included, once for rows that were written together. A list with few
     rows and large dictionaries is not split, and may take more.
     The extents' places take about 500 bytes each, which is 1/1000 of the rows that were written.
+
+    Rows are written in portions of a quarter of the budget. While one is written: a copy of it in the order of its
+    lists, which takes the place of the given batches one by one, and one extent. An extent has at most 1/32 of the
+    budget, or one row. The dictionaries of the last extent stay.
+
+Format
+    An *extent* is a place in the scratch (``scratch``) with rows of one list, as one record batch. The dictionaries are
+    apart, once for all extents that have the same, one after the other; so the rows that are written together are first
+    given common ones. A hash that many of these rows have gets extents of its own: when its list is split, they move
+    without being read.
 
 One hash
     Rows of one hash that do not fit are a window whose rows are read from the file each time that one iterates, at
@@ -30,16 +40,266 @@ Disk
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from flight_server.memory import allocator
+from spark_client.arrow import (
+    Picker,
+    batch_bits_before,
+    cuts,
+    has_dictionary,
+    held_dictionaries,
+    joined,
+    own_bytes,
+    together,
+)
 
-from .gathered import Gathered
-from .hash_lists import Extent, HashFile, HashLists, KeyHashes, weight_bytes
-from .task_memory import TaskMemory
+from .gathered import ROW_BYTES, Gathered, TaskMemory, cut
+from .scratch import Parked, Scratch, SharedHead
+
+KeyHashes = Callable[[pa.RecordBatch], NDArray[np.uint64]]
+
+Hashed = tuple[pa.RecordBatch, NDArray[np.uint64]]
+"""A batch and the hash of each row's keys."""
+
+_BITS = 6
+_EXTENTS = 32
+"""Of the budget: the largest ones."""
+_PORTIONS = 4
+"""Of the budget: the rows that are written at once."""
+_FREQUENT = 8
+"""A hash that one of so many rows has gets extents of its own."""
+_SAMPLE_ROWS = 4096
+_TOP = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Rows of one side whose hashes are from ``low`` to ``high``. In RAM they take ``rows_bytes``, with all that
+    windows count for each row, and ``dictionary_bytes`` for all that have the same ``head``.
+    """
+
+    side: int
+    head: Parked
+    parked: Parked
+    dictionary_bytes: int
+    rows: int
+    rows_bytes: int
+    low: int
+    high: int
+
+
+class _Last(NamedTuple):
+    """The last head of a side, and its dictionaries in a batch without rows."""
+
+    head: Parked
+    none: pa.RecordBatch
+    dictionary_bytes: int
+
+
+def weight_bytes(extents: Sequence[Extent]) -> int:
+    """The bytes of the rows in RAM, if they are read together: dictionaries once for a side's extents that have the
+    same, one after the other.
+    """
+    heads: dict[int, Parked] = {}
+    size_bytes = 0
+    for extent in extents:
+        size_bytes += extent.rows_bytes
+        if heads.get(extent.side) is not extent.head:
+            size_bytes += extent.dictionary_bytes
+            heads[extent.side] = extent.head
+    return size_bytes
+
+
+class HashFile:
+    """Writes and reads the extents of all sides. Written bytes count as spilled, also if a later write fails.
+
+    ``extent_bytes`` is the size of the largest extents, ``portion_bytes`` that of the rows written at once.
+    """
+
+    def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
+        self.hashes = hashes
+        self._memory = memory
+        self._scratch = Scratch(memory.scratch_dir)
+        self._shared = [SharedHead(self._scratch) for _ in hashes]
+        self._last: list[_Last | None] = [None for _ in hashes]
+        self.extent_bytes = max(1, memory.budget_bytes // _EXTENTS)
+        self.portion_bytes = memory.budget_bytes // _PORTIONS
+
+    def write(self, side: int, rows: pa.RecordBatch, low: int, high: int) -> Extent:
+        """Write rows whose hashes are in this range.
+
+        Raises:
+            OutOfBudget: the file cannot be written.
+        """
+        before_bytes = self._scratch.written_bytes
+        try:
+            head, parked = self._shared[side].park(rows)
+        finally:
+            self._memory.spilled_bytes += self._scratch.written_bytes - before_bytes
+        last = self._last[side]
+        if last is None or last.head is not head:
+            none = Picker(rows).take(np.empty(0, np.int64))
+            self._last[side] = last = _Last(head, none, sum(held_dictionaries(rows).values()))
+        rows_bytes = own_bytes(rows) + ROW_BYTES * rows.num_rows
+        return Extent(side, head, parked, last.dictionary_bytes, rows.num_rows, rows_bytes, low, high)
+
+    def with_common_dictionaries(self, side: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The batches, none empty, with the same dictionaries where Arrow can make them: those of the last extent with
+        the new values, if that takes no more than a portion.
+        """
+        if not batches or not any(map(has_dictionary, batches[0].schema.types)):
+            return batches
+        last = self._last[side]
+        for before in ([], []) if last is None else ([last.none], []):
+            with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                table = pa.Table.from_batches([*before, *batches]).unify_dictionaries()
+                unified: list[pa.RecordBatch] = table.to_batches()
+                if not before or sum(held_dictionaries(unified[-1]).values()) <= self.portion_bytes:
+                    return unified[-len(batches) :]
+        # They have too many values together, or are in nested columns.
+        return batches
+
+    def of_sides(self, extents: Sequence[Extent]) -> list[list[Extent]]:
+        """The extents of each side."""
+        return [[extent for extent in extents if extent.side == side] for side in range(len(self.hashes))]
+
+    def read(self, extents: Iterable[Extent]) -> Iterator[pa.RecordBatch]:
+        """The rows of one side's extents, in memory of their own; those of one head, one after the other, share its
+        dictionaries.
+
+        Raises:
+            CorruptFrame: the file's bytes are not those that were written.
+        """
+        return self._scratch.read_each((extent.head, extent.parked) for extent in extents)
+
+
+class HashLists:
+    """Lists in the order of their hashes, which are from ``low`` to ``high``. Rows with these two hashes are in
+    different lists.
+    """
+
+    def __init__(self, file: HashFile, low: int = 0, high: int = _TOP) -> None:
+        self.file = file
+        self._shift = np.uint64(max(0, (low ^ high).bit_length() - _BITS))
+        self._held: list[Hashed] = []
+        self._held_bytes = 0
+        self._lists: list[list[Extent]] = [[] for _ in range(1 << _BITS)]
+
+    def add(self, side: int, batches: list[pa.RecordBatch]) -> None:
+        """Write the rows to the lists; empties ``batches``.
+
+        Raises:
+            OutOfBudget: the file cannot be written.
+        """
+        batches = together(batches)
+        batches.reverse()
+        while batches:
+            for piece in cut(batches.pop(), self.file.extent_bytes):
+                self._hold(side, piece)
+        self._write(side)
+
+    def move(self, side: int, extents: list[Extent]) -> None:
+        """Put the rows of a side's extents into the lists; empties ``extents``. The same errors, and as
+        :meth:`HashFile.read`.
+        """
+        extents.reverse()
+        while extents:
+            for batch in self.file.read(_of_several(extents)):
+                self._hold(side, batch)
+            if not extents:
+                break
+            extent = extents.pop()
+            # Earlier rows of this hash come first.
+            if any((hashes == extent.low).any() for _, hashes in self._held):
+                self._write(side)
+            self._append(extent)
+        self._write(side)
+
+    def neighbours(self, size_bytes: int) -> Iterator[list[Extent]]:
+        """The extents of one list, or of neighbouring lists that take at most this much together. They leave the
+        lists.
+        """
+        waiting: list[Extent] = []
+        lists, self._lists = self._lists, []
+        for here in lists:
+            if waiting and weight_bytes(waiting + here) > size_bytes:
+                yield waiting
+                waiting = []
+            waiting += here
+            here.clear()
+        if waiting:
+            yield waiting
+
+    def _hold(self, side: int, batch: pa.RecordBatch) -> None:
+        self._held.append((batch, self.file.hashes[side](batch)))
+        self._held_bytes += own_bytes(batch) + ROW_BYTES * batch.num_rows
+        if self._held_bytes >= self.file.portion_bytes:
+            self._write(side)
+
+    def _numbers(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        return ((hashes >> self._shift) & np.uint64((1 << _BITS) - 1)).astype(np.uint8)
+
+    def _append(self, extent: Extent) -> None:
+        self._lists[self._numbers(np.array([extent.low], np.uint64))[0]].append(extent)
+
+    def _write(self, side: int) -> None:
+        """Write the rows that are held, and hold none."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        frequent = _frequent([hashes for _, hashes in held])
+        parts: list[list[pa.RecordBatch]] = [[] for _ in range(len(self._lists) + len(frequent))]
+        sizes: list[list[int]] = [[0] for _ in parts]
+        low, high = np.full(len(parts), _TOP, np.uint64), np.zeros(len(parts), np.uint64)
+        batches = self.file.with_common_dictionaries(side, [batch for batch, _ in held])
+        hashed = list(zip(batches, [hashes for _, hashes in held], strict=True))
+        del held, batches
+        hashed.reverse()
+        while hashed:
+            batch, hashes = hashed.pop()
+            numbers = self._numbers(hashes)
+            for number, each in enumerate(frequent, len(self._lists)):
+                numbers[hashes == each] = number
+            order = np.argsort(numbers, kind="stable")
+            rows, hashes = Picker(batch).take(order), hashes[order]
+            del batch
+            counts = np.bincount(numbers)
+            filled = np.flatnonzero(counts)
+            counts = counts[filled]
+            bounds = np.concatenate([[0], np.cumsum(counts)])
+            low[filled] = np.minimum(low[filled], np.minimum.reduceat(hashes, bounds[:-1]))
+            high[filled] = np.maximum(high[filled], np.maximum.reduceat(hashes, bounds[:-1]))
+            part_bytes = np.diff(batch_bits_before(rows, bounds)) // 8
+            for number, start, count, size in zip(
+                *(each.tolist() for each in (filled, bounds[:-1], counts, part_bytes)), strict=True
+            ):
+                parts[number].append(rows.slice(start, count))
+                sizes[number].append(size)
+        for number, part in enumerate(parts):
+            for start, end in cuts(np.cumsum(sizes[number]), 0, len(part), self.file.extent_bytes):
+                for rows in joined(part[start:end]):
+                    self._append(self.file.write(side, rows, int(low[number]), int(high[number])))
+
+
+def _of_several(extents: list[Extent]) -> Iterator[Extent]:
+    """Take extents from the end, as long as they are of several hashes."""
+    while extents and extents[-1].low < extents[-1].high:
+        yield extents.pop()
+
+
+def _frequent(hashes: Sequence[NDArray[np.uint64]]) -> list[np.uint64]:
+    """The hashes of at least one in ``_FREQUENT`` rows, as a sample shows."""
+    step = max(1, sum(map(len, hashes)) // _SAMPLE_ROWS)
+    sample = np.concatenate([np.empty(0, np.uint64), *(each[::step] for each in hashes)])
+    found, counts = np.unique(sample, return_counts=True)
+    return list(found[counts * _FREQUENT >= len(sample)])
+
 
 _SMALL = 8
 """Of a window's room: smaller lists are one window with their neighbours."""

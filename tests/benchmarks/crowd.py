@@ -19,7 +19,6 @@ from typing import Literal, Self
 from pyarrow import flight
 
 from spark_client import ShuffleClient
-from spark_client.connection import Reading, Writing
 from tests.benchmarks.measure import MIB, cpu_seconds, own_cpu_seconds
 from tests.benchmarks.peers import batch_of
 
@@ -41,14 +40,6 @@ def read_with_pyarrow(location: str, ticket: str, wanted_bytes: int) -> int:
 def read_with_client(location: str, dataset: str, wanted_bytes: int) -> int:
     """One reader through the public client."""
     with ShuffleClient(location) as client:
-        got_bytes = sum(int(batch.nbytes) for batch in client.get(dataset))
-    assert got_bytes == wanted_bytes, (got_bytes, wanted_bytes)
-    return got_bytes
-
-
-def read_unchecked(location: str, dataset: str, wanted_bytes: int) -> int:
-    """The same without checksums."""
-    with ShuffleClient(location, reading=Reading(check=False)) as client:
         got_bytes = sum(int(batch.nbytes) for batch in client.get(dataset))
     assert got_bytes == wanted_bytes, (got_bytes, wanted_bytes)
     return got_bytes
@@ -82,14 +73,6 @@ def put_with_client(location: str, dataset: str, wanted_bytes: int) -> int:
     """One producer through the public client, into a dataset of its own."""
     batch = batch_of(PUT_FRAME_BYTES)
     with ShuffleClient(location) as client:
-        client.put(f"{dataset}/{uuid.uuid4().hex}", repeat(batch, wanted_bytes // PUT_FRAME_BYTES))
-    return wanted_bytes
-
-
-def put_unchecked(location: str, dataset: str, wanted_bytes: int) -> int:
-    """The same without checksums."""
-    batch = batch_of(PUT_FRAME_BYTES)
-    with ShuffleClient(location, writing=Writing(check=False)) as client:
         client.put(f"{dataset}/{uuid.uuid4().hex}", repeat(batch, wanted_bytes // PUT_FRAME_BYTES))
     return wanted_bytes
 

@@ -4,8 +4,7 @@ What is compared: the same batches, read to the end by 1 to 32 readers at once: 
 are, or with ``--where threads`` threads of one process, which then share one interpreter.
 ``peer`` is pyarrow's server read by pyarrow's client; ``gRPC lane`` is ours read by the same client;
 ``bulk lane`` is ours read through the public client (``ShuffleClient.get``), with decoded batches
-delivered to the consumer, and ``unchecked`` is the same without checksums; ``raw TCP`` moves as many bytes with
-``recv_into`` and is the limit.
+delivered to the consumer; ``raw TCP`` moves as many bytes with ``recv_into`` and is the limit.
 
 Under the tables stands what is aimed at: how the lanes compare with the peer and with raw TCP.
 """
@@ -18,7 +17,7 @@ from functools import partial
 
 from pyarrow import flight
 
-from tests.benchmarks.crowd import Crowd, Where, read_tcp, read_unchecked, read_with_client, read_with_pyarrow
+from tests.benchmarks.crowd import Crowd, Where, read_tcp, read_with_client, read_with_pyarrow
 from tests.benchmarks.measure import (
     MIB,
     Subject,
@@ -111,7 +110,6 @@ def _rows(
             "peer": (read_with_pyarrow, cpp.location, cpp.pid),
             "gRPC lane": (read_with_pyarrow, ours.location, ours.pid),
             "bulk lane": (read_with_client, ours.location, ours.pid),
-            "unchecked": (read_unchecked, ours.location, ours.pid),
         }
         subjects = [
             Subject(name, partial(crowd.run, read, location, "d", total_bytes), pid, crowd.cpu_seconds)

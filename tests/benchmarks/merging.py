@@ -90,8 +90,7 @@ def _drained(merged: MergedStream) -> None:
     """Wait until the merge holds all that the streams send; no consumer takes any of it."""
     before = -1
     while True:
-        now = merged.statistics()
-        held_bytes = now.pool_used_bytes + now.spilled_bytes
+        held_bytes = merged._threads.pool.used_bytes + merged.spilled_bytes
         if held_bytes == before and held_bytes:
             return
         before = held_bytes
@@ -112,7 +111,7 @@ def _consume(location: str, streams: int, consumer: str) -> None:
             got_bytes += batch.nbytes
             if consumer == "slow":
                 time.sleep(0.001)
-        spilled_bytes = merged.statistics().spilled_bytes
+        spilled_bytes = merged.spilled_bytes
     seconds = time.perf_counter() - started
     server.close()
     assert got_bytes == TOTAL_BYTES, got_bytes

@@ -1,9 +1,8 @@
 """Puts from 1, 4 and 16 producers at once, against pyarrow's own server taking in the same streams.
 
 ``peer`` is pyarrow's server written to by pyarrow's client; ``gRPC lane`` is ours written to by the same
-client, with DoPut; ``bulk lane`` is ours written to by the public client (``ShuffleClient.put``), and
-``unchecked`` is the same without checksums. The
-producers are processes, as Spark's tasks are, and put 256 MiB together, or 64 MiB each where that is more.
+client, with DoPut; ``bulk lane`` is ours written to by the public client (``ShuffleClient.put``). The producers are
+processes, as Spark's tasks are, and put 256 MiB together, or 64 MiB each where that is more.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from tests.benchmarks.crowd import (
     PUT_FRAME_BYTES,
     Crowd,
     Work,
-    put_unchecked,
     put_with_client,
     put_with_pyarrow,
 )
@@ -72,7 +70,6 @@ def _rows(producers: int, rounds: int) -> list[list[str]]:
             peer,
             ours_by("gRPC lane", put_with_pyarrow),
             ours_by("bulk lane", put_with_client),
-            ours_by("unchecked", put_unchecked),
         ]
         measure(subjects, rounds)
         return [

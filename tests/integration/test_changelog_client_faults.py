@@ -20,7 +20,7 @@ from flight_server.protocol.errors import (
 from spark_client import Changelog, Reading, ShuffleClient, Timeouts, Writing, latest
 from spark_client.changelogs import Follower, gathered_puts
 from spark_client.connection import RemoteServer
-from spark_client.lanes.writing import _known
+from spark_client.lanes.put_stream import _known
 from spark_client.merge import Portion
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy

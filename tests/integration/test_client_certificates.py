@@ -22,7 +22,7 @@ import pytest
 
 from flight_server.protocol import PUT_PATH, FlightShuffleError, InvalidRequest, Unauthenticated
 from spark_client import ShuffleClient
-from spark_client.connection import Reading, RemoteServer, Writing
+from spark_client.connection import Reading, RemoteServer, Writing, transport
 from tests.support.certificates import Authority
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -189,12 +189,17 @@ def mounted(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_new_certificate_counts_for_new_connections_and_old_ones_go_on(
-    flight_server_process: Start, authority: Authority, stranger: Authority, mounted: tuple[Path, Path]
+    flight_server_process: Start,
+    authority: Authority,
+    stranger: Authority,
+    mounted: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(transport, "CONNECTIONS", 1)
     write(authority.sign("server"), mounted)
     process = flight_server_process(tls_cert=mounted[0], tls_key=mounted[1], memory_limit="64MiB")
     before, after = trusting(authority), trusting(stranger)
-    with closing(RemoteServer(process.location, **before, max_connections=1)) as old:
+    with closing(RemoteServer(process.location, **before)) as old:
         assert old.action("locations")["start"]
         write(stranger.sign("server"), mounted)
         eventually(lambda: len(process.events("certificates_reloaded")), 1)

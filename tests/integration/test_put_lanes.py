@@ -22,8 +22,7 @@ from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.jobs.placements import ByKeys
 from spark_client.jobs.tasks import WriteTask
 from spark_client.lanes.partition_stream import StreamStalled
-from spark_client.lanes.put_stream import PutStream
-from spark_client.lanes.writing import places_of
+from spark_client.lanes.put_stream import PutStream, places_of
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.support.certificates import self_signed
 from tests.support.polling import eventually

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import flight
 
 from flight_server.protocol import NotFound, ServerLost
-from spark_client.connection import Reading, RemoteServer, Timeouts
+from spark_client.connection import Reading, RemoteServer, Timeouts, transport
 from spark_client.jobs import Shares, Sides
 from spark_client.jobs.tasks import ReadTask
 from spark_client.lanes import BrokenStream, PortionStream
@@ -142,9 +142,10 @@ def test_the_only_server_that_is_gone_is_named_as_unreachable(opened: Counter[st
 
 @pytest.mark.parametrize("lane", ["grpc", "bulk"])
 def test_two_sides_of_a_task_on_one_connection_do_not_wait_for_each_other(
-    servers: Sequence[ServerProcess], opened: Counter[str], lane: Any
+    servers: Sequence[ServerProcess], opened: Counter[str], lane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ref = ref_of(servers, "large", reading=Reading(lane=lane), max_connections=1)
+    monkeypatch.setattr(transport, "CONNECTIONS", 1)
+    ref = ref_of(servers, "large", reading=Reading(lane=lane))
     ref = replace(ref, most_bytes=1 << 20)
     with ShareRead(ref, range(PARTITIONS)) as left, ShareRead(ref, range(PARTITIONS)) as right:
         for partition in range(PARTITIONS):

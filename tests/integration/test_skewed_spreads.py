@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.protocol import ServerLost
 from spark_client.connection import Reading, RemoteServer
-from spark_client.jobs import SealedDataset, Shares, cuts_of, shares, skew
+from spark_client.jobs import SealedDataset, Shares, cuts_of, shares
 from spark_client.jobs.tasks import ReadTask
 from spark_client.merge import DatasetRef
 from tests.support.server_process import ServerProcess
@@ -68,8 +68,7 @@ def test_the_slices_over_all_servers_have_every_frame_once_in_the_order_of_the_p
 def test_tasks_read_a_partition_that_is_cut_over_servers_each_row_once(
     servers: Sequence[ServerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (skew, shares):
-        monkeypatch.setattr(module, "TASK_BYTES", 2000)
+    monkeypatch.setattr(shares, "TASK_BYTES", 2000)
     ref = ref_of(servers)
     sizes = tuple(9000 if partition == LARGE else 300 for partition in range(PARTITIONS))
     cuts = cuts_of(SealedDataset(ref, SCHEMA, sizes))

@@ -16,7 +16,7 @@ from pyarrow import flight
 from flight_server.protocol import PartitionFailed, ServerLost, index_of
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, RemoteServer, Timeouts
-from spark_client.lanes import stored_portion
+from spark_client.lanes import portion_stream
 from spark_client.merge import DatasetRef
 from tests.support.durable import action
 from tests.support.proxy import Proxy
@@ -93,11 +93,8 @@ def written(server: ServerProcess, frames: Sequence[tuple[int, pa.RecordBatch]],
         )
 
 
-@pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("lane", ["grpc", "bulk"])
-def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(
-    tmp_path: Path, lane: Any, *, check: bool
-) -> None:
+def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(tmp_path: Path, lane: Any) -> None:
     """At whichever byte: in the middle of a partition, between two, and with dictionaries that it was not sent."""
     text = pa.array([f"word {number % 3}" for number in range(40)]).dictionary_encode()
     table = pa.table({"n": range(40), "text": text})
@@ -106,7 +103,7 @@ def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(
     begun = set()
     with ServerProcess.start(offload_to=tmp_path) as server:
         written(server, frames, offload=str(tmp_path))
-        reading = Reading(lane=lane, check=check)
+        reading = Reading(lane=lane)
         for size_bytes in range(2000, 16000, 1400):
             with Proxy.to(str(server.http) if lane == "bulk" else server.location) as proxy:
                 there = proxy.http if lane == "bulk" else proxy.location
@@ -128,7 +125,7 @@ def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(
                     begun.add(places.index(places[-1]))
                 stream.close()
                 remote.close()
-                stored_portion._lost.clear()
+                portion_stream._lost.clear()
     assert len(begun) > 2, begun
 
 

@@ -190,7 +190,7 @@ class Torture:
         ways = [
             RemoteServer(process.location, timeouts=_TIMEOUTS, writing=Writing(lane="bulk")),
             RemoteServer(process.location, timeouts=_TIMEOUTS, writing=Writing(lane="grpc")),
-            RemoteServer(proxy.location, timeouts=_TIMEOUTS, writing=Writing(lane="grpc"), max_connections=2),
+            RemoteServer(proxy.location, timeouts=_TIMEOUTS, writing=Writing(lane="grpc")),
         ]
         for way in ways:
             stack.callback(way.close)

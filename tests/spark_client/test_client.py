@@ -23,7 +23,7 @@ from flight_server.protocol.errors import (
 from spark_client import Reading, ShuffleClient, Writing
 from spark_client.connection import RemoteServer
 from spark_client.lanes import put_stream
-from spark_client.lanes.writing import open_writing
+from spark_client.lanes.put_stream import open_writing
 from tests.support.server_process import ServerProcess
 
 TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_client.connection import Timeouts
 from spark_client.lanes.lane import BatchBurst, Closed
+from spark_client.merge.merge_queue import Held
 from spark_client.merge.merged import AsyncMergedStream, MergedStream
 
 SCHEMA = pa.schema([("stream", pa.int64()), ("n", pa.int64())])
@@ -131,3 +132,9 @@ def all_closed(streams: Sequence[FakeStream]) -> bool:
 
 def waits(merged: MergedStream | AsyncMergedStream) -> bool:
     return merged._threads.queue._consumer_waits
+
+
+def waiting(merged: MergedStream) -> list[bool]:
+    """Of each item that the merge's consumer has not taken, whether it is in RAM, and not on disk."""
+    with merged._threads.changed:
+        return [isinstance(item, Held) for line in merged._threads.queue._lines for item in line]

@@ -31,8 +31,8 @@ from flight_server.protocol.enveloped import Envelopes
 from spark_client.connection import RemoteServer
 from spark_client.connection.calls import Call, translate
 from spark_client.lanes.batch_bursts import BurstReader
-from spark_client.lanes.duplex import AnswerReader
-from spark_client.lanes.enveloped_batches import EnvelopedBatches
+from spark_client.lanes.bulk_put import AnswerReader
+from spark_client.lanes.grpc_get import EnvelopedBatches
 from spark_client.lanes.http import Body, _headers, _line
 from spark_client.lanes.lane import ReadTotals
 from spark_client.lanes.version_stream import Mark

@@ -13,7 +13,7 @@ from pyarrow import flight
 
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound
-from spark_client.connection import ForkedProcess, RemoteServer
+from spark_client.connection import ForkedProcess, RemoteServer, transport
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled, partition_streams
 from spark_client.merge.merged import merge, merge_async
@@ -97,7 +97,7 @@ def test_closing_ends_streams_that_wait_for_a_producer(server: RemoteServer, nam
     for _ in range(4):
         next(merged)
     merged.close()
-    assert merged.statistics().threads == 0
+    assert merged._threads._running == 0
     until(lambda: not _readers(server, name), "the server has released the readers")
 
 
@@ -109,8 +109,12 @@ def _readers(server: RemoteServer, name: str) -> list[object]:
 # Windows and connections.
 
 
-def test_one_unread_stream_starves_no_other_through_a_small_window(process: ServerProcess, name: str) -> None:
-    server = RemoteServer(process.location, timeouts=QUICK, max_connections=1, window_bytes=65_535)
+def test_one_unread_stream_starves_no_other_through_a_small_window(
+    process: ServerProcess, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "CONNECTIONS", 1)
+    monkeypatch.setattr(transport, "WINDOW_BYTES", 65_535)
+    server = RemoteServer(process.location, timeouts=QUICK)
     put_all(server, name, 6, frames=40)
     with server.calling() as (client, _):
         unread = client.do_get(flight.Ticket(Ticket(name, 5).encode()))

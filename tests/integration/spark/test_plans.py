@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.jobs import shares, skew
+from spark_client.jobs import shares
 from spark_client.pipeline import exchange_tasks
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ SEEN = "id long, k long, partition int, call long"
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small frames, and pieces of a few, so that little data is much."""
-    monkeypatch.setattr(skew, "TASK_BYTES", 200_000)
+    monkeypatch.setattr(shares, "TASK_BYTES", 200_000)
     monkeypatch.setattr(shares, "TASK_BYTES", 200_000)
     monkeypatch.setattr(exchange_tasks, "WRITE_BUDGET_BYTES", 1 << 20)
 

@@ -91,7 +91,6 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         tlsClientKey="/run/client.key",
         leaseSeconds="90s",
         lane="grpc",
-        check="false",
         compression="none",
         budgetBytes="64m",
         gatheredBytes="96m",
@@ -109,8 +108,8 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         "tls_root_certs": certificates.read_bytes(),
         "tls_client_cert": Path("/run/client.crt"),
         "tls_client_key": Path("/run/client.key"),
-        "reading": Reading("grpc", 64 << 20, "/scratch", check=False, gathered_bytes=96 << 20),
-        "writing": Writing("grpc", check=False, compression=None),
+        "reading": Reading("grpc", 64 << 20, "/scratch", gathered_bytes=96 << 20),
+        "writing": Writing("grpc", compression=None),
         "timeouts": Timeouts(tries=2, stall_seconds=60.0, connect_seconds=2.5),
     }
     copies = Copies((f"{tmp_path}/first", f"{tmp_path}/second"), 1 << 30, 300.0)

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from flight_server.protocol import NotFound, ServerLost
 from spark_client import ShuffleClient, Timeouts
 from spark_client.jobs.sealed import READ_AHEAD
-from spark_client.servers import partition_sizes
+from spark_client.servers import spread_write
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spread import everything, spread
@@ -106,8 +106,8 @@ def test_rows_are_spread_over_all_servers_and_come_once(
 def test_rows_come_once_where_servers_name_their_largest_partitions_only(
     spark: SparkSession, several: ShuffleClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_sizes, "EXACT_SIZES", 10)
-    monkeypatch.setattr(partition_sizes, "LARGEST_SIZES", 2)
+    monkeypatch.setattr(spread_write, "EXACT_SIZES", 10)
+    monkeypatch.setattr(spread_write, "LARGEST_SIZES", 2)
     df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
     pipeline = grouped(several.pipeline(df).exchange(8, "k"))
     assert rows_of(pipeline.collect().read_all()) == expected()

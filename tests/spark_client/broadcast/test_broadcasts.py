@@ -275,7 +275,7 @@ def test_a_destroyed_broadcast_leaves_nothing_in_the_client_also_if_the_server_d
                 patch.setattr(client._server, "action", refused)
                 with pytest.raises(Unavailable, match="for a moment"):
                     shared.destroy()
-        assert (owner._at_close, owner._held._keeper.datasets()) == ({}, {}), "nothing renews the lease"
+        assert (owner._at_close, owner._keeper.datasets()) == ({}, {}), "nothing renews the lease"
     (left,) = client.datasets("broadcast/")
     client.drop(left.name)
 

@@ -39,10 +39,10 @@ def test_values_are_parsed_and_names_are_of_any_case() -> None:
 def test_the_server_gets_token_certificates_lane_and_deadlines(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_bytes(b"-----BEGIN CERTIFICATE-----\n")
-    given = {"token": "secret", "lane": "GRPC", "check": "False", "stall_seconds": "7.5", "tries": "0"}
+    given = {"token": "secret", "lane": "GRPC", "stall_seconds": "7.5", "tries": "0"}
     server = read(**given, tls_root_certs=str(file)).server()
     assert (server.token, server.tls_root_certs) == ("secret", file.read_bytes())
-    assert (server.reading.lane, server.reading.check, server.writing.lane) == ("grpc", False, "grpc")
+    assert (server.reading.lane, server.writing.lane) == ("grpc", "grpc")
     assert (server.timeouts.stall_seconds, server.timeouts.tries) == (7.5, 0)
     pem = "-----BEGIN CERTIFICATE-----\nx"
     assert read(tls_root_certs=pem).server().tls_root_certs == pem.encode()

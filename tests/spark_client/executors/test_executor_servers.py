@@ -15,7 +15,7 @@ import pytest
 
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.executors import ExecutorServers, executor_servers
-from spark_client.executors.executor_jvm import cores_of
+from spark_client.executors.executor_servers import cores_of
 from tests.support.polling import eventually
 
 SERVERS = ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"})

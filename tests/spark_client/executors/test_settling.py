@@ -15,7 +15,7 @@ CODE = """
 import gc, pickle, sys, weakref
 from pyspark import serializers
 from spark_client.executors import Portable
-from spark_client.executors.settling import settle
+from spark_client.executors.shipping import settle
 
 dumps = serializers.CloudPickleSerializer().dumps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from spark_client.jobs.after_collection import AfterCollection
+from spark_client.jobs.persisting import AfterCollection
 
 
 class Thing:

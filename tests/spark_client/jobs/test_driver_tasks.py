@@ -14,9 +14,9 @@ from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import InTurn, Shares, TaskNumbers, WriteTask
 from spark_client.jobs.driver_tasks import reports_of_driver
-from spark_client.jobs.read_limit import DECODED_TIMES
-from spark_client.jobs.targets import Target
 from spark_client.jobs.task_reports import work_of
+from spark_client.jobs.tasks import DECODED_TIMES
+from spark_client.jobs.write_job import Target
 
 SCHEMA = pa.schema({"n": pa.int64()})
 EXECUTORS: Any = "servers in executors"

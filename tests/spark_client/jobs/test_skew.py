@@ -11,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.transfer.reading_plans import cut
-from spark_client.jobs import SealedDataset, skew
-from spark_client.jobs.shares import TASK_BYTES, Cut, PartitionSlice, Shares, tasks_for
+from spark_client.jobs import SealedDataset
+from spark_client.jobs.shares import (
+    TASK_BYTES,
+    Cut,
+    PartitionSlice,
+    Shares,
+    cuts_of,
+    cuts_of_pair,
+    pieces_beside,
+    skewed,
+    tasks_for,
+)
 
 MIB = 1 << 20
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -56,13 +66,13 @@ def read(shares: Shares) -> list[PartitionSlice]:
 def test_a_partition_is_cut_if_it_is_far_over_the_target_and_the_median(
     sizes: list[int], found: list[int]
 ) -> None:
-    assert skew.skewed(sizes) == found
+    assert skewed(sizes) == found
 
 
 @given(FRAMES, st.integers(1, 20))
 def test_every_frame_is_read_once_and_in_order(frames: list[list[int]], tasks: int) -> None:
     data = sealed(frames)
-    cuts = skew.cuts_of(data)
+    cuts = cuts_of(data)
     shares = Shares.equal(data.partition_bytes, tasks, cuts)
     found = [
         (piece.partition, number)
@@ -85,7 +95,7 @@ def test_one_side_of_a_pair_is_cut_and_no_more_is_read_than_twice(
 ) -> None:
     count = min(len(left), len(right))
     both = {"left": sealed(left[:count]), "right": sealed(right[:count])}
-    for partition, borders, piece_bytes, side in skew.cuts_of_pair(both["left"], both["right"], sides):
+    for partition, borders, piece_bytes, side in cuts_of_pair(both["left"], both["right"], sides):
         assert side in sides
         other = both["right" if side == "left" else "left"].partition_bytes[partition]
         own = both[side].partition_bytes[partition]
@@ -106,13 +116,13 @@ def test_one_side_of_a_pair_is_cut_and_no_more_is_read_than_twice(
     ],
 )
 def test_a_large_other_side_allows_fewer_pieces(size_bytes: int, other_bytes: int, pieces: int) -> None:
-    assert skew.pieces_beside(size_bytes, other_bytes) == pieces
+    assert pieces_beside(size_bytes, other_bytes) == pieces
 
 
 def test_no_task_reads_much_more_than_the_target_with_one_partition_8000_times_the_median() -> None:
     frames = [[MIB]] * 50 + [[2 * MIB] * 4000] + [[MIB]] * 50
     data = sealed(frames)
-    cuts = skew.cuts_of(data)
+    cuts = cuts_of(data)
     shares = Shares.equal(data.partition_bytes, tasks_for(data.partition_bytes, 4), cuts)
     sizes = [
         sum(sum(frames[piece.partition][piece.first : piece.until]) for piece in shares[task])
@@ -123,7 +133,7 @@ def test_no_task_reads_much_more_than_the_target_with_one_partition_8000_times_t
 
 
 def test_a_single_frame_is_not_cut() -> None:
-    assert skew.cuts_of(sealed([[1], [1], [1 << 30]])) == []
+    assert cuts_of(sealed([[1], [1], [1 << 30]])) == []
 
 
 def test_pieces_of_several_cut_partitions_are_found_by_their_number() -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from flight_server.protocol import ACKNOWLEDGE_HEADER, AcknowledgeRequest
 from spark_client.lanes import BatchBurst
-from spark_client.lanes.acknowledging import EVERY_BYTES, Acknowledging
+from spark_client.lanes.partition_stream import EVERY_BYTES, Acknowledging
 
 
 class Server:

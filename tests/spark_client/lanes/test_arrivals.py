@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_client.lanes.arrivals import BUFFER_BYTES, Arrivals
+from spark_client.lanes.http import BUFFER_BYTES, Arrivals
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.connection import ForkedProcess, RemoteServer, Writing
-from spark_client.lanes.duplex import Duplex
+from spark_client.lanes.bulk_put import Duplex
 from spark_client.lanes.lane import Closed
 from tests.support.put_source import (
     NOWHERE,

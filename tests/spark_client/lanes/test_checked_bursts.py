@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from flight_server.lanes.http.chunks import CHECKED_MESSAGES, FramedMessage, chunks_of
 from flight_server.protocol import MessageKind, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
-from spark_client.lanes.batch_bursts import BurstReader
-from spark_client.lanes.checked import DamagedArrival
+from spark_client.lanes.batch_bursts import BurstReader, DamagedArrival
 from spark_client.lanes.http import Body
 from tests.support.http_source import END_OF_STREAM, chunk
 from tests.support.raw_flight import ipc_messages

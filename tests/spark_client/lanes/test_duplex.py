@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from flight_server.protocol.errors import NotFound
 from spark_client.connection import Timeouts
-from spark_client.lanes import duplex
-from spark_client.lanes.arrivals import Arrivals
-from spark_client.lanes.duplex import TLS_BLOCK_BYTES, AnswerReader, Duplex
-from spark_client.lanes.http import Connection
+from spark_client.lanes import bulk_put
+from spark_client.lanes.bulk_put import TLS_BLOCK_BYTES, AnswerReader, Duplex
+from spark_client.lanes.http import Arrivals, Connection
 from tests.support.put_source import said
 
 at_its_own_pace = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,7 +46,7 @@ def test_what_follows_the_last_word_is_not_heard() -> None:
 
 
 def test_answers_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplex, "MAX_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr(bulk_put, "MAX_ANSWER_BYTES", 1_000)
     answers = AnswerReader()
     for _ in range(100):
         answers.feed(said(b"R", b"12345"))
@@ -61,7 +60,7 @@ def test_answers_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 @given(st.lists(st.integers(1, 3 * TLS_BLOCK_BYTES), max_size=12))
 def test_blocks_for_tls_are_the_same_bytes_and_few(sizes: list[int]) -> None:
     parts = [bytes([number]) * size for number, size in enumerate(sizes)]
-    blocks = list(duplex._blocks(parts))
+    blocks = list(bulk_put._blocks(parts))
     assert b"".join(blocks) == b"".join(parts)
     small = [len(block) for block in blocks if len(block) <= TLS_BLOCK_BYTES]
     large = sum(size > TLS_BLOCK_BYTES for size in sizes)
@@ -74,7 +73,7 @@ def test_what_was_sent_is_dropped_from_the_front(parts: list[bytes], data: st.Da
     left, whole = deque(memoryview(part) for part in parts), b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
     for start, end in itertools.pairwise([0, *cuts, len(whole)]):
-        duplex._drop(left, end - start)
+        bulk_put._drop(left, end - start)
         assert b"".join(left) == whole[end:]
     assert not left
 
@@ -120,7 +119,7 @@ def test_without_an_error_the_connections_own_is_raised(
 
 def test_any_number_of_parts_is_sent_in_order(pair: tuple[Duplex, socket.socket]) -> None:
     duplex_, far = pair
-    parts = [bytes([number % 256]) * (number % 7 + 1) for number in range(3 * duplex.PARTS_AT_ONCE)]
+    parts = [bytes([number % 256]) * (number % 7 + 1) for number in range(3 * bulk_put.PARTS_AT_ONCE)]
     duplex_.send(parts)
     assert far.recv(1 << 20, socket.MSG_WAITALL | socket.MSG_DONTWAIT) == b"".join(parts)
 

@@ -12,7 +12,7 @@ import pytest
 
 from flight_server.protocol import PutCommand, Ticket
 from spark_client.connection import RemoteServer, Timeouts, Unreachable, Writing
-from spark_client.lanes import writing
+from spark_client.lanes import put_stream
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 
@@ -45,14 +45,14 @@ def failing(errors: list[weakref.ref[Unreachable]], times: int) -> Any:
 
 @pytest.mark.parametrize("lane", ["auto", "bulk"])
 def test_of_a_put(errors: list[weakref.ref[Unreachable]], lane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "BulkWriter", failing(errors, 2))
-    monkeypatch.setattr(writing, "GrpcWriter", lambda *_, **__: None)
+    monkeypatch.setattr(put_stream, "BulkWriter", failing(errors, 2))
+    monkeypatch.setattr(put_stream, "GrpcWriter", lambda *_, **__: None)
     server, places = (
         RemoteServer(NOWHERE, writing=Writing(lane)),
         ["http://127.0.0.1:1", "http://127.0.0.1:2"],
     )
     try:
-        writing.open_writing(server, COMMAND, pa.schema([]), places)
+        put_stream.open_writing(server, COMMAND, pa.schema([]), places)
         assert lane == "auto"
     except Unreachable:
         assert lane == "bulk"

@@ -10,20 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import Ticket
+from flight_server.protocol import Ticket, Versions
 from flight_server.protocol.errors import (
     Forbidden,
     InvalidRequest,
     PartitionFailed,
     ProducerFailed,
+    ServerLost,
     StaleTicket,
 )
 from spark_client.connection import RemoteServer, Timeouts, Unreachable
-from spark_client.lanes.addresses import Address, addresses
+from spark_client.lanes import portion_stream
 from spark_client.lanes.bulk_get import BulkReader, target_of
 from spark_client.lanes.http import Connection, HttpPool
 from spark_client.lanes.lane import BrokenStream, Closed
-from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.lanes.partition_stream import Address, PartitionStream, addresses
+from spark_client.lanes.portion_stream import PortionStream
+from spark_client.lanes.version_stream import VersionStream
 from spark_client.merge.merged import merge
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
 
@@ -162,6 +165,39 @@ def test_an_end_that_is_not_the_end_is_never_taken_for_it(
         with pytest.raises(BrokenStream, match="could not be read beyond frame 5"):
             read_all(stream_of(server, source))
         assert len(source.requests) == QUICK.tries + 1, what
+
+
+def _portion(server: RemoteServer, ticket: Ticket, *, locations: list[str]) -> PartitionStream:
+    return PortionStream(server, ticket.dataset, {0: 0}, generation="g", start="s", locations=locations)
+
+
+def _changelog(server: RemoteServer, ticket: Ticket, *, locations: list[str]) -> PartitionStream:
+    return VersionStream(server, Ticket(ticket.dataset, versions=Versions(follow=True)), locations=locations)
+
+
+@pytest.mark.parametrize("kind", [PartitionStream, _portion, _changelog])
+def test_the_error_of_the_last_try_says_what_each_lane_ended_with_and_counts_the_tries_that_were_made(
+    server: RemoteServer, kind: Callable[..., PartitionStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A lost server is asked no second time by a portion whose ports refuse.
+    monkeypatch.setattr(portion_stream, "refuses", lambda locations: False)
+    monkeypatch.setattr(portion_stream, "_silent", silent := set[str]())
+    http = "http://127.0.0.1:2"
+
+    def failure() -> str:
+        stream = kind(server, Ticket("d", 0, "g"), locations=[http, NOWHERE])
+        with pytest.raises((BrokenStream, ServerLost)) as raised:
+            stream.open()
+        silent.clear()
+        return str(raised.value)
+
+    first, second = failure(), failure()
+    for said in (first, second):
+        assert (
+            f"; {QUICK.tries + 1} tries at {NOWHERE}, the last: the connection failed: failed to co" in said
+        )
+    assert f", after one try at {http}: the connection failed: [Errno 111]" in first
+    assert f", after no try at {http}: it has just failed: the connection failed: [Errno 111]" in second
 
 
 def test_totals_that_contradict_what_was_read_are_an_error(server: RemoteServer) -> None:
@@ -304,7 +340,7 @@ def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(serve
             stream.open()
         canceller.join()
         stuck.set()
-        assert not pool.is_left_alone
+        assert pool.left_alone is None
 
 
 def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read(

@@ -18,8 +18,8 @@ import pytest
 
 from flight_server.protocol import PutCommand
 from flight_server.protocol.errors import Draining, Forbidden, InvalidRequest, NotFound, Unauthenticated
-from spark_client.connection import RemoteServer, Timeouts, Unreachable, Writing
-from spark_client.lanes import writing
+from spark_client.connection import Compression, RemoteServer, Timeouts, Unreachable, Writing
+from spark_client.lanes import put_stream
 from spark_client.lanes.bulk_put import BulkWriter
 from spark_client.lanes.grpc_put import GrpcWriter
 from spark_client.lanes.http import NoBulkLane
@@ -112,7 +112,7 @@ def test_a_server_from_before_the_lane_is_asked_once_in_a_while(
     assert [put(server), put(server), put(server)] == ["grpc"] * 3
     assert len(asked) == 1
     monkeypatch.setattr(server, "action", action)
-    writing._known(server).until_seconds = 0.0
+    put_stream._known(server).until_seconds = 0.0
     assert put(server) == "bulk"
 
 
@@ -174,13 +174,26 @@ def test_a_place_that_refuses_connections_sends_the_put_to_the_next_or_to_grpc(
     assert put(connect("bulk"), [closed, f"{process.http}/v1/put"]) == "bulk"
 
 
+@pytest.mark.parametrize("compression", [None, "auto"])
+def test_a_put_that_no_lane_takes_says_what_each_ended_with(compression: Compression) -> None:
+    place = "http://127.0.0.1:2/v1/put"
+    command = PutCommand("d", producer=0, attempt="1")
+    with contextlib.closing(RemoteServer(NOWHERE, timeouts=QUICK)) as server:
+        with (
+            pytest.raises(Unreachable, match=r"failed: .*127\.0\.0\.1:1\); before, one try at") as raised,
+            PutStream(server, command, BATCH.schema, [place], compression) as stream,
+        ):
+            stream.write(BATCH)
+        assert f"one try at {place}: the connection failed: [Errno 111]" in str(raised.value)
+
+
 def test_a_server_that_has_moved_is_asked_again(
     connect: Callable[[Lane], RemoteServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         moved = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/put"
     server = connect("auto")
-    writing._known(server).places = (moved,)
+    put_stream._known(server).places = (moved,)
     assert put(server) == "grpc"
     assert put(server) == "bulk"
 
@@ -232,7 +245,7 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
     connect: Callable[[Lane], RemoteServer], process: ServerProcess
 ) -> None:
     server = connect("auto")
-    (place,) = writing.places_of(server)
+    (place,) = put_stream.places_of(server)
     gc.collect()  # a child must not destroy the objects of other tests
     pid = os.fork()
     if pid == 0:
@@ -275,7 +288,7 @@ def test_a_put_to_a_server_that_has_died_raises_an_error_with_its_address_at_eac
 
     with ServerProcess.start(http_port=0) as process:
         server = RemoteServer(process.location, timeouts=QUICK, writing=Writing(lane))
-        places = writing.places_of(server)
+        places = put_stream.places_of(server)
         with contextlib.closing(server), pytest.raises((Unreachable, BrokenStream)) as caught:
             put_while_it_dies()
     assert "127.0.0.1:" in str(caught.value)

@@ -161,19 +161,6 @@ def test_only_a_change_that_matters_wakes() -> None:
     assert by_arrival.end(1)
 
 
-def test_statistics_count_what_is_held_parked_and_taken() -> None:
-    queue = queue_of(2)
-    queue.opened(0)
-    push(queue, 0, "a", 80)
-    push(queue, 1, "b", 80)
-    queue.take()
-    queue.end(1)
-    statistics = queue.statistics()
-    assert (statistics.streams_opened, statistics.streams_ended) == (1, 1)
-    assert (statistics.queued, statistics.held, statistics.parked) == (1, 0, 1)
-    assert (statistics.held_total, statistics.parked_total, statistics.taken_total) == (1, 1, 1)
-
-
 def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(ValueError, match="'arrival' or 'stream'"):
         queue_of(1, "random")  # type: ignore[arg-type]

@@ -256,7 +256,7 @@ def run(plan: Plan) -> World:
             if moved:
                 break
         else:
-            pytest.fail(f"hang: {len(actors)} actors wait, {world.queue.statistics()}")
+            pytest.fail(f"hang: {len(actors)} actors wait, {world.queue._lines}")
         step += 1
         assert world.pool.used_bytes <= plan.budget_bytes + largest
         waiting = [plan.sizes[name.stream][name.index] for name, held in world.ready if held is not None]

@@ -18,6 +18,7 @@ from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import BadFrame, OutOfBudget, PartitionFailed
 from spark_client.connection import ForkedProcess
 from spark_client.lanes.lane import Closed
+from spark_client.merge import stream_threads
 from spark_client.merge.merge_queue import Order
 from spark_client.merge.merged import merge
 from tests.support.fake_stream import (
@@ -30,6 +31,7 @@ from tests.support.fake_stream import (
     fakes,
     rows_of,
     until,
+    waiting,
     waits,
 )
 
@@ -71,10 +73,8 @@ def test_streams_are_drained_while_the_consumer_takes_nothing_and_memory_stays_w
     with merge(streams, pool=pool, timeouts=QUICK) as merged:
         until(lambda: all_closed(streams), "all streams drained")
         assert pool.used_bytes <= 3 * BATCH_BYTES
-        statistics = merged.statistics()
-        assert statistics.queue.queued == 90
-        assert statistics.queue.parked == 87
-        assert statistics.spilled_bytes > 87 * BATCH_BYTES
+        assert (len(waiting(merged)), waiting(merged).count(False)) == (90, 87)
+        assert merged.spilled_bytes > 87 * BATCH_BYTES
         rows = rows_of(list(merged))
     for stream in streams:
         assert [n for number, n in rows if number == stream.number] == list(range(30 * ROWS))
@@ -89,8 +89,7 @@ def test_batches_that_came_together_are_taken_one_by_one_from_ram_and_disk() -> 
         stream.send_run(8 * ROWS, ROWS, 1)
         stream.finish()
         until(stream.closed.is_set, "drained")
-        queue = merged.statistics().queue
-        assert (queue.held, queue.parked) == (2, 1)
+        assert sorted(waiting(merged)) == [False, True, True]
         rows = []
         for taken in range(1, 5):
             assert pool.used_bytes == 5 * BATCH_BYTES, "a run is counted until its last batch is taken"
@@ -158,9 +157,12 @@ def test_an_idle_stream_delays_no_other() -> None:
         assert rows_of(list(merged)) == [(0, 0)]
 
 
-def test_a_stream_beyond_the_cap_opens_though_the_open_ones_stay_idle() -> None:
+def test_a_stream_beyond_the_cap_opens_though_the_open_ones_stay_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     streams = fakes(6)
-    with merge(streams, open_streams=2, timeouts=QUICK) as merged:
+    monkeypatch.setattr(stream_threads, "OPEN_STREAMS", 2)
+    with merge(streams, timeouts=QUICK) as merged:
         streams[5].send(1)
         assert rows_of([next(merged)]) == [(5, 1)]
         for stream in streams:

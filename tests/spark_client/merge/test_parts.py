@@ -16,6 +16,7 @@ from tests.support.fake_stream import (
     fakes,
     rows_of,
     until,
+    waiting,
 )
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -49,13 +50,12 @@ def test_a_stream_that_is_ahead_stops_at_half_of_the_memory_and_goes_on_when_its
         assert ahead.unread == 20 - 4
         slow.finish()
         assert not list(first)
-        statistics = merged.statistics()
-        assert statistics.spilled_bytes == 0
-        assert statistics.pool_peak_bytes < 8 * BATCH_BYTES
+        assert merged.spilled_bytes == 0
+        assert merged._threads.pool.statistics().peak_bytes < 8 * BATCH_BYTES
         assert numbers(list(merged.part(1))) == list(range(20))
         assert not list(merged.part(2))
     assert all_closed(streams)
-    assert merged.statistics().pool_used_bytes == 0
+    assert merged._threads.pool.used_bytes == 0
 
 
 def test_an_item_larger_than_half_of_the_memory_waits_for_its_part() -> None:
@@ -77,7 +77,7 @@ def test_closing_ends_a_stream_that_has_stopped() -> None:
     until(lambda: one.unread == 20 - 5, "it has stopped")
     merged.close()
     assert all_closed(streams)
-    assert merged.statistics().pool_used_bytes == 0
+    assert merged._threads.pool.used_bytes == 0
 
 
 def test_an_error_of_a_stream_ends_those_that_have_stopped() -> None:
@@ -101,8 +101,8 @@ def test_a_part_that_is_left_is_dropped_if_all_of_it_has_arrived() -> None:
         assert not merged.skip_to(1), "more of it may come"
         send(stream, 0, 1)
         send(stream, 2, 1)
-        until(lambda: merged.statistics().queue.queued == 2, "the last part has begun")
+        until(lambda: len(waiting(merged)) == 2, "the last part has begun")
         assert merged.skip_to(2)
-        assert merged.statistics().queue.held == 1
+        assert waiting(merged) == [True]
         stream.finish()
         assert rows_of(list(merged.part(2))) == [(0, n) for n in range(ROWS)]

@@ -54,7 +54,6 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("tls_client_cert", "SrwRW", None, "/run/client.crt", Path("/run/client.crt"), "", "a file"),
     ("tls_client_key", "SrwRW", None, "/run/client.key", Path("/run/client.key"), "", "a file"),
     ("lane", "SrwRW", None, "GRPC", "grpc", "http", LANES),
-    ("check", "SrwRW", None, "False", False, "yes", BOOL),
     ("compression", "S", None, "none", None, "snappy", "'auto', 'lz4', 'zstd' or 'none'"),
     ("budget_bytes", "SrR", None, "64m", 64 << 20, "64MB", SIZE(1)),
     ("gathered_bytes", "S", None, "2GiB", 2 << 30, "1000k", SIZE(1 << 20)),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from flight_server.protocol.errors import OutOfBudget
 from spark_client.arrow import SortKey
 from spark_client.spill import TaskMemory, sorted_batches
-from spark_client.spill.row_pieces import OUT_BYTES, OUT_ROWS
+from spark_client.spill.gathered import OUT_BYTES, OUT_ROWS
 from tests.support.arrow_peak import arrow_peak
 from tests.support.order_model import ordered
 

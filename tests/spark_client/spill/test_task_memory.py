@@ -11,7 +11,7 @@ from flight_server.protocol import CreateRequest, Kind, SealRequest
 from spark_client.connection import RemoteServer
 from spark_client.merge import DatasetRef
 from spark_client.spill import reading_budget, writing_budget
-from spark_client.spill.task_memory import LEAST_BYTES
+from spark_client.spill.gathered import LEAST_BYTES
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
