@@ -38,7 +38,7 @@ def bursts(
 
     Args:
         servers: of the executors; None to read from the broadcast's server.
-        host, file: as this host has named itself and its file to the broadcast's server (``withdrawing.keep``).
+        host, file: as this host has named itself and its file to the broadcast's server (``host_copies.keep``).
     """
     first = 0
     if servers is not None and host is not None:

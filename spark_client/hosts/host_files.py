@@ -11,7 +11,7 @@ Bound
     All files of a base together stay below ``limit_bytes``: a new file, and one that grows beyond its expected size,
     first removes files that no process maps, those opened longest ago first; their next reader makes them again. If
     mapped files leave no room in any base, a new file waits for ``ROOM_SECONDS`` that processes end or unmap one
-    (``broadcast.mapped_tables``); then it is an error.
+    (``broadcast.host_copies``); then it is an error.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 
 from flight_server.protocol import COPIES, CopiesRequest, CopyVerb, InvalidRequest
 from spark_client import Broadcast, Copies, ShuffleClient
-from spark_client.broadcast import passing_on, withdrawing
+from spark_client.broadcast import host_copies, passing_on
 from spark_client.broadcast.content import BroadcastContent
 from spark_client.executors import ExecutorServers, RunningServers
 from tests.support.raw_flight import RawFlight
@@ -63,7 +63,7 @@ def on_host(
 
 
 def table_of(content: BroadcastContent) -> pa.Table:
-    file = withdrawing.open_file(content)
+    file = host_copies.open_file(content)
     try:
         return content.map(file)
     finally:
