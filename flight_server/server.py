@@ -42,7 +42,7 @@ import structlog
 from flight_server import config
 from flight_server.concurrency import in_slices, run_later, seconds_to_tick
 from flight_server.host import remove_ended, sweep
-from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, SideServices, credentials
+from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, Health, credentials
 from flight_server.lanes.http import AddressRefused, bind, bracketed
 from flight_server.memory import Heap
 from flight_server.node import Node
@@ -79,7 +79,7 @@ class Server:
         self.node = Node(settings)
         self.catalogue = self.node.catalogue
         self._data_dir: DataDir | None = None
-        self._side_services = SideServices(SERVICE, self.node.pending_reads)
+        self._health = Health(SERVICE, self.node.pending_reads)
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
         self._certificates = self.node.certificates
@@ -134,7 +134,7 @@ class Server:
         self._grpc = grpc.aio.server(options=self._options())
         self._parts.push_async_callback(self._stop_lanes)
         self._grpc.add_generic_rpc_handlers((self.node.flight_service().handlers(),))
-        self._side_services.offer(self._grpc)
+        self._health.offer(self._grpc)
         self._port = self._listen()
         scheme = "grpc" if self._certificates is None else "grpc+tls"
         self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{self._port}"
@@ -182,7 +182,7 @@ class Server:
         self.catalogue.draining = True
         for kind in self.node.kinds.values():
             kind.drain()
-        await self._side_services.drain()
+        await self._health.drain()
         await self.node.running.end(grace_seconds)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()

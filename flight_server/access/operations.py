@@ -65,7 +65,6 @@ _TABLE = (
     Operation("DoAction", None, NOTHING, "as the action"),
     Operation("ListActions", None, NOTHING),
     Operation("grpc.health.v1.Health", OPEN, NOTHING),
-    Operation("grpc.reflection", OPEN, NOTHING),
     # Actions
     Operation("action create", WRITE, NEW, "`write` on the dataset that a rule names in `emit`, too"),
     Operation("action seal", WRITE, DATASET),
