@@ -380,12 +380,11 @@ def _of_principal(server: Observed, caller: Caller) -> dict[str, Any]:
 
 
 def _pool(pool: MemoryPool) -> dict[str, Any]:
-    numbers = pool.statistics()
     shown: dict[str, Any] = {
-        "limit_bytes": numbers.limit_bytes,
-        "used_bytes": numbers.used_bytes,
-        "peak_bytes": numbers.peak_bytes,
-        "waiting": numbers.waiting,
+        "limit_bytes": pool.limit_bytes,
+        "used_bytes": pool.used_bytes,
+        "peak_bytes": pool.peak_bytes,
+        "waiting": pool.waiting,
     }
     if pool.accounts():
         shown["accounts"] = {account.name: _pool(account) for account in pool.accounts()}

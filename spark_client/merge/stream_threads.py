@@ -339,7 +339,7 @@ class StreamThreads:
     def statistics(self) -> MergeStatistics:
         with self.changed:
             queue, threads = self.queue.statistics(), self._running
-        pool = self.pool.statistics()
+        pool = self.pool
         return MergeStatistics(queue, pool.used_bytes, pool.peak_bytes, self.scratch.written_bytes, threads)
 
 
