@@ -35,7 +35,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from flight_server.concurrency import Slice, in_slices
-from flight_server.datasets import Dataset, Partition, PartitionState, check_names_start, lacks_frames
+from flight_server.datasets import Dataset, Partition, PartitionState, check_names_start
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,
@@ -173,7 +173,7 @@ class BulkRead:
         of = self.dataset.name + ("" if self.partition is None else f"/{self.partition}")
         partitions: Iterable[Partition]
         if self.partitions is not None:
-            known = (each for each in self.partitions if not lacks_frames(self.dataset, each))
+            known = (each for each in self.partitions if not self.dataset.lacks_frames(each))
             partitions, sealed = (self.dataset.partition(each) for each in known), self.dataset.sealed
             of += f"/{','.join(map(str, self.partitions))}"
         elif self.partition is None:
@@ -234,7 +234,7 @@ class BulkRead:
             present = Slice()  # of all partitions: many may have a few small frames
             for index in partitions:
                 reader = Reader(dataset.name, index, peer, pace, self.reader)
-                if ends is None or not lacks_frames(dataset, index):
+                if ends is None or not dataset.lacks_frames(index):
                     wanted = self._range(index)
                     await self._send_partition(stream, reader, wanted, present, checked=checked)
                     await present.end()
@@ -247,7 +247,7 @@ class BulkRead:
             check_names_start(dataset, self.portion)  # it may have been sealed meanwhile
             await reads.delivery.deliver(stream.finish, trailers.fields, reader)
             async for index in in_slices(partitions):
-                if ends is not None and lacks_frames(dataset, index):
+                if ends is not None and dataset.lacks_frames(index):
                     continue
                 self._range(index).ended(dataset, Reader(dataset.name, index, peer, name=self.reader))
         finally:

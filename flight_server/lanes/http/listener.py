@@ -18,7 +18,7 @@
 
 Names
     A dataset's name stands in the path as it is. A slash may be ``%2F``. A path to a dataset whose own name ends in
-    ``/partitions/<number>`` has one meaning with it, see ``datasets.ambiguous_names``.
+    ``/partitions/<number>`` has one meaning with it, see ``datasets.callers``.
 
 Errors
     Before the first byte of a stream: a status (see ``http_errors``) and the error's JSON. After it the connection is
