@@ -1,4 +1,5 @@
-"""Reports: statistics, datasets and waits as JSON, on both lanes.
+"""Reports: statistics, datasets and waits as JSON, on both lanes, made when there is room for them
+(``transfer.answer_room``).
 
 Guarantee: an answer has a bounded size, and the loop serves the streams while it is made, so its numbers are not of one
 moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the next begins at ``first`` + ``limit``:
@@ -6,7 +7,7 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     {"first": 0, "limit": 1000, "count": 100000, …}
 
     statistics                    the server's numbers, a summary of each dataset whose name ``contains`` a text, in a
-                                  ``DatasetOrder``, and the ``servers``: this one with its ``host`` (``host_facts``),
+                                  ``DatasetOrder``, and the ``servers``: this one with its ``host`` (its machine),
                                   then the other workers of its supervisor (``fellows``)
     statistics of one dataset     the same of one and of this server, with its partitions by index, its attempts as they
                                   came, what each server has of one that is spread (``portions``), and in ``starts`` the
@@ -30,31 +31,43 @@ and ``portions``.
 from __future__ import annotations
 
 import heapq
+import platform
+import resource
+import shutil
 import time
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Protocol
 
 from flight_server.access import Authenticator, acting
 from flight_server.concurrency import Background, LoopLag, Running, Subscription, Waits, in_slices
 from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees, own_start, server_count, whole
 from flight_server.frames import Frame
+from flight_server.host import machine
 from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
+from flight_server.protocol import dump_json
 from flight_server.storage import Segment
 from flight_server.tiering import Spiller
-from flight_server.transfer import Delivery
+from flight_server.transfer import Delivery, MadeAnswer
 
 from .fellows import Fellows
 from .history import History
-from .host_facts import host_facts
 from .pages import DatasetOrder, ListedPage, Page
 
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
 _AT_ONCE = 50
 """Datasets between two passes of the event loop: one with versions, or of many servers, takes up to 0.3 ms."""
+_ENTRY_BYTES = 4096
+"""Of a dataset, a partition or an attempt in ``statistics``: its JSON, and as much of its objects."""
+_ROW_BYTES = 512
+"""Of a wait, or a dataset in the shorter list."""
+_PACKAGES = {"flight_shuffle": "flight-shuffle", "pyarrow": "pyarrow", "grpcio": "grpcio"}
 
 
 class ServedCertificates(Protocol):
@@ -169,7 +182,7 @@ async def statistics(server: Observed, page: ListedPage, caller: Caller) -> dict
     answer["slowest_readers"] = _slowest(server, caller)
     if caller.sees_all:
         disk = server.catalogue.disk
-        facts = partial(host_facts, disk.data_dir, lasting=disk.lasting)
+        facts = partial(_host_facts, disk.data_dir, lasting=disk.lasting)
         answer["servers"][0]["host"] = await server.background.in_thread(facts)
     answer["datasets"] = {
         dataset.name: await _summary(dataset, readers[dataset.name], caller.sees)
@@ -389,3 +402,65 @@ def _pool(pool: MemoryPool) -> dict[str, Any]:
     if pool.accounts():
         shown["accounts"] = {account.name: _pool(account) for account in pool.accounts()}
     return shown
+
+
+def _host_facts(data_dir: Path | None, *, lasting: bool) -> dict[str, Any]:
+    """The machine's and the process's limits, for ``flight-shuffle doctor``. Blocking: asks the file system of the data
+    directory for its free bytes, which are None if it does not say them.
+
+    Args:
+        lasting: whether the data directory outlives the process.
+    """
+    return {
+        "versions": versions(),
+        "memory_bytes": machine.memory_bytes(),
+        "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "disk_free_bytes": _free_bytes(data_dir),
+        "lasting": lasting,
+    }
+
+
+@cache
+def versions() -> dict[str, str | None]:
+    """Of Python and the packages; None for one that runs from its sources."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name, package in _PACKAGES.items():
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:  # a copy of the sources
+            found[name] = None
+    return found
+
+
+def _free_bytes(data_dir: Path | None) -> int | None:
+    try:
+        return None if data_dir is None else shutil.disk_usage(data_dir).free
+    except OSError:
+        return None
+
+
+def statistics_answer(server: Observed, page: ListedPage, caller: Caller) -> MadeAnswer:
+    """The answer to ``statistics``. Raises NotFound for an unknown dataset."""
+    if page.dataset is None:
+        entries = min(page.limit, len(server.catalogue))
+    else:
+        dataset = caller.find(page.dataset)
+        counts = (dataset.partition_count, len(dataset.attempts), len(dataset.servers))
+        entries = sum(min(page.limit, count) for count in counts)
+    return MadeAnswer(entries * _ENTRY_BYTES, lambda: _as_json(statistics(server, page, caller)))
+
+
+def why_answer(server: Observed, page: Page, caller: Caller) -> MadeAnswer:
+    """The answer to ``why``."""
+    size_bytes = min(page.limit, len(server.waits)) * _ROW_BYTES
+    return MadeAnswer(size_bytes, lambda: _as_json(why(server, page, caller)))
+
+
+def datasets_answer(server: Observed, prefix: str, page: Page, caller: Caller) -> MadeAnswer:
+    """The answer of ``/v1/datasets``."""
+    size_bytes = min(page.limit, len(server.catalogue)) * _ROW_BYTES
+    return MadeAnswer(size_bytes, lambda: _as_json(datasets(prefix, page, caller)))
+
+
+async def _as_json(report: Awaitable[dict[str, Any]]) -> bytes:
+    return dump_json(await report)
