@@ -7,10 +7,13 @@ process have the names that Prometheus's own clients give them.
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+import pyarrow as pa
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -25,7 +28,7 @@ from flight_server.concurrency import WAITED_FOR, Slice
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind, error_classes
 
-from .reports import Observed, versions
+from .reports import Observed
 
 PREFIX = "flight_shuffle_"
 
@@ -58,7 +61,6 @@ _LABELLED = {
     ),
     "reloads_failed": ("changed files that could not be read again; the earlier content stays", "file", []),
 }
-_BUILD = {"version": "flight_shuffle", "pyarrow": "pyarrow", "python": "python"}
 OVERDUE_SECONDS = 5.0
 """A wait ends soon after its deadline; one that does not is stuck."""
 
@@ -105,8 +107,7 @@ class _ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         server = self._server
-        build = {name: versions()[of] or "unknown" for name, of in _BUILD.items()}
-        yield InfoMetricFamily(PREFIX + "build", "the versions that run", value=build)
+        yield InfoMetricFamily(PREFIX + "build", "the versions that run", value=_build())
         yield _gauge(
             "start_time_seconds", "when this server started, since the epoch", server.started_seconds
         )
@@ -188,6 +189,14 @@ class _ServerCollector(Collector):
         yield _family(GaugeMetricFamily, "wait_max_seconds", "the longest wait", label, longest.items())
         text = f"waits that have lasted {OVERDUE_SECONDS:g} s longer than their deadline"
         yield _gauge("waits_overdue", text, self._server.waits.overdue(OVERDUE_SECONDS))
+
+
+def _build() -> dict[str, str]:
+    try:
+        own = version("flight-shuffle")
+    except PackageNotFoundError:  # it runs from its sources
+        own = "unknown"
+    return {"version": own, "pyarrow": pa.__version__, "python": platform.python_version()}
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

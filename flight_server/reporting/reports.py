@@ -31,16 +31,10 @@ and ``portions``.
 from __future__ import annotations
 
 import heapq
-import platform
-import resource
-import shutil
 import time
 from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Protocol
 
 from flight_server.access import Authenticator, acting
@@ -67,7 +61,6 @@ _ENTRY_BYTES = 4096
 """Of a dataset, a partition or an attempt in ``statistics``: its JSON, and as much of its objects."""
 _ROW_BYTES = 512
 """Of a wait, or a dataset in the shorter list."""
-_PACKAGES = {"flight_shuffle": "flight-shuffle", "pyarrow": "pyarrow", "grpcio": "grpcio"}
 
 
 class ServedCertificates(Protocol):
@@ -181,9 +174,8 @@ async def statistics(server: Observed, page: ListedPage, caller: Caller) -> dict
         listed = await _by_attention(server, listed)
     answer["slowest_readers"] = _slowest(server, caller)
     if caller.sees_all:
-        disk = server.catalogue.disk
-        facts = partial(_host_facts, disk.data_dir, lasting=disk.lasting)
-        answer["servers"][0]["host"] = await server.background.in_thread(facts)
+        memory_bytes = await server.background.in_thread(machine.memory_bytes)
+        answer["servers"][0]["host"] = {"memory_bytes": memory_bytes}
     answer["datasets"] = {
         dataset.name: await _summary(dataset, readers[dataset.name], caller.sees)
         async for dataset in in_slices(listed[page.part], _AT_ONCE)
@@ -402,41 +394,6 @@ def _pool(pool: MemoryPool) -> dict[str, Any]:
     if pool.accounts():
         shown["accounts"] = {account.name: _pool(account) for account in pool.accounts()}
     return shown
-
-
-def _host_facts(data_dir: Path | None, *, lasting: bool) -> dict[str, Any]:
-    """The machine's and the process's limits, for ``flight-shuffle doctor``. Blocking: asks the file system of the data
-    directory for its free bytes, which are None if it does not say them.
-
-    Args:
-        lasting: whether the data directory outlives the process.
-    """
-    return {
-        "versions": versions(),
-        "memory_bytes": machine.memory_bytes(),
-        "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "disk_free_bytes": _free_bytes(data_dir),
-        "lasting": lasting,
-    }
-
-
-@cache
-def versions() -> dict[str, str | None]:
-    """Of Python and the packages; None for one that runs from its sources."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name, package in _PACKAGES.items():
-        try:
-            found[name] = version(package)
-        except PackageNotFoundError:  # a copy of the sources
-            found[name] = None
-    return found
-
-
-def _free_bytes(data_dir: Path | None) -> int | None:
-    try:
-        return None if data_dir is None else shutil.disk_usage(data_dir).free
-    except OSError:
-        return None
 
 
 def statistics_answer(server: Observed, page: ListedPage, caller: Caller) -> MadeAnswer:
