@@ -97,16 +97,3 @@ _TABLE = (
     Operation("POST /logout", OPEN, NOTHING),
 )
 OPERATIONS = {row.call: row for row in _TABLE}
-
-
-def table_text() -> str:
-    """The table as Markdown."""
-    lines = ["| call | permission | on | |", "|---|---|---|---|"]
-    for row in _TABLE:
-        permission = "any" if row.permission is None else "no token" if row.is_open else row.permission
-        lines.append(
-            f"| `{row.call.replace('{rest:.+}', '…')}` | {permission} | {row.resource} | {row.also} |".replace(
-                "|  |", "| |"
-            )
-        )
-    return "\n".join(lines)

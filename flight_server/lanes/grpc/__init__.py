@@ -3,5 +3,4 @@
 from .actions import Actions
 from .health import Health
 from .pending_reads import PendingReads
-from .port_credentials import credentials
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService

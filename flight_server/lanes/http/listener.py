@@ -21,7 +21,7 @@ Names
     ``/partitions/<number>`` has one meaning with it, see ``datasets.callers``.
 
 Errors
-    Before the first byte of a stream: a status (see ``http_errors``) and the error's JSON. After it the connection is
+    Before the first byte of a stream: a status (see ``connections``) and the error's JSON. After it the connection is
     cut, and a client that asks again gets the error; an upgraded put gets it on its own connection. A bug answers only
     an id, as on the gRPC lane.
 
@@ -90,18 +90,15 @@ from flight_server.reporting import (
 )
 from flight_server.transfer import PutReceiver, Reads
 
-from .bulk_get import ArrowStream, BulkRead
+from .bulk_get import ArrowStream, BulkRead, BulkVersionRead
 from .bulk_put import READ_BYTES, Intake
-from .bulk_versions import BulkVersionRead
+from .connections import EndedInputs, Runner, refusal
 from .dashboard import PAGE_PATH, Dashboard
-from .ended_inputs import EndedInputs
-from .http_errors import Runner, refusal
-from .json_answers import json_answer, peer_of, send_report
+from .json_answers import json_answer, peer_of, send_report, small_body
 from .listening import bind
 from .logins import LOGIN_PATH, LOGOUT_PATH, Logins
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
 from .read_queries import frame_number, listed_partitions, query_of, versions_of
-from .request_bodies import small_body
 
 if TYPE_CHECKING:
     from flight_server.reporting.metrics import Metrics
@@ -219,7 +216,7 @@ class HttpServer:
 
     async def end_silent(self) -> None:
         """Close the connections that have sent no whole request head within ``stall_seconds``, for which aiohttp has no
-        deadline, and see ``ended_inputs``.
+        deadline, and see ``connections``, "Ended inputs".
         """
         now = asyncio.get_running_loop().time()
         server = None if self._runner is None else self._runner.server
