@@ -35,7 +35,6 @@ from flight_server.protocol import (
     OutOfBudget,
     Unavailable,
     WriteMode,
-    check_new_dataset_name,
 )
 from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 
@@ -221,10 +220,9 @@ class Catalogue:
         """Make a dataset that no name leads to yet. A ``lasting`` one has a lease only if the request says so.
 
         Raises:
-            InvalidRequest: a new dataset may not have that name, or be durable without a lasting data directory.
+            InvalidRequest: it is to be durable without a lasting data directory.
             OutOfBudget: ``max_datasets`` is reached, or ``metadata`` has no room.
         """
-        check_new_dataset_name(request.dataset)
         count = len(self._datasets) + len(self.staged)
         if count >= self._max_datasets and (request.write or request.dataset not in self._datasets):
             raise OutOfBudget(
