@@ -23,7 +23,8 @@ from flight_server.host import expiry_seconds, load_pair
 
 _log = structlog.get_logger("flight_server.certificates")
 
-_Pems = tuple[bytes, bytes, bytes | None]
+Pems = tuple[bytes, bytes, bytes | None]
+"""A certificate chain, its key, and the certificates that must have signed the clients'; None for any client."""
 
 
 class Certificates:
@@ -43,7 +44,7 @@ class Certificates:
         """Called when changed files are refused, once for each reason."""
         self._newest = self._fitting(self._read())
 
-    def pems(self) -> _Pems:
+    def pems(self) -> Pems:
         """The newest certificate chain, its key, and the certificates that must have signed the clients'."""
         return self._newest[0]
 
@@ -75,15 +76,15 @@ class Certificates:
             self._newest = found
             _log.info("certificates_reloaded", tls_cert=str(self._cert))
 
-    def _changed(self) -> tuple[_Pems, ssl.SSLContext] | None:
+    def _changed(self) -> tuple[Pems, ssl.SSLContext] | None:
         pems = self._read()
         return None if pems == self._newest[0] else self._fitting(pems)
 
-    def _read(self) -> _Pems:
+    def _read(self) -> Pems:
         client_ca = None if self._client_ca is None else _content("--tls-client-ca", self._client_ca)
         return _content("--tls-cert", self._cert), _content("--tls-key", self._key), client_ca
 
-    def _fitting(self, pems: _Pems) -> tuple[_Pems, ssl.SSLContext]:
+    def _fitting(self, pems: Pems) -> tuple[Pems, ssl.SSLContext]:
         cert, key, client_ca = pems
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:

@@ -1,17 +1,19 @@
 """Settings: one typed model. Flags override the environment, which overrides TOML, which overrides defaults.
 
 The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capitals, the TOML key its name, the flag
-its name with dashes. No other module reads the environment.
+its name with dashes. No other module reads the environment. Sizes are as ``access.parse_size`` takes them, and not in
+the other forms of pydantic's. Times are seconds.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ByteSize, Field, InstanceOf, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,16 +22,64 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from flight_server.access import FlightLocation, parse_size
 from flight_server.host import default_bases, machine
 from flight_server.memory import MIN_MEMORY_LIMIT_BYTES
-from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
-from flight_server.setting_types import AllowedLocation, HostName, NamedPath, Prefix, Size, Token, is_loopback
+from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT, InvalidRequest, check_prefix
 
+_HOST_NAME = re.compile(r"\.?[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?", re.ASCII)
 DEFAULT_MEMORY_SHARE = 0.5
 MOST_WORKERS = 64
 CORES_FOR_WORKER = 4
 """A worker has one event loop; the cores are also those of its threads and of the programs that it serves."""
 WORKER_MEMORY_BYTES = 256 << 20
+
+
+def _not_empty(value: object) -> object:
+    if value == "":
+        raise ValueError("an empty text is no path")  # Path would take it as the working directory
+    return value
+
+
+def _host_name(value: object) -> object:
+    if isinstance(value, str) and not _HOST_NAME.fullmatch(value):
+        raise ValueError(f"{value[:80]!r} is no host name: give it without scheme, port and path")
+    return value
+
+
+def _token(value: object) -> object:
+    if value == "":
+        raise ValueError("a token has at least 1 character")
+    if isinstance(value, str) and not (value.isascii() and value.isprintable() and value == value.strip()):
+        raise ValueError("a token is printable ASCII, without spaces around it: it travels in a header")
+    return value
+
+
+def _prefix(value: object) -> object:
+    try:
+        return check_prefix(value, "it")
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+
+
+def _location(value: object) -> object:
+    return FlightLocation.parse(value) if isinstance(value, str) else value
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether it is known that an address to listen on is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+Size = Annotated[ByteSize, BeforeValidator(parse_size)]
+NamedPath = Annotated[Path, BeforeValidator(_not_empty)]
+Token = Annotated[str, BeforeValidator(_token)]
+HostName = Annotated[str, BeforeValidator(_host_name)]
+Prefix = Annotated[str, BeforeValidator(_prefix)]
+AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_location)]
 
 
 class Settings(BaseSettings):
@@ -307,7 +357,7 @@ class Settings(BaseSettings):
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("--tls-client-ca goes with --tls-cert and --tls-key")
         controlled = self.token or self.token_file or self.tls_client_ca
-        if not (controlled or is_loopback(self.host) or self.insecure):
+        if not (controlled or _is_loopback(self.host) or self.insecure):
             raise ValueError(
                 f"--host {self.host} lets other machines reach this server, and every program there could read and "
                 "drop all data: set FLIGHT_SERVER_TOKEN, or --token-file, or --tls-client-ca, or --insecure if "

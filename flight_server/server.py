@@ -40,9 +40,10 @@ import grpc
 import structlog
 
 from flight_server import config
+from flight_server.certificates import Pems
 from flight_server.concurrency import in_slices, run_later, seconds_to_tick
 from flight_server.host import remove_ended, sweep
-from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, SideServices, credentials
+from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, Health
 from flight_server.lanes.http import AddressRefused, bind, bracketed
 from flight_server.memory import Heap
 from flight_server.node import Node
@@ -79,7 +80,7 @@ class Server:
         self.node = Node(settings)
         self.catalogue = self.node.catalogue
         self._data_dir: DataDir | None = None
-        self._side_services = SideServices(SERVICE, self.node.pending_reads)
+        self._health = Health(SERVICE, self.node.pending_reads)
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
         self._certificates = self.node.certificates
@@ -134,7 +135,7 @@ class Server:
         self._grpc = grpc.aio.server(options=self._options())
         self._parts.push_async_callback(self._stop_lanes)
         self._grpc.add_generic_rpc_handlers((self.node.flight_service().handlers(),))
-        self._side_services.offer(self._grpc)
+        self._health.offer(self._grpc)
         self._port = self._listen()
         scheme = "grpc" if self._certificates is None else "grpc+tls"
         self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{self._port}"
@@ -182,7 +183,7 @@ class Server:
         self.catalogue.draining = True
         for kind in self.node.kinds.values():
             kind.drain()
-        await self._side_services.drain()
+        await self._health.drain()
         await self.node.running.end(grace_seconds)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()
@@ -240,7 +241,7 @@ class Server:
         address = f"{bracketed(settings.host)}:{settings.port}"
         try:
             if self._certificates is not None:
-                return int(self._grpc.add_secure_port(address, credentials(self._certificates.pems)))
+                return int(self._grpc.add_secure_port(address, _credentials(self._certificates.pems)))
             return int(self._grpc.add_insecure_port(address))
         except RuntimeError:
             raise AddressRefused(f"gRPC cannot listen on {address} (--port); its log says why") from None
@@ -358,3 +359,28 @@ def _at_once(work: Callable[[], None]) -> Callable[[], Awaitable[None]]:
         work()
 
     return duty
+
+
+def _credentials(newest: Callable[[], Pems]) -> grpc.ServerCredentials:
+    """Of the gRPC port, whose certificates may change while it listens: gRPC's threads ask for the ``newest`` when a
+    connection begins. Whether clients must present a certificate does not change.
+    """
+    used = newest()
+
+    def newer() -> Any:
+        nonlocal used  # gRPC asks under a lock of its own
+        found = newest()
+        if found == used:
+            return None
+        used = found
+        return _configured(found)
+
+    wants_client = used[2] is not None
+    return grpc.dynamic_ssl_server_credentials(
+        _configured(used), newer, require_client_authentication=wants_client
+    )
+
+
+def _configured(pems: Pems) -> Any:
+    cert, key, client_ca = pems
+    return grpc.ssl_server_certificate_configured([(key, cert)], client_ca)

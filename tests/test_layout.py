@@ -57,7 +57,7 @@ FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "su
 # What the client may know of the server: its words, its accounting of memory, the directories of a host, and its
 # hashes of keys.
 SHARED = frozenset({"protocol", "memory", "host", "keys", "tracing"})
-GRPC = frozenset({"grpc", "grpc_health", "grpc_reflection", "grpc_status"})
+GRPC = frozenset({"grpc", "grpc_health", "grpc_status"})
 # A relay is a client of another server, and takes its messages as bytes, which pyarrow's client cannot do.
 GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_server/kinds/source/relay.py")
 # The embedded server's process is handed its parent's environment; nothing is read from it there. Which
@@ -209,7 +209,7 @@ WHOLE = frozenset(
         "metrics",
         "reading",
     }
-    | {"reflection", "reports", "stages", "unused_libraries", "wire"}
+    | {"reports", "stages", "unused_libraries", "wire"}
 )
 
 

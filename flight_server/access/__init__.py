@@ -3,11 +3,9 @@ pull from.
 """
 
 from .authenticator import AUTHORIZATION, LEGACY_TOKEN, SECOND_AUTHORIZATION, Authenticator, token_in
-from .browser_sessions import SESSION_SECONDS, BrowserSessions
 from .browsers import Doorkeeper
 from .flight_locations import ANY_HOST, FlightLocation
-from .operations import OPERATIONS, Operation, Resource, table_text
+from .operations import OPERATIONS, Operation, Resource
 from .principals import ANONYMOUS, ANYONE, Permission, Principal, Quotas, unlimited
 from .quotas import Usage, Usages, acting, acting_for, open_stream
-from .size_texts import parse_size
-from .token_file import TokenFileRefused, hash_of_token
+from .token_file import TokenFileRefused, parse_size

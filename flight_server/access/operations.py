@@ -65,7 +65,6 @@ _TABLE = (
     Operation("DoAction", None, NOTHING, "as the action"),
     Operation("ListActions", None, NOTHING),
     Operation("grpc.health.v1.Health", OPEN, NOTHING),
-    Operation("grpc.reflection", OPEN, NOTHING),
     # Actions
     Operation("action create", WRITE, NEW, "`write` on the dataset that a rule names in `emit`, too"),
     Operation("action seal", WRITE, DATASET),
@@ -98,16 +97,3 @@ _TABLE = (
     Operation("POST /logout", OPEN, NOTHING),
 )
 OPERATIONS = {row.call: row for row in _TABLE}
-
-
-def table_text() -> str:
-    """The table as Markdown."""
-    lines = ["| call | permission | on | |", "|---|---|---|---|"]
-    for row in _TABLE:
-        permission = "any" if row.permission is None else "no token" if row.is_open else row.permission
-        lines.append(
-            f"| `{row.call.replace('{rest:.+}', '…')}` | {permission} | {row.resource} | {row.also} |".replace(
-                "|  |", "| |"
-            )
-        )
-    return "\n".join(lines)

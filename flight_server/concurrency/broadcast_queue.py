@@ -18,23 +18,17 @@ No lost wake-up
     that finds neither. A spurious wake-up is harmless: the reader looks again.
 
 Concurrency
-    One event loop. Only ``wait`` and ``__anext__`` await; cancelling them loses nothing, because an item is taken in
-    the step that returns it. The shape follows tokio's ``sync::broadcast`` and trio's memory channels; keeping items
-    for late readers follows datafusion-distributed's ``broadcast``.
+    One event loop. Only ``wait`` awaits; cancelling it loses nothing. The shape follows tokio's ``sync::broadcast`` and
+    trio's memory channels; keeping items for late readers follows datafusion-distributed's ``broadcast``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from typing import Generic, NoReturn, TypeVar
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 
 from flight_server.protocol import FlightShuffleError
-
-from .items import Items, KeptItems
-from .passes import Passes
 
 T = TypeVar("T")
 
@@ -60,25 +54,72 @@ class QueueEnded(Exception):
     """``publish`` or ``advance`` after the end."""
 
 
-@dataclass(frozen=True)
-class QueueStatistics:
-    """One consistent reading. Sizes as the publisher gave them."""
+class Items(Protocol[T]):
+    """Items numbered from 0 in the order of publishing."""
 
-    first: int
-    length: int
-    total_bytes: int
-    ended: bool
-    failed: bool
-    subscriptions: int
-    waiting: int
+    def append(self, item: T, size_bytes: int) -> None:
+        """Take the next item."""
+
+    def item(self, index: int) -> T:
+        """An item that was published and not released."""
+
+    def run(self, start: int, stop: int, size_bytes: int) -> list[T]:
+        """Items from such an item on, to before ``stop`` at most: at least one, and no more than are together of
+        ``size_bytes``. It may be shorter where the next item costs more to give.
+        """
+
+    def bytes_before(self, index: int) -> int:
+        """The bytes of all items before such an item."""
+
+    def release(self, stop: int) -> None:
+        """Release the items before ``stop``: the queue asks for none of them again."""
+
+    def skip(self, count: int, size_bytes: int) -> None:
+        """Begin at ``count``, as if those before, of ``size_bytes``, had been taken and released."""
+
+
+class Passes:
+    """How many readers have passed each item from ``first`` on, which grows once ``wanted`` readers have passed it.
+
+    A reader passes ranges of neighbouring items. Only their borders are kept, each with how many more (or fewer)
+    readers have passed the item there than the one before it: two numbers for each place at which a reader is or has
+    left.
+    """
+
+    __slots__ = ("_borders", "_passes", "first", "wanted")
+
+    def __init__(self, wanted: int, first: int) -> None:
+        self.wanted = wanted
+        self.first = first
+        self._passes = 0  # of the first item
+        self._borders: dict[int, int] = {}
+
+    def add(self, start: int, stop: int, by: int = 1) -> None:
+        """``by`` more readers have passed these items; with -1, one that had is no longer counted."""
+        start = max(start, self.first)
+        if start >= stop:
+            return
+        if start == self.first:
+            self._passes += by
+        else:
+            self._change(start, by)
+        self._change(stop, -by)
+        while self._passes >= self.wanted:
+            self.first += 1
+            self._passes += self._borders.pop(self.first, 0)
+
+    def _change(self, index: int, by: int) -> None:
+        by += self._borders.pop(index, 0)
+        if by:
+            self._borders[index] = by
 
 
 class BroadcastQueue(Generic[T]):
     """The writer's side: counts the items and ends the queue.
 
     Args:
+        items: empty and for this queue alone.
         retain_readers: see "Retention"; None keeps all.
-        items: empty and for this queue alone; None for :class:`KeptItems`.
     """
 
     __slots__ = (
@@ -94,17 +135,17 @@ class BroadcastQueue(Generic[T]):
         "_waiting",
     )
 
-    def __init__(self, retain_readers: int | None = None, items: Items[T] | None = None) -> None:
+    def __init__(self, items: Items[T], retain_readers: int | None = None) -> None:
         if retain_readers is not None and retain_readers < 1:
             raise ValueError(f"retain_readers must be at least 1, not {retain_readers}")
-        self._items: Items[T] = KeptItems() if items is None else items
+        self._items = items
         self._length = 0
         self._first = 0
         self._gone_bytes = 0  # of the items before ``_first``
         self._total_bytes = 0
         self._passes = None if retain_readers is None else Passes(retain_readers, 0)
         self._ended = False
-        self._cause: BaseException | None = None
+        self._cause: FlightShuffleError | None = None
         # Insertion-ordered: wake-ups are first come, first served.
         self._subscriptions: dict[Subscription[T], None] = {}
         self._waiting: dict[Subscription[T], asyncio.Future[None]] = {}
@@ -123,7 +164,7 @@ class BroadcastQueue(Generic[T]):
         return self._ended
 
     @property
-    def failure(self) -> BaseException | None:
+    def failure(self) -> FlightShuffleError | None:
         return self._cause
 
     @property
@@ -164,7 +205,7 @@ class BroadcastQueue(Generic[T]):
             self._ended = True
             self._wake()
 
-    def fail(self, cause: BaseException) -> None:
+    def fail(self, cause: FlightShuffleError) -> None:
         """Release all items; every reader, present and later, gets an error of its own, raised ``from`` the cause.
         The first cause stays.
         """
@@ -184,7 +225,7 @@ class BroadcastQueue(Generic[T]):
     def check(self) -> None:
         """Raise a fresh copy of the cause of :meth:`fail`, if there is one."""
         if self._cause is not None:
-            self._raise_failure()
+            raise self._cause.fresh() from self._cause
 
     def subscribe(self, start: int = 0, stop: int | None = None) -> Subscription[T]:
         """A reader's place, also after the end; its owner closes it. It ends before item ``stop``, if given.
@@ -202,24 +243,10 @@ class BroadcastQueue(Generic[T]):
     def subscriptions(self) -> list[Subscription[T]]:
         return list(self._subscriptions)
 
-    def item(self, index: int) -> T:
-        return self._items.item(index)
-
     def items(self, start: int, stop: int) -> Iterator[T]:
         """Those from ``start`` to before ``stop`` that are published and not released."""
         for index in range(max(start, self._first), min(stop, self._length)):
             yield self._items.item(index)
-
-    def statistics(self) -> QueueStatistics:
-        return QueueStatistics(
-            first=self._first,
-            length=len(self),
-            total_bytes=self._total_bytes,
-            ended=self._ended,
-            failed=self._cause is not None,
-            subscriptions=len(self._subscriptions),
-            waiting=len(self._waiting),
-        )
 
     # The queue's side of Subscription.
 
@@ -249,20 +276,9 @@ class BroadcastQueue(Generic[T]):
             self._first = first
             self._items.release(first)
 
-    def _raise_failure(self) -> NoReturn:
-        cause = self._cause
-        assert cause is not None
-        fresh = getattr(cause, "fresh", None)
-        twin: BaseException = fresh() if callable(fresh) else copy.copy(cause)
-        try:
-            raise twin from cause
-        finally:
-            # This frame is in its traceback: the cycle would keep what the reader holds.
-            del twin
-
 
 class Subscription(Generic[T]):
-    """One reader's place in a queue. Iterate it, or use ``next_run`` and ``take``, or ``next_nowait``, and ``wait``."""
+    """One reader's place in a queue. It takes items with ``next_run`` and ``take``, and ``wait``s for more."""
 
     __slots__ = ("__weakref__", "_cause", "_closed", "_position", "_queue", "start", "stop")
 
@@ -285,12 +301,6 @@ class Subscription(Generic[T]):
         end_bytes = queue.total_bytes if self.stop is None else queue._bytes_before(self.stop)
         return max(0, end_bytes - queue._bytes_before(self._position))
 
-    def next_nowait(self) -> T:
-        """Take the next item. Raises as :meth:`next_run`."""
-        item = self.next_run(1, 0)[0]
-        self._position += 1
-        return item
-
     def next_run(self, count: int, size_bytes: int) -> list[T]:
         """The next published items, without taking them: at least one, at most ``count``, and no more than
         ``size_bytes`` together unless the first is larger; see :meth:`Items.run`.
@@ -304,8 +314,7 @@ class Subscription(Generic[T]):
         if self._closed:
             raise ValueError("the subscription is closed")
         queue = self._queue
-        if queue._cause is not None:
-            queue._raise_failure()
+        queue.check()
         if self._position == self.stop:
             raise EndOfQueue
         if self._position < queue._first:
@@ -329,7 +338,7 @@ class Subscription(Generic[T]):
         return self._queue.items(self._position, length if stop is None else min(stop, length))
 
     async def wait(self) -> None:
-        """Return at once if ``next_nowait`` would not block, else at the queue's next change. Raises RuntimeError if
+        """Return at once if ``next_run`` would not block, else at the queue's next change. Raises RuntimeError if
         another task waits on it.
         """
         queue = self._queue
@@ -345,18 +354,6 @@ class Subscription(Generic[T]):
             if queue._waiting.get(self) is future:
                 del queue._waiting[self]
 
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        while True:
-            try:
-                return self.next_nowait()
-            except WouldBlock:
-                await self.wait()
-            except EndOfQueue:
-                raise StopAsyncIteration from None
-
     def end(self, cause: FlightShuffleError) -> None:
         """Close it; its reader's next call raises a fresh copy of the cause."""
         self._cause = cause
@@ -370,9 +367,3 @@ class Subscription(Generic[T]):
             future = self._queue._waiting.pop(self, None)
             if future is not None and not future.done():
                 future.set_result(None)
-
-    def __enter__(self) -> Subscription[T]:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

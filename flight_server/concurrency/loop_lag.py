@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from .ticks import seconds_to_tick
+from .background import seconds_to_tick
 
 BOUNDS_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 

@@ -6,12 +6,8 @@ from .callers import Caller
 from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
-from .endings import dropped_by
-from .generations import is_earlier_run, own_start
-from .listed_partitions import lacks_frames, listed
+from .generations import dropped_by, is_earlier_run, own_start
 from .partition import Partition, PartitionState, Totals
-from .repeated_creation import check_same
-from .sealing import accepting, extend
 from .spread import check_names_start, check_servers, server_count, set_servers, whole
 from .staged_writes import Sealed, check_as_durable, check_mode
 from .transactions import Transactions

@@ -35,16 +35,20 @@ from flight_server.protocol import (
     OutOfBudget,
     Unavailable,
     WriteMode,
-    check_new_dataset_name,
 )
 from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 
 from .dataset import Dataset
-from .dropped_runs import DroppedRuns
-from .endings import SERVER_ENDED, Endings
-from .generations import check_start, missing, new_generation, stale
+from .generations import (
+    SERVER_ENDED,
+    DroppedRuns,
+    Endings,
+    check_start,
+    missing,
+    new_generation,
+    stale,
+)
 from .host_copies import HostCopies
-from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
 from .transactions import Transactions
 
@@ -137,13 +141,13 @@ class Catalogue:
 
         Raises:
             Draining: the server is going down.
-            AlreadyExists, InvalidRequest: the name leads to a different dataset (``repeated_creation``).
+            AlreadyExists, InvalidRequest: the name leads to a different dataset (:meth:`Dataset.check_same`).
             InvalidRequest, OutOfBudget: see :meth:`prepare`.
         """
         self.check_open()
         known = self._datasets.get(request.dataset)
         if known is not None and known.failure is None:
-            check_same(known, request, schema)
+            known.check_same(request, schema)
             known.describe(None if schema is None else self.schemas.hold(schema, known.name))
             known.touch()
             return known, False
@@ -216,10 +220,9 @@ class Catalogue:
         """Make a dataset that no name leads to yet. A ``lasting`` one has a lease only if the request says so.
 
         Raises:
-            InvalidRequest: a new dataset may not have that name, or be durable without a lasting data directory.
+            InvalidRequest: it is to be durable without a lasting data directory.
             OutOfBudget: ``max_datasets`` is reached, or ``metadata`` has no room.
         """
-        check_new_dataset_name(request.dataset)
         count = len(self._datasets) + len(self.staged)
         if count >= self._max_datasets and (request.write or request.dataset not in self._datasets):
             raise OutOfBudget(
@@ -339,7 +342,7 @@ class Catalogue:
         """Drop a dataset. A durable one is found until its manifest is deleted; then no restart brings it back.
 
         A staged write whose seal is under way is dropped after the seal. Cancelling is safe: the removal is made to its
-        end, or has not begun. ``staged``: only while it is staged. ``why``: see ``endings``.
+        end, or has not begun. ``staged``: only while it is staged. ``why``: see ``generations``.
 
         Raises:
             NotFound, DataQuarantined, StaleTicket: see :meth:`find`.

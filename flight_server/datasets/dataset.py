@@ -10,22 +10,31 @@ Who holds what
 
 A partition is made, and counted in ``metadata``, when it is first asked for, so 100,000 empty ones cost nothing. The
 first is a part of ``DATASET_BYTES``.
+
+Sealing a shuffle
+    The choice of attempts is one step; their frames move into partitions in several, while the dataset is SEALING, so
+    that no reader takes a part for the whole. After each step each frame is in an attempt or in a partition, where the
+    spiller and a drop find it. A caller that leaves the steps undone leaves the dataset ``moving`` no more, and its
+    accepted attempts as they are: callers do all steps, also when their own request is cancelled.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from flight_server.access import acting
 from flight_server.concurrency import FEW, Changes, at_once, emptied, later
 from flight_server.frames import DictionaryMessage, Frame, Record, SchemaMessage, messages_of
 from flight_server.memory import DATASET_BYTES, PARTITION_BYTES, Metadata
 from flight_server.protocol import (
+    MAX_PARTITIONS,
     AlreadyExists,
     Commit,
     Conflict,
     CreateRequest,
+    InvalidRequest,
     Kind,
     NotFound,
     Retention,
@@ -34,12 +43,13 @@ from flight_server.protocol import (
 from flight_server.storage import DurableFiles, SegmentWriter, StoredObject
 
 from .attachment import attachment_of
-from .attempts import Attempt, Attempts
-from .endings import OVERWRITTEN
-from .generations import new_generation
+from .attempts import Attempt, Attempts, joined
+from .generations import OVERWRITTEN, new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
 from .transactions import Transactions
+
+_COMPARED = ("kind", "partitions", "producers", "retention", "durable", "keep", "delay_seconds")
 
 
 class Dataset(Lifetime):
@@ -87,7 +97,7 @@ class Dataset(Lifetime):
         self._schema: SchemaMessage | None = None
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
-        self.moving = False  # see sealing
+        self.moving = False  # see "Sealing a shuffle"
         self.servers: tuple[ServerPortion, ...] = ()  # see spread
         self.stored: StoredObject | None = None  # see transfer.offloading
         if self.owner is not None:
@@ -110,6 +120,20 @@ class Dataset(Lifetime):
             durable=self.durable,
         )
         return self.attached.declared(request)
+
+    def check_same(self, request: CreateRequest, schema: SchemaMessage | None) -> None:
+        """Compare a repeated ``create``. Raises AlreadyExists if one of ``_COMPARED`` differs, InvalidRequest if the
+        schema does.
+        """
+        mine = self.request()
+        differing = [what for what in _COMPARED if getattr(mine, what) != getattr(request, what)]
+        self.check_schema(schema)
+        if differing:
+            raise AlreadyExists(
+                f"dataset {self.name!r} exists with another {', '.join(differing)}; drop it first, or choose another "
+                "name",
+                dataset=self.name,
+            )
 
     @property
     def durable(self) -> bool:
@@ -162,8 +186,8 @@ class Dataset(Lifetime):
             raise self._none(index)
         known = self._partitions.get(index)
         if known is None:
-            self.count_partitions(1)
-            known = self.add_partition(index, sealed=self.sealed)
+            self._count_partitions(1)
+            known = self._add_partition(index, sealed=self.sealed)
         elif known.state is PartitionState.OPEN and self.sealed and not self.attached.pulled:
             known.seal()  # see close
         elif self.dropped or self._is_left(known):
@@ -174,7 +198,7 @@ class Dataset(Lifetime):
         why = f"dataset {self.name!r} has partitions 0 to {self.partition_count - 1}, not {index}"
         return NotFound(why, dataset=self.name, partition=index)
 
-    def count_partitions(self, more: int) -> None:
+    def _count_partitions(self, more: int) -> None:
         """Count partitions in advance. Raises OutOfBudget."""
         counted = more if self._partitions or not more else more - 1  # one came with the dataset
         self._metadata.grow(
@@ -184,7 +208,7 @@ class Dataset(Lifetime):
             dataset=self.name,
         )
 
-    def add_partition(self, index: int, *, sealed: bool) -> Partition:
+    def _add_partition(self, index: int, *, sealed: bool) -> Partition:
         made = Partition(self.name, index, self.retention.readers, self.changes, self._metadata)
         self._partitions[index] = made
         if sealed:
@@ -196,26 +220,22 @@ class Dataset(Lifetime):
     def partitions(self) -> list[Partition]:
         return list(self._partitions.values())
 
-    def knows(self, index: int) -> bool:
-        """Whether the partition was ever asked for."""
-        return index in self._partitions
+    def listed(self, partitions: Sequence[int] | str) -> Sequence[int]:
+        """The numbers, or for ``"all"`` those of all partitions. Raises NotFound for one that the dataset does not
+        have.
+        """
+        if isinstance(partitions, str):
+            return range(self.partition_count)
+        if max(partitions) >= self.partition_count:
+            raise self._none(max(partitions))
+        return partitions
 
-    def give_partitions(self) -> None:
-        """Another dataset has them now."""
-        self._room.shrink(max(0, len(self._partitions) - 1) * PARTITION_BYTES)
-        self._partitions = {}
-
-    def take_partitions(self, taken: list[Partition]) -> None:
-        """Have these as the last ones; they were counted."""
-        for index, partition in enumerate(taken, self.partition_count):
-            partition.move_to(index, self.changes)
-            self._partitions[index] = partition
-        self.partition_count += len(taken)
-        self.changes.tell()
-
-    def uncount_partition(self) -> None:
-        """One that was counted is not made."""
-        self._room.shrink(PARTITION_BYTES)
+    def lacks_frames(self, index: int) -> bool:
+        """Whether a partition is known to have no frames. It is not made: that would take memory for as long as the
+        dataset lives.
+        """
+        known = index in self._partitions or index >= self.partition_count
+        return not known and self.sealed and not self.dropped
 
     @property
     def failure(self) -> BaseException | None:
@@ -293,12 +313,113 @@ class Dataset(Lifetime):
         self.changes.tell()
         return self.producers is not None and self.attempts.committed_producers >= self.producers
 
-    def have_only(self, partitions: int) -> None:
+    # Sealing
+
+    def accepting(
+        self, wanted: dict[int, str] | None, partition_bytes: int | None, only: int | None = None
+    ) -> Generator[None, None, bool]:
+        """Move the accepted attempts' frames into their partitions, where readers get them at once, in steps.
+
+        One step decides; until the last one the dataset is ``moving``. The partitions stay open until :meth:`close`,
+        which the caller calls when a durable dataset is on disk. False if these attempts were accepted before.
+
+        Args:
+            partition_bytes: see :func:`joined`.
+            only: it has only so many partitions from then on; readers of others get NotFound.
+
+        Raises:
+            Conflict: see :meth:`Attempts.chosen`, or the dataset was dropped.
+            InvalidRequest: other partitions than ``only`` have frames.
+            OutOfBudget: ``metadata`` has no room for the partitions. Each time nothing was changed.
+        """
+        numbers: dict[int, int] = {}
+        before: list[Attempt] | None = None
+        while True:
+            self.check_step("accept")
+            chosen = self.attempts.chosen(wanted)
+            if chosen is None:
+                self.step("accept")
+                return False
+            if chosen == before:
+                break
+            # Other attempts may commit meanwhile, and be chosen.
+            before, numbers = chosen, (yield from joined(chosen, partition_bytes))
+        last = max(numbers, default=0)
+        if only is not None and not last < only <= self.partition_count:
+            raise InvalidRequest(
+                f"dataset {self.name!r} cannot be sealed with {only} partitions: it was created with "
+                f"{self.partition_count}, and there are frames for partition {last}",
+                dataset=self.name,
+            )
+        new = sorted(index for index in set(numbers.values()) if index not in self._partitions)
+        self._count_partitions(len(new))
+        if only is not None:
+            self._have_only(only)
+        if partition_bytes is not None:
+            self._have_only(len(set(numbers.values())) or 1)
+        self.attempts.accept(chosen)
+        self.step("accept")
+        self.moving = True
+        try:
+            yield from self._move(chosen, numbers, new)
+        finally:
+            self.moving = False
+            self.changes.tell()
+        return True
+
+    def _move(
+        self, chosen: list[Attempt], numbers: dict[int, int], new: list[int]
+    ) -> Generator[None, None, None]:
+        for index in new:
+            if index in self._partitions:  # a reader has asked for it meanwhile
+                self._room.shrink(PARTITION_BYTES)
+            else:
+                self._add_partition(index, sealed=False)
+            yield
+            self.check_step("accept")
+        for attempt in chosen:
+            for _ in attempt.hand_over(lambda index: self.partition(numbers[index])):
+                yield
+                self.check_step("accept")
+            self.attempts.handed_over(attempt)
+
+    def _have_only(self, partitions: int) -> None:
         """Forget the partitions from that number on, which have no frames."""
         self.partition_count, made = partitions, len(self._partitions)
         for index in [index for index in self._partitions if index >= partitions]:
             self._partitions.pop(index).fail(self._none(index))
         self._room.shrink((max(made, 1) - max(len(self._partitions), 1)) * PARTITION_BYTES)
+
+    def extend(self, staged: Dataset) -> list[Partition]:
+        """Take over the partitions with frames of ``staged``, which are sealed, as the last ones, in one step.
+
+        Raises:
+            Conflict: this dataset is not sealed, or counts readers otherwise.
+            InvalidRequest: it would have too many partitions.
+            OutOfBudget: ``metadata`` has no room for them. Each time nothing was changed.
+        """
+        self.check_step("extend")
+        used = sorted((each for each in staged.partitions() if each.totals.frames), key=attrgetter("index"))
+        base = self.partition_count
+        if base + len(used) > MAX_PARTITIONS:
+            above = f"has {base} partitions, and {len(used)} more are above {MAX_PARTITIONS}"
+            raise InvalidRequest(f"dataset {self.name!r} {above}: overwrite it with fewer", dataset=self.name)
+        if staged.retention.readers != self.retention.readers:
+            raise Conflict(
+                f"dataset {self.name!r} was replaced by one of another retention meanwhile; write again",
+                dataset=self.name,
+            )
+        self._count_partitions(len(used))
+        self.step("extend")
+        self.describe(staged.schema)
+        staged._room.shrink(max(0, len(staged._partitions) - 1) * PARTITION_BYTES)
+        staged._partitions = {}
+        for index, partition in enumerate(used, base):
+            partition.move_to(index, self.changes)
+            self._partitions[index] = partition
+        self.partition_count += len(used)
+        self.changes.tell()
+        return used
 
     def close(self) -> None:
         """Seal it. Many open partitions follow by themselves, each at the latest when it is asked for. Twice is

@@ -1,8 +1,14 @@
-"""Generations: which incarnation of a dataset's name a ticket is for, and which process made it. And starts: each
-process draws an id of its own, so that a server that was started again, on any port, is another one.
+"""Generations: which incarnation of a dataset's name a ticket is for, which process made it, and why it is gone. And
+starts: each process draws an id of its own, so that a server that was started again, on any port, is another one.
 
 A generation that this process has not made is of an earlier start of the server, of another server, or of none: the
 errors claim no more than that.
+
+Endings
+    An error about a dataset that was taken away says why and when: which client dropped it, or that its lease or
+    retention ended, another write took its name, or its own write failed. A call that comes after its streams have
+    ended learns it, too, unless ``_MOST`` other datasets have gone since, or the server has restarted. Each text
+    follows the dataset's name in a sentence. How to keep it stands in brackets, where that is known.
 """
 
 from __future__ import annotations
@@ -11,13 +17,16 @@ import itertools
 import os
 import re
 import secrets
+from datetime import UTC, datetime
 
 from flight_server.protocol import NotFound, ServerLost, StaleTicket
 
-from .endings import Endings
-
 _WRITE_DIGITS = 14
 _GENERATION = re.compile(r"[0-9a-f]{16}")
+OVERWRITTEN = "was overwritten"
+SERVER_ENDED = "ended with its server"
+_MOST = 10_000
+"""The last names that are known: as long ones as may be take some MiB."""
 
 
 class _Process:
@@ -68,6 +77,79 @@ def is_earlier_run(known: str, asked: str) -> bool:
 def from_this_process(generation: str) -> bool:
     """Whether this process, so this start of the server, made it."""
     return generation.startswith(_process.prefix)
+
+
+class DroppedRuns:
+    """The last generation that was dropped of each of the last writes over several servers.
+
+    A put creates such a dataset (``PutCreate``). The task of a job that has failed may put, for as long as Spark has
+    not ended it, after the driver has dropped the dataset: also on a server that had nothing of it. So no late put
+    begins it again.
+    """
+
+    def __init__(self) -> None:
+        self._generations: dict[str, str] = {}
+
+    def add(self, name: str, generation: str) -> None:
+        """The generation was dropped, or would have been. One that this server has drawn no put creates."""
+        if not _GENERATION.fullmatch(generation) or from_this_process(generation):
+            return
+        before = self._generations.pop(name, generation)
+        self._generations[name] = before if is_earlier_run(generation, before) else generation
+        if len(self._generations) > _MOST:
+            del self._generations[next(iter(self._generations))]
+
+    def has(self, name: str, generation: str) -> bool:
+        """Whether this run, or a later one of the same write, was dropped."""
+        dropped = self._generations.get(name)
+        return dropped is not None and (dropped == generation or is_earlier_run(generation, dropped))
+
+
+def dropped_by(client: str) -> str:
+    """A call of this client, its address, has dropped the dataset now."""
+    return f"was dropped by the client {client} at {_now()}"
+
+
+def lease_ended(seconds: float | None, failure: BaseException | None) -> str:
+    """The lease has ended now. Of a dataset that has failed it is the time in which its readers get the failure."""
+    if failure is not None:
+        return f"was removed at {_now()}, because its write had failed ({failure})"
+    return (
+        f"ended with its lease of {seconds:g} s at {_now()} (to keep one, create it with a longer "
+        "lease_seconds, or read, write or renew it within that time)"
+    )
+
+
+def retention_ended(seconds: float | None) -> str:
+    """The retention has ended now."""
+    return f"ended with its retention of {seconds:g} s at {_now()} (create it with a longer one)"
+
+
+class Endings:
+    """Why the last generation that was taken away of each of the last names is gone."""
+
+    def __init__(self) -> None:
+        # By name; a generation that the name never led to has an entry of its own.
+        self._known: dict[tuple[str, str | None], tuple[str, str]] = {}
+
+    def add(self, name: str, generation: str, why: str, *, staged: bool = False) -> None:
+        """``staged``: the name never led to it."""
+        key = name, generation if staged else None
+        self._known.pop(key, None)
+        self._known[key] = generation, why
+        if len(self._known) > _MOST:
+            del self._known[next(iter(self._known))]
+
+    def of(self, name: str, generation: str | None) -> str | None:
+        """Why that generation, or the last one, is gone; None if that is not known."""
+        last, why = self._known.get((name, None), (None, None))
+        if generation in (None, last):
+            return why
+        return self._known.get((name, generation), (None, None))[1]
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def missing(

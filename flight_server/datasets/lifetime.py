@@ -21,7 +21,7 @@ from enum import StrEnum
 from flight_server.concurrency import transitions
 from flight_server.protocol import Conflict, Retention
 
-from .endings import lease_ended, retention_ended
+from .generations import lease_ended, retention_ended
 
 
 class DatasetState(StrEnum):
@@ -53,7 +53,7 @@ class Lifetime:
     ) -> None:
         self.name = name
         self.state = DatasetState.OPEN
-        self.why_gone = "was dropped"  # once it is, see endings
+        self.why_gone = "was dropped"  # once it is, see generations
         self.ended = False  # its name leads elsewhere; only streams that read or write it hold it
         self.retention = retention
         self.lease_seconds = lease_seconds

@@ -117,7 +117,7 @@ class Partition:
 
     def _begin(self) -> None:
         self._table = FrameTable(self._metadata, self.dataset, self.index)
-        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._retain_readers, self._table)
+        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._table, self._retain_readers)
         self._places: Places | None = None
         self._rows = 0
         self._crc32c = 0

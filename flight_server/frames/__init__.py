@@ -17,8 +17,6 @@ from .message import (
     stored_checksums,
 )
 from .records import Record, Records
-from .schema_message import SchemaMessage, has_dictionaries
 from .schema_size import check_footer, measure
-from .schema_text import check_text
-from .schemas import Schemas
+from .schemas import SchemaMessage, Schemas, check_text, has_dictionaries
 from .table import FrameTable

@@ -26,9 +26,8 @@ import pyarrow as pa
 from flight_server.protocol import BadFrame, DamagedMessage, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c, sent_crc32c
 
-from .schema_message import SchemaMessage
 from .schema_size import HeaderSize, measure
-from .schema_text import check_text
+from .schemas import SchemaMessage, check_text
 
 COSTLY_BYTES = 4 << 20
 """A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""

@@ -20,10 +20,8 @@ from flight_server.datasets import (
     Dataset,
     Partition,
     Sealed,
-    accepting,
     check_mode,
     check_servers,
-    extend,
     set_servers,
 )
 from flight_server.protocol import Conflict, FlightShuffleError, SealRequest, Transaction, WriteMode
@@ -39,7 +37,7 @@ async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -
     """Seal a shuffle with its accepted attempts, a durable one once it is on disk.
 
     Raises:
-        Conflict: see :func:`accepting`, or the transaction follows one that is not there; nothing was changed.
+        Conflict: see :meth:`Dataset.accepting`, or the transaction follows one that is not there; nothing was changed.
         AlreadyExists, Conflict, InvalidRequest: a staged one can not be sealed as its mode says (``check_mode``).
         ServerLost, Conflict: see :func:`check_servers`; nothing was changed.
         OutOfBudget: ``metadata`` has no room for the list of servers; nothing was changed.
@@ -104,7 +102,7 @@ async def _whole(work: Coroutine[Any, Any, None]) -> None:
 
 async def _accept(dataset: Dataset, request: SealRequest, finish: Callable[[], None] | None = None) -> None:
     """Accept the attempts; with ``finish`` seal their partitions, too, and call it in the last step."""
-    await in_steps(accepting(dataset, request.attempts, request.partition_bytes, request.partitions))
+    await in_steps(dataset.accepting(request.attempts, request.partition_bytes, request.partitions))
     while dataset.moving:  # by another call of the seal
         await dataset.changes.next()
     if finish is not None:
@@ -132,7 +130,7 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
             staged.check_step("accept")  # it was dropped meanwhile, or another call of the seal did it
         check()
         if _is_new(target, request.transaction):
-            new.extend(extend(target, staged))
+            new.extend(target.extend(staged))
             if request.transaction is not None:
                 target.transactions.note((request.transaction.id, request.transaction.version), 1)
         # The answer to a repeat of this call; it names no partitions.

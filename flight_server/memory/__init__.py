@@ -13,5 +13,4 @@ from .metadata import (
     RECORD_BYTES,
     Metadata,
 )
-from .pool import MemoryPool, Reservation
-from .tally import Tally
+from .pool import MemoryPool, Reservation, Tally

@@ -31,42 +31,78 @@ Waiting
 
 Concurrency
     All methods may be called from any thread. No callback runs while the lock is held.
-    Finalizers give bytes back without waiting for the lock (``return_lock``), and change no pool in a step's middle.
+    Finalizers give bytes back without a wait for the lock (:class:`ReturnLock`), and change no pool in a step's middle.
     The design follows DataFusion's ``memory_pool`` module; accounts and waiting are ours.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-
-from .return_lock import ReturnLock
 
 FRESH_SECONDS = 1.0
 KEPT_FOR_FRESH = 8  # a part of 1/8
 
 
-@dataclass(frozen=True)
-class PoolStatistics:
-    """One consistent reading of a pool."""
+class ReturnLock:
+    """A lock inside which bytes are counted. A thread may enter it again.
 
-    name: str
-    limit_bytes: int | None
-    used_bytes: int
-    peak_bytes: int
-    waiting: int
+    :meth:`give_back` waits for no lock, so a finalizer may call it, in any thread, inside any lock that the thread
+    holds. The bytes are counted before it returns or, while a thread is inside this lock, when that thread leaves it;
+    never in the middle of a step inside.
+    """
 
+    __slots__ = ("_depth", "_lock", "_returned")
 
-_pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0  # how often the thread inside has entered
+        self._returned: deque[tuple[MemoryPool, int]] = deque()
 
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
 
-def live_pools() -> list[MemoryPool]:
-    """All referenced pools, for tests."""
-    return list(_pools)
+    def __exit__(self, *exc: object) -> None:
+        self._depth -= 1
+        self._lock.release()
+        if self._returned:
+            self._settle()
+
+    def give_back(self, pool: MemoryPool, size_bytes: int) -> None:
+        self._returned.append((pool, size_bytes))
+        self._settle()
+
+    def count(self) -> list[MemoryPool]:
+        """Count the bytes given back; the pools that got them. The caller is inside."""
+        found = []
+        while self._returned:
+            pool, size_bytes = self._returned.popleft()
+            pool._count(-size_bytes)
+            found.append(pool)
+        return found
+
+    def _settle(self) -> None:
+        lock = self._lock
+        # A thread that is inside looks again after it has left: it then sees everything appended until then.
+        while self._returned and lock.acquire(blocking=False):
+            if self._depth:
+                lock.release()
+                return
+            self._depth = 1
+            pool = None
+            try:
+                if self._returned:  # else another thread has just counted it
+                    pool, size_bytes = self._returned.popleft()
+                    pool._count(-size_bytes)
+            finally:
+                self._depth = 0
+                lock.release()
+            if pool is not None:
+                pool._serve_all()
 
 
 class Request:
@@ -165,9 +201,7 @@ class MemoryPool:
         self.name = name
         self.limit_bytes = limit_bytes
         self._parent = _parent
-        self._lock: ReturnLock[MemoryPool] = (
-            _parent._lock if _parent is not None else ReturnLock(MemoryPool._count, MemoryPool._serve_all)
-        )
+        self._lock: ReturnLock = ReturnLock() if _parent is None else _parent._lock
         self.used_bytes = 0  # changed here only; an attribute, because each frame reads it several times
         self._peak_bytes = 0
         self._mark_bytes = math.inf
@@ -188,7 +222,6 @@ class MemoryPool:
         )
         self._newest_first = _within
         self.granted = 0  # how many requests that had to wait were granted
-        _pools.add(self)
 
     def account(self, name: str, limit_bytes: int | None) -> MemoryPool:
         """See "Accounts". The parent keeps it for its statistics."""
@@ -235,11 +268,6 @@ class MemoryPool:
             if not self._queue or self._behind():
                 return False
             return self._full_for(self._queue[0]) in held._around
-
-    def statistics(self) -> PoolStatistics:
-        with self._lock:
-            used, peak = self.used_bytes, self._peak_bytes
-            return PoolStatistics(self.name, self.limit_bytes, used, peak, self.waiting)
 
     def accounts(self) -> list[MemoryPool]:
         return list(self._accounts)
@@ -402,3 +430,25 @@ class MemoryPool:
             if pool.used_bytes and not pool._fits_here(request.size_bytes + kept_bytes):
                 return pool
         return self._whole
+
+
+class Tally(MemoryPool):
+    """Counts some of a pool's bytes, and has no limit or queue of its own: the pool decides who gets bytes."""
+
+    def __init__(self, pool: MemoryPool, name: str) -> None:
+        super().__init__(None, name, _parent=pool, _within=True)
+        self._pool = pool
+
+    @property
+    def available_bytes(self) -> int | None:
+        """Those of the pool."""
+        return self._pool.available_bytes
+
+    def take(self, reservation: Reservation) -> None:
+        """Count a reservation of the pool here, too, until it is freed. The pool sees no change."""
+        if reservation.pool is not self._pool:
+            raise ValueError(f"{reservation!r} is none of {self._pool.name}")
+        with self._lock:
+            self.used_bytes += reservation.size_bytes
+            self._peak_bytes = max(self._peak_bytes, self.used_bytes)
+        reservation._pool = self

@@ -5,7 +5,7 @@ It needs the standard library only, but for ``checksums``, which is imported apa
 
 from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, integer, number, one_of, parse_as
 from .cutting import cut
-from .dataset_names import check_dataset_name, check_new_dataset_name, directory_name
+from .dataset_names import check_dataset_name, directory_name
 from .errors import (
     ERROR_TRAILER,
     AlreadyExists,
@@ -49,13 +49,14 @@ from .headers import (
     FRAMES_TRAILER,
     FROM_TRAILER,
     GENERATION_HEADER,
+    PARTITION_ENDED,
     PARTITION_HEADER,
     ROWS_TRAILER,
     UNTIL_TRAILER,
+    PartitionEnd,
 )
 from .ipc_framing import CONTINUATION, END_OF_STREAM, IpcHeader, MessageKind, Table, encapsulate
 from .keep_rules import DIFF_COLUMN, HASH_COLUMN, RESERVED_COLUMNS, VERSION_COLUMN, KeepRule, Order, RuleName
-from .partition_ends import PARTITION_ENDED, PartitionEnd
 from .put_framing import (
     ACCEPTED,
     ANSWER_HEAD,
@@ -91,9 +92,9 @@ from .requests import (
     PlanRequest,
     Retention,
     SealRequest,
+    ServerPortion,
     WriteMode,
 )
-from .server_portions import MAX_SERVERS, ServerPortion
 from .shown_addresses import shown
 from .state_tables import transitions
 from .stored_objects import (

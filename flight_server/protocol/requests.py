@@ -13,7 +13,6 @@ from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, int
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .keep_rules import KeepRule
-from .server_portions import ServerPortion, server_portions
 from .stored_objects import check_prefix
 from .stream_requests import (
     MAX_COUNT,
@@ -35,6 +34,10 @@ DEFAULT_PORT = 8815
 DEFAULT_HTTP_PORT = 8816
 MAX_DELAY_SECONDS = 1e9
 MAX_PRODUCERS = 1_000_000
+MAX_SERVERS = 1000
+MAX_LOCATIONS = 8
+_MAX_LOCATION_CHARACTERS = 300
+_SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "http://", "https://")
 MAX_OWNER_CHARACTERS = 300
 WRITE_LEASE_SECONDS = 3600.0
 """How long a staged write stays at most after its last frame or ``renew``; less if its dataset's lease is shorter."""
@@ -137,6 +140,52 @@ class CreateRequest(Request, what="create", render_first="dataset kind partition
         yield wrong, f"{what}: 'keep' and 'delay_seconds' are for kind 'changelog'"
 
 
+@dataclass(frozen=True)
+class ServerPortion(Body, what="seal: a server"):
+    """What one server holds of a dataset: its start, where it is read, and its rows and stored bytes."""
+
+    start: Annotated[str, parse_as(partial(check_attempt, what="seal: a server's 'start'"), needed=True)]
+    locations: Annotated[tuple[str, ...], InJson(list_as_tuple)]
+    rows: Annotated[int, integer(0, MAX_COUNT)]
+    bytes: Annotated[int, integer(0, MAX_COUNT)]
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what it takes to keep it."""
+        return 400 + sum(100 + len(each) for each in self.locations)
+
+    def faults(self, what: str) -> Faults:
+        yield self.lacks("locations", "rows", "bytes"), f"{what} needs 'locations', 'rows' and 'bytes'"
+        given: Any = self.locations
+        wrong = not isinstance(given, tuple) or not 0 < len(given) <= MAX_LOCATIONS
+        wrong = wrong or not all(isinstance(each, str) and each.startswith(_SCHEMES) for each in given)
+        wrong = wrong or max(map(len, given)) > _MAX_LOCATION_CHARACTERS or not _is_plain("".join(given))
+        yield (
+            wrong,
+            f"{what}: 'locations' are 1 to {MAX_LOCATIONS} of {', '.join(_SCHEMES)}, not {str(given)[:80]}",
+        )
+
+
+def _is_plain(text: str) -> bool:
+    """A character is one byte, on the wire and in memory, as ``kept_bytes`` and the room of a FlightInfo count it."""
+    return text.isascii() and text.isprintable()
+
+
+def _server_portions(fields: Fields, key: str) -> tuple[ServerPortion, ...] | None:
+    """The servers of a body; None if it has none. Raises InvalidRequest."""
+    given = fields.any(key)
+    if given is None:
+        return None
+    if not isinstance(given, list) or not 0 < len(given) <= MAX_SERVERS:
+        raise InvalidRequest(f"{fields.what}: {key!r} is a list of 1 to {MAX_SERVERS} servers")
+    if not all(isinstance(each, dict) for each in given):
+        raise InvalidRequest(f"{fields.what}: each of {key!r} is an object {{start, locations, rows, bytes}}")
+    found = tuple(map(ServerPortion.of, given))
+    if len({each.start for each in found}) < len(found):
+        raise InvalidRequest(f"{fields.what}: a start comes twice in {key!r}")
+    return found
+
+
 def _rendered(bodies: tuple[Body, ...]) -> list[Any]:
     return [each.to_json() for each in bodies]
 
@@ -161,7 +210,7 @@ class SealRequest(Body, what="seal"):
     transaction: InTransaction = None
     partition_bytes: Annotated[int | None, integer(1, MAX_COUNT)] = None
     start: Annotated[str | None, parse_as(partial(check_attempt, what="seal: 'start'"))] = None
-    servers: Annotated[tuple[ServerPortion, ...] | None, InJson(server_portions, render=_rendered)] = None
+    servers: Annotated[tuple[ServerPortion, ...] | None, InJson(_server_portions, render=_rendered)] = None
     offload: Annotated[str | None, parse_as(partial(check_prefix, what="seal: 'offload'"))] = None
     largest: Annotated[int | None, integer(1, MAX_PARTITIONS)] = None
 

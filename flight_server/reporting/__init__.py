@@ -12,7 +12,5 @@ from .flight_infos import (
 )
 from .history import SAMPLE_SECONDS, History
 from .pages import ListedPage, Page
-from .report_answers import datasets_answer, statistics_answer, why_answer
-from .reports import Observed
-from .scrapes import scrape
+from .reports import Observed, datasets_answer, statistics_answer, why_answer
 from .served_calls import CUT_SECONDS, SUPPRESSED_SECONDS, Calls, ServedCall

@@ -172,7 +172,7 @@ class _ServerCollector(Collector):
         yield _by_account("memory_limit_bytes", "their limit", pools, lambda pool: pool.limit_bytes or 0)
         yield _by_account("memory_peak_bytes", "most at any time", pools, lambda pool: pool.peak_bytes)
         waiting = "streams that wait for room"
-        yield _by_account("memory_waiting", waiting, pools, lambda pool: pool.statistics().waiting)
+        yield _by_account("memory_waiting", waiting, pools, lambda pool: pool.waiting)
         yield _gauge("disk_used_bytes", "bytes held in segments", disk.used_bytes)
         if disk.limit_bytes is not None:
             yield _gauge("disk_limit_bytes", "their limit", disk.limit_bytes)

@@ -1,4 +1,5 @@
-"""Reports: statistics, datasets and waits as JSON, on both lanes.
+"""Reports: statistics, datasets and waits as JSON, on both lanes, made when there is room for them
+(``transfer.answer_room``).
 
 Guarantee: an answer has a bounded size, and the loop serves the streams while it is made, so its numbers are not of one
 moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the next begins at ``first`` + ``limit``:
@@ -6,7 +7,7 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     {"first": 0, "limit": 1000, "count": 100000, …}
 
     statistics                    the server's numbers, a summary of each dataset whose name ``contains`` a text, in a
-                                  ``DatasetOrder``, and the ``servers``: this one with its ``host`` (``host_facts``),
+                                  ``DatasetOrder``, and the ``servers``: this one with its ``host`` (its machine),
                                   then the other workers of its supervisor (``fellows``)
     statistics of one dataset     the same of one and of this server, with its partitions by index, its attempts as they
                                   came, what each server has of one that is spread (``portions``), and in ``starts`` the
@@ -32,29 +33,34 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from flight_server.access import Authenticator, acting
 from flight_server.concurrency import Background, LoopLag, Running, Subscription, Waits, in_slices
 from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees, own_start, server_count, whole
 from flight_server.frames import Frame
+from flight_server.host import machine
 from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
+from flight_server.protocol import dump_json
 from flight_server.storage import Segment
 from flight_server.tiering import Spiller
-from flight_server.transfer import Delivery
+from flight_server.transfer import Delivery, MadeAnswer
 
 from .fellows import Fellows
 from .history import History
-from .host_facts import host_facts
 from .pages import DatasetOrder, ListedPage, Page
 
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
 _AT_ONCE = 50
 """Datasets between two passes of the event loop: one with versions, or of many servers, takes up to 0.3 ms."""
+_ENTRY_BYTES = 4096
+"""Of a dataset, a partition or an attempt in ``statistics``: its JSON, and as much of its objects."""
+_ROW_BYTES = 512
+"""Of a wait, or a dataset in the shorter list."""
 
 
 class ServedCertificates(Protocol):
@@ -168,9 +174,8 @@ async def statistics(server: Observed, page: ListedPage, caller: Caller) -> dict
         listed = await _by_attention(server, listed)
     answer["slowest_readers"] = _slowest(server, caller)
     if caller.sees_all:
-        disk = server.catalogue.disk
-        facts = partial(host_facts, disk.data_dir, lasting=disk.lasting)
-        answer["servers"][0]["host"] = await server.background.in_thread(facts)
+        memory_bytes = await server.background.in_thread(machine.memory_bytes)
+        answer["servers"][0]["host"] = {"memory_bytes": memory_bytes}
     answer["datasets"] = {
         dataset.name: await _summary(dataset, readers[dataset.name], caller.sees)
         async for dataset in in_slices(listed[page.part], _AT_ONCE)
@@ -380,13 +385,39 @@ def _of_principal(server: Observed, caller: Caller) -> dict[str, Any]:
 
 
 def _pool(pool: MemoryPool) -> dict[str, Any]:
-    numbers = pool.statistics()
     shown: dict[str, Any] = {
-        "limit_bytes": numbers.limit_bytes,
-        "used_bytes": numbers.used_bytes,
-        "peak_bytes": numbers.peak_bytes,
-        "waiting": numbers.waiting,
+        "limit_bytes": pool.limit_bytes,
+        "used_bytes": pool.used_bytes,
+        "peak_bytes": pool.peak_bytes,
+        "waiting": pool.waiting,
     }
     if pool.accounts():
         shown["accounts"] = {account.name: _pool(account) for account in pool.accounts()}
     return shown
+
+
+def statistics_answer(server: Observed, page: ListedPage, caller: Caller) -> MadeAnswer:
+    """The answer to ``statistics``. Raises NotFound for an unknown dataset."""
+    if page.dataset is None:
+        entries = min(page.limit, len(server.catalogue))
+    else:
+        dataset = caller.find(page.dataset)
+        counts = (dataset.partition_count, len(dataset.attempts), len(dataset.servers))
+        entries = sum(min(page.limit, count) for count in counts)
+    return MadeAnswer(entries * _ENTRY_BYTES, lambda: _as_json(statistics(server, page, caller)))
+
+
+def why_answer(server: Observed, page: Page, caller: Caller) -> MadeAnswer:
+    """The answer to ``why``."""
+    size_bytes = min(page.limit, len(server.waits)) * _ROW_BYTES
+    return MadeAnswer(size_bytes, lambda: _as_json(why(server, page, caller)))
+
+
+def datasets_answer(server: Observed, prefix: str, page: Page, caller: Caller) -> MadeAnswer:
+    """The answer of ``/v1/datasets``."""
+    size_bytes = min(page.limit, len(server.catalogue)) * _ROW_BYTES
+    return MadeAnswer(size_bytes, lambda: _as_json(datasets(prefix, page, caller)))
+
+
+async def _as_json(report: Awaitable[dict[str, Any]]) -> bytes:
+    return dump_json(await report)

@@ -13,7 +13,16 @@ from .disk_files import (
 )
 from .disposal import Disposal, in_thread, to_its_end
 from .durable_files import MANIFEST_NAME, DurableFiles, Forgotten, Leaving
-from .manifest import DictionaryRecord, FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
+from .manifest import (
+    DictionaryRecord,
+    FrameRecord,
+    Manifest,
+    PackedFrames,
+    PartitionRecord,
+    Torn,
+    TransactionEntry,
+    parse_transaction,
+)
 from .ownership import (
     DATASETS_NAME,
     DIRECTORY_LOCK,
@@ -28,4 +37,3 @@ from .ownership import (
 from .quarantine import DAMAGE_NAME, NOTE_NAME, Quarantined, listed, noted_damage, put_aside
 from .segments import DiskTrouble, Segment, SegmentSlice, SegmentWriter, trouble_with
 from .stored_object import StoredObject
-from .transaction_entries import TransactionEntry, parse_transaction

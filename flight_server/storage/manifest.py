@@ -60,7 +60,6 @@ from flight_server.protocol import (
 )
 
 from .ownership import OtherFormat
-from .transaction_entries import TransactionEntry, parse_transaction
 
 MAGIC = b"FLSHMAN4"
 _LENGTH = struct.Struct("<I")
@@ -81,8 +80,27 @@ _SEGMENT_NAME = re.compile(r"segment-[0-9]{6,}")
 _GENERATION = re.compile(r"[0-9a-zA-Z]{1,64}")
 
 
+TransactionEntry = tuple[int, ...]
+"""A transaction id as manifests, and the state files of datasets with versions, store it. Integers: when it was used
+last, in seconds since the epoch; the number below which some that were committed may have been forgotten; and the
+remembered numbers, ascending, each with the version that it made. The version of a plain dataset is 1, or 0 if the
+write was in a generation that was overwritten.
+"""
+
+
 class Torn(Exception):
     """It is not a valid manifest."""
+
+
+def parse_transaction(value: object) -> TransactionEntry:
+    """An entry as it was stored. Raises ValueError or TypeError if it is none."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{value!r} is no transaction")
+    entry = tuple(map(int, value))
+    numbers = entry[2::2]
+    if len(entry) < 4 or len(entry) % 2 or sorted({*numbers}) != [*numbers] or min(entry[1:]) < 0:
+        raise ValueError(f"{value!r} is no transaction")
+    return entry
 
 
 class FrameRecord(NamedTuple):
@@ -175,7 +193,7 @@ class Manifest:
     Args:
         schema: the schema message's IPC header in base64; None if the dataset never had one.
         accepted: a shuffle's accepted attempts: after a restart a seal with the same ones is still fine.
-        transactions: the entry of each id (``transaction_entries``), the one used least recently first.
+        transactions: the entry of each id (:data:`TransactionEntry`), the one used least recently first.
         forgotten: the ids that are not remembered, as ``datasets.transactions`` encodes them.
         sealed_at: seconds since the epoch.
     """

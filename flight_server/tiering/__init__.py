@@ -2,7 +2,6 @@
 
 from .admission import Admission
 from .durability import Durability
-from .lost_frames import frame_lost
-from .readback import ReadBack, Reader
+from .readback import ReadBack, Reader, frame_lost
 from .recovery import recover
 from .spiller import Spiller

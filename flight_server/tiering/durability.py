@@ -64,7 +64,7 @@ from flight_server.storage import (
     in_thread,
 )
 
-from .lost_frames import frame_lost
+from .readback import frame_lost
 from .spiller import Spiller
 
 BATCH_BYTES = 16 << 20

@@ -38,10 +38,11 @@ from itertools import chain, islice
 import structlog
 
 from flight_server.concurrency import Subscription, Waits
+from flight_server.datasets import Dataset, Partition
 from flight_server.frames import Frame, Message, Payload
 from flight_server.memory import Budget, MemoryPool, Pace, Reservation, reserve
 from flight_server.protocol import CorruptFrame, ReadTrouble
-from flight_server.storage import DiskTrouble
+from flight_server.storage import DiskTrouble, Disposal, Quarantined
 
 _log = structlog.get_logger("flight_server.tiering.readback")
 
@@ -293,3 +294,29 @@ def _read_all(burst: _Burst) -> _Results:
         except DiskTrouble as trouble:
             results.append(DiskTrouble(str(trouble), full=trouble.full))
     return results
+
+
+def frame_lost(
+    disposal: Disposal, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
+) -> CorruptFrame:
+    """Fail the partition, and note the damage if its dataset is committed on disk; the cause for its readers.
+
+    Changes nothing if the partition has failed or was reopened since.
+
+    Args:
+        epoch: the partition's when it had the frame.
+    """
+    cause = CorruptFrame(
+        f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
+        dataset=partition.dataset,
+        partition=partition.index,
+    )
+    if partition.epoch == epoch and partition.failure is None:
+        _log.error("frame_lost", dataset=partition.dataset, partition=partition.index, reason=corrupt.message)
+        partition.corrupt(cause, epoch)
+        files = dataset.files
+        if files is not None and files.committed:
+            reason = f"partition {partition.index}: {corrupt.message}"
+            said = Quarantined.now(dataset.name, dataset.generation, files.directory, reason)
+            disposal.damaged(files, said)
+    return cause

@@ -3,13 +3,11 @@
 from .answer_room import AnswerRoom, MadeAnswer
 from .arriving import Arriving, ArrivingBody, too_much
 from .delivery import Delivery
-from .descriptors import parse_descriptor
 from .eviction import NEWCOMERS_SECONDS, Eviction
 from .frame_ranges import FrameRange
 from .listed_reads import PartitionEnds
 from .offloading import Offloads
-from .producers import Producer
 from .reading import FrameBurst, Gathering, Outgoing, Reads, head_of_read
 from .reading_plans import plan_bytes, plan_json
-from .receiving import PutReceiver
+from .receiving import Producer, PutReceiver, parse_descriptor
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted, message_limit_bytes

@@ -18,7 +18,7 @@ import io
 
 import pyarrow as pa
 
-from flight_server.datasets import Dataset, lacks_frames
+from flight_server.datasets import Dataset
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage
 from flight_server.kinds import VersionedMessage
 from flight_server.protocol import (
@@ -50,7 +50,7 @@ class PartitionEnds:
                 await asyncio.to_thread(_encoded, self._schema) if costly else _encoded(self._schema)
             )
         end = PartitionEnd(index)
-        if not lacks_frames(self._dataset, index):
+        if not self._dataset.lacks_frames(index):
             totals = self._dataset.partition(index).totals
             end = PartitionEnd(index, totals.rows, totals.frames, totals.crc32c)
         return [_message(header, body, end.encode()) for header, body in self._encoded]

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from flight_server.concurrency import in_slices
-from flight_server.datasets import Dataset, PartitionState, lacks_frames
+from flight_server.datasets import Dataset, PartitionState
 from flight_server.protocol import InvalidRequest, PlanRequest, dump_json
 
 MAX_SLICES = 200_000
@@ -93,7 +93,7 @@ def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Ite
     work.
     """
     for number in numbers:
-        if lacks_frames(dataset, number):
+        if dataset.lacks_frames(number):
             yield None
             continue
         partition = dataset.partition(number)

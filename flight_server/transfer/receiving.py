@@ -15,6 +15,13 @@ Commits
     After a commit a put that gives batches (``BatchSink``) can go on, with a commit of its own, unless it has a
     transaction. If it breaks off later, its commits stay. Anything else after a commit is refused.
 
+Deadlines
+    A put's wait for its client is listed, with dataset, partition and producer once the first message has named them,
+    and ends at a deadline, unless ``put_idle_seconds`` is 0: that is for the time between messages, generous, because a
+    Spark task may compute for minutes between two batches. ``stall_seconds`` is for the time inside a message, since
+    the last byte; the gRPC lane shows no parts of messages, so there a stall inside one counts as between two. The time
+    in which the server holds the producer back (``room_for_arrivals``) does not count.
+
 Answers
     A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
     integration tests expect. Messages without a header are not stored. A large echo waits for room (``answer_room``)
@@ -25,9 +32,9 @@ Answers
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import nullcontext
-from typing import Protocol
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -46,18 +53,75 @@ from flight_server.protocol import (
     Kind,
     MessageKind,
     ProducerFailed,
+    ProducerStalled,
     PutCommand,
+    check_dataset_name,
+    check_few_fields,
     dump_json,
     locate,
+    parse_partition,
+    wire,
 )
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 from flight_server.tiering import Admission, Reader
 
 from .answer_room import AnswerRoom
 from .arriving import Arriving
-from .descriptors import parse_descriptor
-from .producers import Producer
 from .request_limits import check_size
+
+
+class Producer:
+    """The client of one put. The receiver sets ``command`` when the first message has come. ``idle_seconds``: the
+    deadline between messages; None for no limit.
+    """
+
+    def __init__(
+        self, admission: Admission, caller: Caller, *, idle_seconds: float | None, stall_seconds: float
+    ) -> None:
+        self.caller = caller
+        self.peer = caller.peer
+        self.command: PutCommand | None = None
+        self.rows = self.size_bytes = 0  # that were stored
+        self.idle_seconds = idle_seconds
+        self.stall_seconds = stall_seconds
+        self._admission = admission
+        self.arrivals = admission.arrivals
+        self._known: dict[str, Any] | None = None  # the facts, once the command is known
+
+    def __str__(self) -> str:
+        command = self.command
+        if command is None:
+            return f"a put from {self.peer}"
+        if command.producer is not None:
+            part = f"producer {command.producer} attempt {command.attempt}"
+        else:
+            part = f"partition {command.partition or 0}"
+        return f"dataset {command.dataset!r} {part} (from {self.peer})"
+
+    async def room(self) -> None:
+        """Wait while ``arrivals`` is full; if it holds nothing there is no need to call this."""
+        await self._admission.room_for_arrivals(self.peer)
+
+    def awaited(self) -> AbstractContextManager[None]:
+        return self._admission.waits.enter(
+            "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **(self._known or self._facts())
+        )
+
+    def stalled(self, *, inside: bool) -> ProducerStalled:
+        if inside:
+            silence = f"no byte came for {self.stall_seconds:g} s inside a message (--stall-seconds)"
+        else:
+            silence = f"no message came for {self.idle_seconds or 0:g} s (--put-idle-seconds)"
+        return ProducerStalled(f"{self}: {silence}; nothing of it was kept, write it again", **self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        command = self.command
+        if command is None or self._known is not None:
+            return self._known or {}
+        # A producer with an index may write to many partitions; one without writes to one.
+        partition = command.partition if command.producer is not None else command.partition or 0
+        self._known = {"dataset": command.dataset, "partition": partition, "producer": command.producer}
+        return self._known
 
 
 class PutAnswers(Protocol):
@@ -77,7 +141,7 @@ class PutAnswers(Protocol):
 
 
 class PutReceiver:
-    """Takes the puts of both lanes. Arguments as of ``FrameDecoder`` and ``Producer``."""
+    """Takes the puts of both lanes. Arguments as of ``FrameDecoder`` and :class:`Producer`."""
 
     def __init__(
         self,
@@ -385,6 +449,40 @@ class _Put:
         self._producer.size_bytes += frame.size_bytes
         self._receiver.counters.batch_in(frame.rows, frame.size_bytes)
         sink.dataset.touch()
+
+
+def parse_path(path: Sequence[bytes | memoryview]) -> tuple[str, int | None]:
+    """Dataset and, if it is named, partition of a PATH descriptor. Raises InvalidRequest for no element, more than two,
+    or an illegal one.
+    """
+    if not 1 <= len(path) <= 2:
+        raise InvalidRequest(
+            f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"
+        )
+    try:
+        parts = [str(part, "utf-8") for part in path]
+    except UnicodeDecodeError:
+        raise InvalidRequest("a PATH descriptor must be UTF-8 text") from None
+    return check_dataset_name(parts[0]), parse_partition(parts[1]) if len(parts) == 2 else None
+
+
+def parse_descriptor(data: bytes) -> PutCommand:
+    """The command of a put's descriptor. Raises InvalidRequest if it is neither a valid PATH nor a valid CMD."""
+    check_few_fields(data, "FlightDescriptor")
+    kind, command = 0, b""
+    path: list[memoryview] = []
+    for number, value in wire.fields(data):
+        if isinstance(value, int):
+            kind = value if number == 1 else kind
+        elif number == 2:
+            command = bytes(value)
+        elif number == 3:
+            path.append(value)
+    if kind == wire.PATH_DESCRIPTOR:
+        return PutCommand(*parse_path(path))
+    if kind == wire.CMD_DESCRIPTOR:
+        return PutCommand.parse(command)
+    raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
 
 
 def _decode(decoder: FrameDecoder, inspected: Inspected, said: int | None, room: Reservation) -> Accepted:

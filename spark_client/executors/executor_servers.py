@@ -102,7 +102,6 @@ _NEEDED = (
     "aiohttp",
     "grpc",
     "grpc_health",
-    "grpc_reflection",
     "prometheus_client",
     "pydantic_settings",
     "structlog",

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flight_server.access import hash_of_token
 from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
+from tests.support.token_hashes import hash_of_token
 
 from .principal_calls import Call, Side, draw, stolen
 

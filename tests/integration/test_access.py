@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.access import OPERATIONS, Operation, Permission, Resource, hash_of_token
+from flight_server.access import OPERATIONS, Operation, Permission, Resource
 from tests.support import changelogs
 from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, Refused, command, field, path, put_messages
 from tests.support.server_process import ServerProcess
+from tests.support.token_hashes import hash_of_token
 
 BATCH = pa.record_batch({"n": [1]})
 SCHEMA = BATCH.schema

@@ -194,7 +194,7 @@ def run(seed: int, scenario: Callable[[Model], Any], *, disk_limit_bytes: int | 
         del left  # a task that was cancelled before its first step keeps what it was given
         for pool in (model.budget.memory, model.budget.disk):
             assert pool.used_bytes == 0, f"{pool.used_bytes} bytes left in {pool.name}"
-            assert pool.statistics().waiting == 0
+            assert pool.waiting == 0
         assert len(model.node.waits) == 0
     finally:
         gc.enable()

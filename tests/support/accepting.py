@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from flight_server.concurrency import at_once
 from flight_server.datasets.dataset import Dataset
-from flight_server.datasets.sealing import accepting
 
 
 def accept(dataset: Dataset, wanted: dict[int, str] | None, partition_bytes: int | None = None) -> bool:
     """All steps of ``accepting``."""
-    return at_once(accepting(dataset, wanted, partition_bytes))
+    return at_once(dataset.accepting(wanted, partition_bytes))

@@ -15,9 +15,11 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.01
@@ -122,5 +124,24 @@ def _pools() -> Iterator[tuple[int, str, int]]:
     # Not imported here: a test that uses no pool must not pay for it, nor have its imports changed.
     memory = sys.modules.get("flight_server.memory.pool")
     if memory is not None:
-        for pool in memory.live_pools():
+        if not _watched:
+            _watched.append(memory.MemoryPool)
+            _watch(memory.MemoryPool)
+        for pool in list(_made):
             yield id(pool), pool.name, pool.used_bytes
+
+
+_watched: list[type] = []
+_made: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _watch(pools: Any) -> None:
+    """Note the pools that there are, and each one that is made from now on: to look for them takes long."""
+    make = pools.__init__
+
+    def noted(self: Any, *given: Any, **named: Any) -> None:
+        make(self, *given, **named)
+        _made.add(self)
+
+    pools.__init__ = noted
+    _made.update(each for each in gc.get_objects() if issubclass(type(each), pools))

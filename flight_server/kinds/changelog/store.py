@@ -20,7 +20,7 @@ import structlog
 
 from flight_server.access import ANYONE, Permission
 from flight_server.concurrency import Background, Waits
-from flight_server.datasets import Append, Caller, Catalogue, Dataset, check_same
+from flight_server.datasets import Append, Caller, Catalogue, Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
@@ -180,7 +180,7 @@ class Store:
             # Datasets that are not durable take names without the turn.
             meanwhile = self.catalogue.get(request.dataset)
             if meanwhile is not None and meanwhile.failure is None:
-                check_same(meanwhile, request, stored)
+                meanwhile.check_same(request, stored)
             changelog.new_log(1)
             self.add(dataset, changelog, files)
             self.catalogue.install(dataset)
@@ -225,7 +225,7 @@ class Store:
     async def _found_target(self, changelog: Changelog) -> Dataset:
         request, schema = _emitted(changelog)
         target = self.catalogue.find(request.dataset)
-        check_same(target, request, schema)
+        target.check_same(request, schema)
         return target
 
     def _is_emitting(self, changelog: Changelog) -> bool:
@@ -246,7 +246,7 @@ class Store:
             )
         target = self.catalogue.get(request.dataset)
         if target is not None and target.failure is None:
-            check_same(target, request, schema)
+            target.check_same(request, schema)
 
     async def start(self) -> None:
         """Go on with the emitting of recovered changelogs; once, before the compactor runs. A changelog whose rule

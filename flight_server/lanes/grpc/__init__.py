@@ -1,7 +1,6 @@
 """The gRPC lane: the Flight RPCs and actions."""
 
 from .actions import Actions
+from .health import Health
 from .pending_reads import PendingReads
-from .port_credentials import credentials
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService
-from .side_services import SideServices

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flight_server.concurrency import Slice, Turns, in_slices
-from flight_server.datasets import Caller, Dataset, check_names_start, lacks_frames, listed
+from flight_server.datasets import Caller, Dataset, check_names_start
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import VersionedMessage, VersionRead
 from flight_server.memory import Reservation
@@ -160,12 +160,12 @@ class GrpcGet:
         assert ticket.partitions is not None
         assert dataset.schema is not None
         ends = None if ticket.partitions == ALL else PartitionEnds(dataset, dataset.schema)
-        indices, first = listed(dataset, ticket.partitions), ticket.from_
+        indices, first = dataset.listed(ticket.partitions), ticket.from_
         rows = frames = 0
         present = Slice()  # of all partitions: many may have a few small frames
         for index in indices:
             each = replace(reader, partition=index)
-            if not lacks_frames(dataset, index):
+            if not dataset.lacks_frames(index):
                 wanted = FrameRange(first if index == indices[0] else 0)
                 async with aclosing(self._bursts(dataset, each, wanted, out)) as bursts:
                     async for burst in bursts:
@@ -179,7 +179,7 @@ class GrpcGet:
         check_names_start(dataset, ticket.start)  # as above
         out.context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
         async for index in in_slices(indices):
-            if not lacks_frames(dataset, index):
+            if not dataset.lacks_frames(index):
                 wanted = FrameRange(first if index == indices[0] else 0)
                 wanted.ended(dataset, replace(reader, partition=index))
 

@@ -35,7 +35,8 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from flight_server.concurrency import Slice, in_slices
-from flight_server.datasets import Dataset, Partition, PartitionState, check_names_start, lacks_frames
+from flight_server.datasets import Dataset, Partition, PartitionState, check_names_start
+from flight_server.kinds import VersionRead
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,
@@ -173,7 +174,7 @@ class BulkRead:
         of = self.dataset.name + ("" if self.partition is None else f"/{self.partition}")
         partitions: Iterable[Partition]
         if self.partitions is not None:
-            known = (each for each in self.partitions if not lacks_frames(self.dataset, each))
+            known = (each for each in self.partitions if not self.dataset.lacks_frames(each))
             partitions, sealed = (self.dataset.partition(each) for each in known), self.dataset.sealed
             of += f"/{','.join(map(str, self.partitions))}"
         elif self.partition is None:
@@ -217,24 +218,16 @@ class BulkRead:
             range(dataset.partition_count) if self.partition is None else [self.partition]
         )
         ends = None if self.partitions is None else PartitionEnds(dataset, schema)
-        checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         trailers = _Trailers(self.partition)
         trailers.add(self._range(), dataset.partition(first_index))
-        headers = {**await self.headers(), "Trailer": ", ".join(trailers.fields)}
+        stream, checked = await _begun(request, await self.headers(), trailers.fields)
         trailers.clear()
-        if checked:
-            headers[CHECKSUMS_HEADER] = CHECKSUMS
-        stream = ArrowStream(headers)
-        await stream.prepare(request)
         try:
-            begin = FramedMessage(
-                wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header)
-            )
-            await reads.delivery.deliver(stream.write, chunks_of([begin], checked=checked), reader)
+            await reads.delivery.deliver(stream.write, _schema_chunks(schema.header, checked=checked), reader)
             present = Slice()  # of all partitions: many may have a few small frames
             for index in partitions:
                 reader = Reader(dataset.name, index, peer, pace, self.reader)
-                if ends is None or not lacks_frames(dataset, index):
+                if ends is None or not dataset.lacks_frames(index):
                     wanted = self._range(index)
                     await self._send_partition(stream, reader, wanted, present, checked=checked)
                     await present.end()
@@ -247,7 +240,7 @@ class BulkRead:
             check_names_start(dataset, self.portion)  # it may have been sealed meanwhile
             await reads.delivery.deliver(stream.finish, trailers.fields, reader)
             async for index in in_slices(partitions):
-                if ends is not None and lacks_frames(dataset, index):
+                if ends is not None and dataset.lacks_frames(index):
                     continue
                 self._range(index).ended(dataset, Reader(dataset.name, index, peer, name=self.reader))
         finally:
@@ -283,6 +276,78 @@ class BulkRead:
     def _range(self, index: int | None = None) -> FrameRange:
         """Of the partition of that number; None for the first one."""
         return FrameRange(self.start if index in (None, self._first_index) else 0, self.until)
+
+
+@dataclass(frozen=True)
+class BulkVersionRead:
+    """One request to read versions: ``GET /v1/datasets/{name}/partitions/0?as_of=…&after=…&follow=true``.
+
+    The terminator follows only the end of a snapshot or of deltas; a follower's stream is cut. Each message's
+    ``custom_metadata`` names its version.
+    """
+
+    reads: Reads
+    dataset: Dataset
+    read: VersionRead
+    peer: str
+
+    def check(self) -> None:
+        """Raise the errors that a read would raise at once, while an HTTP status can still be sent."""
+        self.read.check()
+
+    async def headers(self) -> dict[str, str]:
+        return {
+            **dict(head_of_read(self.dataset)),
+            PARTITION_HEADER: f"{self.dataset.name}/0",
+            "Cache-Control": "no-store",
+        }
+
+    async def answer(self, request: web.Request, call: ServedCall) -> web.StreamResponse:
+        """As :meth:`BulkRead.answer`."""
+        self.check()
+        delivery, counters = self.reads.delivery, self.reads.counters
+        counters.gets += 1
+        pace = Pace()
+        call.reads(pace, self.dataset)
+        reader = Reader(self.dataset.name, 0, self.peer, pace)
+        stream, checked = await _begun(request, await self.headers(), (ROWS_TRAILER, FRAMES_TRAILER))
+        rows = frames = 0
+        try:
+            schema = _schema_chunks(self.read.schema_header(), checked=checked)
+            await delivery.deliver(stream.write, schema, reader)
+            async with aclosing(self.read.bursts(reader)) as bursts:
+                async for burst in bursts:
+                    messages = [FramedMessage(message.parts, message.crc32c) for message in burst]
+                    await delivery.deliver(
+                        stream.write, chunks_of(messages, checked=checked), reader, room=burst.room
+                    )
+                    for message in burst:
+                        counters.message_out(message.size_bytes)
+                        pace.count(message.rows, message.size_bytes)
+                        rows, frames = rows + message.rows, frames + 1
+                    self.dataset.touch()
+                    del burst, messages
+            trailers = {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}
+            await delivery.deliver(stream.finish, trailers, reader)
+        finally:
+            stream.cut_unless_whole()
+        return stream
+
+
+async def _begun(
+    request: web.Request, headers: Mapping[str, str], trailers: Iterable[str]
+) -> tuple[ArrowStream, bool]:
+    """An answer whose head was sent, and whether its chunks have checksums. ``trailers``: their names."""
+    checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
+    said = {CHECKSUMS_HEADER: CHECKSUMS} if checked else {}
+    stream = ArrowStream({**headers, "Trailer": ", ".join(trailers), **said})
+    await stream.prepare(request)
+    return stream, checked
+
+
+def _schema_chunks(header: bytes, *, checked: bool) -> list[Part]:
+    message = FramedMessage(wire.FlightData(header=memoryview(header)), message_crc32c(header))
+    return chunks_of([message], checked=checked)
 
 
 class _Trailers:

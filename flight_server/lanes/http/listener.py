@@ -18,10 +18,10 @@
 
 Names
     A dataset's name stands in the path as it is. A slash may be ``%2F``. A path to a dataset whose own name ends in
-    ``/partitions/<number>`` has one meaning with it, see ``datasets.ambiguous_names``.
+    ``/partitions/<number>`` has one meaning with it, see ``datasets.callers``.
 
 Errors
-    Before the first byte of a stream: a status (see ``http_errors``) and the error's JSON. After it the connection is
+    Before the first byte of a stream: a status (see ``connections``) and the error's JSON. After it the connection is
     cut, and a client that asks again gets the error; an upgraded put gets it on its own connection. A bug answers only
     an id, as on the gRPC lane.
 
@@ -47,7 +47,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -85,24 +85,23 @@ from flight_server.reporting import (
     Page,
     ServedCall,
     datasets_answer,
-    scrape,
     statistics_answer,
     why_answer,
 )
 from flight_server.transfer import PutReceiver, Reads
 
-from .bulk_get import ArrowStream, BulkRead
+from .bulk_get import ArrowStream, BulkRead, BulkVersionRead
 from .bulk_put import READ_BYTES, Intake
-from .bulk_versions import BulkVersionRead
+from .connections import EndedInputs, Runner, refusal
 from .dashboard import PAGE_PATH, Dashboard
-from .ended_inputs import EndedInputs
-from .http_errors import Runner, refusal
-from .json_answers import json_answer, peer_of, send_report
+from .json_answers import json_answer, peer_of, send_report, small_body
 from .listening import bind
 from .logins import LOGIN_PATH, LOGOUT_PATH, Logins
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
 from .read_queries import frame_number, listed_partitions, query_of, versions_of
-from .request_bodies import small_body
+
+if TYPE_CHECKING:
+    from flight_server.reporting.metrics import Metrics
 
 BACKLOG = 1024
 HOLD_PATH = "/v1/hold"
@@ -217,7 +216,7 @@ class HttpServer:
 
     async def end_silent(self) -> None:
         """Close the connections that have sent no whole request head within ``stall_seconds``, for which aiohttp has no
-        deadline, and see ``ended_inputs``.
+        deadline, and see ``connections``, "Ended inputs".
         """
         now = asyncio.get_running_loop().time()
         server = None if self._runner is None else self._runner.server
@@ -384,8 +383,8 @@ class HttpServer:
         return json_answer(self._observed.history.listed())
 
     async def _scrape(self, *_: object) -> web.StreamResponse:
-        text, content_type = await scrape(self._observed)
-        return web.Response(body=text, headers={"Content-Type": content_type})
+        metrics = (await asyncio.to_thread(_metrics))(self._observed)
+        return web.Response(body=await metrics.render(), headers={"Content-Type": metrics.content_type})
 
     async def _alive(self, *_: object) -> web.StreamResponse:
         return json_answer({"alive": True})
@@ -393,6 +392,13 @@ class HttpServer:
     async def _ready(self, *_: object) -> web.StreamResponse:
         draining = self._catalogue.draining
         return json_answer({"ready": not draining, "draining": draining}, status=503 if draining else 200)
+
+
+def _metrics() -> type[Metrics]:
+    # Prometheus's library, 4 MiB and up to a tenth of a second, is imported for the first scrape.
+    from flight_server.reporting.metrics import Metrics  # noqa: PLC0415  # as said above
+
+    return Metrics
 
 
 def _answer(request: web.Request, error: FlightShuffleError) -> web.StreamResponse:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from flight_server.datasets import Dataset, listed
+from flight_server.datasets import Dataset
 from flight_server.protocol import Fields, InvalidRequest, Versions, are_partitions, parse_partition
 
 
@@ -35,7 +35,7 @@ def listed_partitions(query: dict[str, str], dataset: Dataset, index: int | None
         raise InvalidRequest(
             "'partitions' lists each one once, as 3,7,9, and goes with a path that names none"
         )
-    listed(dataset, given)
+    dataset.listed(given)
     return given
 
 

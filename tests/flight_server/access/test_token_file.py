@@ -14,8 +14,8 @@ from flight_server.access import (
     Principal,
     Quotas,
     TokenFileRefused,
-    hash_of_token,
 )
+from tests.support.token_hashes import hash_of_token
 
 ETL = f"""
 [principals.etl]

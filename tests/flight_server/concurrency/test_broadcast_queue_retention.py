@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.concurrency.broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription
-from flight_server.concurrency.items import KeptItems
-from flight_server.concurrency.passes import Passes
+from flight_server.concurrency.broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Passes, Subscription
+from tests.support.queues import KeptItems, kept_queue, next_one, take_one
 
 
 @pytest.mark.parametrize("count", [3, 300])  # few, and so many that the list drops the released ones
@@ -20,59 +19,60 @@ from flight_server.concurrency.passes import Passes
 async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_item(
     count: int, *, ended: bool
 ) -> None:
-    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    queue = kept_queue(1)
     for number in range(count + 2):
         queue.publish(number, 10)
-    with queue.subscribe() as slow, queue.subscribe() as fast:
-        assert slow.next_nowait() == 0
+    with closing(queue.subscribe()) as slow, closing(queue.subscribe()) as fast:
+        assert take_one(slow) == 0
         for _ in range(count + 1):
-            fast.next_nowait()
+            take_one(fast)
         queue.passed(0, count)
         if ended:
             queue.close()
         for _ in range(3):
             with pytest.raises(Gone) as gone:
-                slow.next_nowait()
+                take_one(slow)
             assert (gone.value.wanted, gone.value.first) == (1, count)
             async with asyncio.timeout(10):
                 await slow.wait()
                 with pytest.raises(Gone):
-                    await anext(slow)
+                    await next_one(slow)
         assert slow.position == 1
         assert slow.lag_bytes == 20
         assert list(slow.upcoming()) == [count, count + 1]
         # A reader that asks for a released item releases no other.
-        assert fast.next_nowait() == count + 1
+        assert take_one(fast) == count + 1
         assert queue.first == count
 
 
 def test_an_overtaken_reader_does_not_take_an_empty_queue_for_its_end() -> None:
-    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    queue = kept_queue(1)
     queue.publish(0, 1)
     queue.publish(1, 1)
     queue.close()
-    with queue.subscribe() as slow, queue.subscribe() as fast, queue.subscribe(2) as at_the_end:
+    slow, fast = queue.subscribe(), queue.subscribe()
+    with closing(slow), closing(fast), closing(queue.subscribe(2)) as at_the_end:
         assert [*_taken(fast)] == [0, 1]
         queue.passed(0, 2)
         assert queue.first == len(queue) == 2
         with pytest.raises(Gone):
-            slow.next_nowait()
+            take_one(slow)
         assert [*_taken(at_the_end)] == []
 
 
 def _taken(reader: Subscription[int]) -> Iterator[int]:
     with suppress(EndOfQueue):
         while True:
-            yield reader.next_nowait()
+            yield take_one(reader)
 
 
 async def test_a_reader_that_is_overtaken_between_its_waking_and_its_turn_is_told_so() -> None:
-    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
-    with queue.subscribe() as slow, queue.subscribe() as fast:
-        waiting = asyncio.ensure_future(anext(slow))
+    queue = kept_queue(1)
+    with closing(queue.subscribe()) as slow, closing(queue.subscribe()) as fast:
+        waiting = asyncio.ensure_future(next_one(slow))
         await asyncio.sleep(0)
         queue.publish(0, 1)
-        assert fast.next_nowait() == 0
+        assert take_one(fast) == 0
         queue.passed(0, 1)
         async with asyncio.timeout(10):
             with pytest.raises(Gone):
@@ -84,10 +84,10 @@ def test_what_is_released_is_told_in_order_and_each_item_once() -> None:
 
     class Told(KeptItems[int]):
         def release(self, stop: int) -> None:
-            released.extend(range(self._first, stop))
+            released.extend(range(self.first, stop))
             super().release(stop)
 
-    queue: BroadcastQueue[int] = BroadcastQueue(1, Told())
+    queue = BroadcastQueue(Told(), 1)
     for number in range(4):
         queue.publish(number, 1)
     queue.passed(0, 1)

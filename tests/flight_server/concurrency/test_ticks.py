@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from flight_server.concurrency.background import Background
-from flight_server.concurrency.ticks import TICK_SECONDS, seconds_to_tick
+from flight_server.concurrency.background import TICK_SECONDS, Background, seconds_to_tick
 
 
 @pytest.mark.parametrize(

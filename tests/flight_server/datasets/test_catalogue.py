@@ -25,6 +25,7 @@ from tests.flight_server.datasets.test_dataset import SCHEMA, Clock
 from tests.support.callers import anyone
 from tests.support.catalogues import expired, new_catalogue
 from tests.support.frames import frame
+from tests.support.queues import take_one
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_dropping_tells_those_who_read(catalogue: Catalogue) -> None:
         catalogue.drop("d", "another generation")
     assert catalogue.drop("d", dataset.generation) is dataset
     with pytest.raises(DatasetDropped):
-        reader.next_nowait()
+        take_one(reader)
     assert catalogue.budget.frames.used_bytes == catalogue.budget.metadata.pool.used_bytes
     with pytest.raises(NotFound):
         catalogue.drop("d")
@@ -119,7 +120,7 @@ def test_a_replaced_dataset_lives_as_long_as_its_reader(catalogue: Catalogue) ->
     assert catalogue.find("d") is not new
     catalogue.install(new)
     assert catalogue.find("d") is new
-    assert reader.next_nowait().size_bytes == 10
+    assert take_one(reader).size_bytes == 10
     assert catalogue.budget.frames.used_bytes == 10 + catalogue.budget.metadata.pool.used_bytes
     reader.close()
     del reader
@@ -195,8 +196,8 @@ def test_a_dataset_without_renewal_is_dropped_and_one_that_outlived_its_retentio
     assert [dataset.name for dataset in catalogue] == ["kept"]
     assert catalogue.find("kept") is kept
     with pytest.raises(DatasetDropped):
-        waiting.next_nowait()
-    assert reading.next_nowait().size_bytes == 10
+        take_one(waiting)
+    assert take_one(reading).size_bytes == 10
 
 
 def test_nothing_is_durable_without_a_directory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from flight_server.protocol.errors import (
 )
 from tests.support.accepting import accept
 from tests.support.frames import frame
+from tests.support.queues import take_one
 
 SCHEMA = SchemaMessage.of(pa.schema([("n", pa.int64())]))
 OTHER = SchemaMessage.of(pa.schema([("n", pa.int32())]))
@@ -53,11 +55,11 @@ def write(
 
 
 def contents(dataset: Dataset, index: int) -> list[bytes]:
-    with dataset.partition(index).subscribe() as reader:
+    with closing(dataset.partition(index).subscribe()) as reader:
         found: list[bytes] = []
         while True:
             try:
-                payload = reader.next_nowait().at_hand()
+                payload = take_one(reader).at_hand()
             except EndOfQueue:
                 return found
             assert payload is not None
@@ -128,7 +130,7 @@ async def test_readers_of_a_replaced_stream_wait_for_no_producer_that_cannot_com
     without_schema.replaced()
     for reader in (empty, dataset.partition(2).subscribe()):
         with pytest.raises(DatasetDropped, match="'d' was overwritten"):
-            reader.next_nowait()
+            take_one(reader)
     with pytest.raises(DatasetDropped, match="'d' was overwritten"):
         await asyncio.wait_for(waiting, 20)
     begun.publish(frame(b"x"))
@@ -170,7 +172,7 @@ def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:
     assert pool.used_bytes == 0
     for index in (1, 2):
         with pytest.raises(DatasetDropped, match=f"'s' was dropped while partition {index} was in use"):
-            (reader if index == 1 else dataset.partition(2).subscribe()).next_nowait()
+            take_one(reader if index == 1 else dataset.partition(2).subscribe())
     with pytest.raises(Conflict, match="discarded"):
         writing.publish(2, frame(10, pool=pool))
     with pytest.raises(Conflict, match="dropped"):
@@ -201,7 +203,7 @@ def test_a_shuffle_that_is_replaced_before_its_seal_ends_its_attempts_and_reader
     zombie, reader = dataset.begin_attempt(0, "b"), dataset.partition(0).subscribe()
     dataset.replaced()
     with pytest.raises(DatasetDropped, match="'s' was overwritten"):
-        reader.next_nowait()
+        take_one(reader)
     with pytest.raises(Conflict, match="the dataset was overwritten"):
         zombie.publish(0, frame(1))
     assert pool.used_bytes == 0

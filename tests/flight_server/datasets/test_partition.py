@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from random import Random
 
 import pytest
@@ -14,6 +14,7 @@ from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.checksums import running_crc32c
 from flight_server.protocol.errors import Conflict, DatasetDropped, InvalidRequest, ProducerFailed, Released
 from tests.support.frames import on_disk
+from tests.support.queues import take_one
 
 
 def frame(number: int, pool: MemoryPool | None = None) -> Frame:
@@ -88,7 +89,7 @@ def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
     partition.seal()
     partition.passed(0, None, now=0)
     assert pool.used_bytes == 30
-    with partition.subscribe() as second:
+    with closing(partition.subscribe()) as second:
         partition.places.take("second", second, now=0)
         partition.acknowledge("second", 1, now=0)
         assert pool.used_bytes == 20
@@ -122,10 +123,10 @@ def test_a_reader_whose_frames_retention_has_released_has_no_victims_there(count
     partition = Partition("d", 0, retain_readers=1)
     for number in range(count + 5):
         partition.publish(frame(number))
-    with partition.subscribe() as slow, partition.subscribe() as fast:
-        slow.next_nowait()
+    with closing(partition.subscribe()) as slow, closing(partition.subscribe()) as fast:
+        take_one(slow)
         for _ in range(count + 1):
-            fast.next_nowait()
+            take_one(fast)
         partition.places.take("fast", fast, now=0)
         partition.acknowledge("fast", count, now=0)
         kept = set() if near else set(range(fast.position, fast.position + NEAR_FRAMES))
@@ -186,7 +187,7 @@ class Life:
         if not self.readers or self.random.random() < 0.2:
             self.readers.append(self.partition.subscribe(self.random.choice([0, len(self.frames) // 2])))
         with suppress(EndOfQueue, Gone, WouldBlock):
-            self.sending = [self.random.choice(self.readers).next_nowait().at_hand(), *self.sending[:2]]
+            self.sending = [take_one(self.random.choice(self.readers)).at_hand(), *self.sending[:2]]
 
     def read_back(self) -> None:
         for one in self.partition.frames():

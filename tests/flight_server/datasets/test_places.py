@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.concurrency.broadcast_queue import BroadcastQueue, Subscription
+from flight_server.concurrency.broadcast_queue import Subscription
 from flight_server.datasets.places import PLACE_BYTES, RANGE_BYTES, Places, _add, _gaps, _remove
 from flight_server.memory import MemoryPool, Metadata
 from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound, OutOfBudget
+from tests.support.queues import kept_queue, take_one
 
 ITEMS = 10
 
@@ -20,7 +21,7 @@ class Rig:
     """A queue of ten items that go when two readers have passed them."""
 
     def __init__(self) -> None:
-        self.queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=2)
+        self.queue = kept_queue(2)
         for number in range(ITEMS):
             self.queue.publish(number, 1)
         self.places = Places(self.queue)
@@ -42,7 +43,7 @@ def test_what_a_reader_has_not_acknowledged_stays_however_much_it_was_sent() -> 
     rig.queue.passed(0, ITEMS)
     one = rig.comes("one")
     for _ in range(ITEMS):
-        one.next_nowait()
+        take_one(one)
     assert rig.queue.first == 0
     rig.places.acknowledge("one", 4, now=0)
     assert rig.queue.first == 4
@@ -66,12 +67,12 @@ def test_a_resume_acknowledges_what_comes_before_it_and_counts_nothing_twice() -
 def test_who_comes_under_a_name_in_use_takes_over() -> None:
     rig = Rig()
     before = rig.comes("one")
-    assert before.next_nowait() == 0
+    assert take_one(before) == 0
     after = rig.comes("one", 1)
     with pytest.raises(Conflict, match="reader 'one' has gone on in another connection"):
-        before.next_nowait()
+        take_one(before)
     rig.places.leave("one", before, until=0)  # it has lost its place to the other one
-    assert after.next_nowait() == 1
+    assert take_one(after) == 1
     rig.places.acknowledge("one", 2, now=1000)
 
 
@@ -134,7 +135,7 @@ def test_a_reader_that_goes_on_in_another_range_has_not_passed_what_lies_between
     rig.comes("one", 7, stop=9)
     rig.places.acknowledge("one", 9, now=0)
     assert rig.queue.first == 2
-    assert rig.comes("one", 2, stop=7).next_nowait() == 2
+    assert take_one(rig.comes("one", 2, stop=7)) == 2
 
 
 def test_a_reader_cannot_acknowledge_frames_beyond_the_range_that_it_asked_for_last() -> None:
@@ -146,16 +147,16 @@ def test_a_reader_cannot_acknowledge_frames_beyond_the_range_that_it_asked_for_l
     with pytest.raises(InvalidRequest, match="'one' acknowledges 8, and has asked for the frames before 3"):
         rig.places.acknowledge("one", 8, now=0)  # sent again, too late
     rig.places.acknowledge("one", 3, now=0)
-    assert rig.comes("one", 3, stop=5).next_nowait() == 3
+    assert take_one(rig.comes("one", 3, stop=5)) == 3
 
 
 def test_a_reader_that_asks_for_what_is_to_come_has_not_had_what_comes_before_it() -> None:
-    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    queue = kept_queue(1)
     rig = Rig()
     rig.queue, rig.places = queue, Places(queue)
     queue.publish(0, 1)
     one = rig.comes("one")
-    assert one.next_nowait() == 0
+    assert take_one(one) == 0
     rig.comes("one", 3)
     for number in range(1, 5):
         queue.publish(number, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from flight_server.frames import FrameDecoder, SchemaMessage
 from flight_server.frames.decoder import COSTLY_BYTES, COSTLY_HEADER_BYTES
-from flight_server.frames.schema_message import has_dictionaries
+from flight_server.frames.schemas import has_dictionaries
 from flight_server.protocol import MessageKind
 from flight_server.protocol.errors import BadFrame, InvalidRequest
 from tests.flight_server.protocol.test_wire import header_without_content, schema_header

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.frames.flat_joining import FlatColumns
+from flight_server.frames.joining import FlatColumns
 from flight_server.protocol import wire
 from tests.support.raw_flight import flight_data, ipc_messages
 

@@ -50,7 +50,6 @@ UNUSED_WHEN_IDLE = {
     "duckdb",
     "google.protobuf",
     "grpc_health.v1",
-    "grpc_reflection.v1alpha",
     "multiprocessing",
     "opentelemetry",
     "pandas",
@@ -62,7 +61,6 @@ UNUSED_WHEN_IDLE = {
     "pyarrow.parquet",
     "rich",
     "flight_server.kinds.source.relay",
-    "flight_server.lanes.grpc.side_libraries",
     "flight_server.reporting.metrics",
     "flight_server.supervisor",
 }

@@ -16,7 +16,7 @@ LIMIT_BYTES = 10
 
 
 async def queued(pool: MemoryPool, waiting: int) -> None:
-    while pool.statistics().waiting < waiting:  # noqa: ASYNC110  # the pool has no event, and needs none but here
+    while pool.waiting < waiting:  # noqa: ASYNC110  # the pool has no event, and needs none but here
         await asyncio.sleep(0)
 
 
@@ -60,7 +60,7 @@ async def test_the_deadline_is_an_error_that_says_what_was_wanted() -> None:
     with pytest.raises(OutOfBudget, match="4 bytes of the account 'frames'") as caught:
         await reserve(pool, 4, waits, dataset="d", deadline_seconds=0.01)
     assert caught.value.detail == {"dataset": "d", "wanted_bytes": 4}
-    assert pool.statistics().waiting == 0
+    assert pool.waiting == 0
     del held
 
 
@@ -116,8 +116,8 @@ def test_bytes_that_come_back_after_the_loop_has_closed_raise_nothing() -> None:
 
     loop.run_until_complete(begin())
     loop.close()
-    assert pool.statistics().waiting == 1
+    assert pool.waiting == 1
     held.free()
     assert pool.used_bytes == 0
     waiting.close()
-    assert pool.statistics().waiting == 0
+    assert pool.waiting == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flight_server.memory.pool import FRESH_SECONDS, MemoryPool, Request, Reservation, live_pools
+from flight_server.memory.pool import FRESH_SECONDS, MemoryPool, Request, Reservation
 from tests.support.examples import examples
 
 
@@ -153,14 +152,6 @@ def test_a_limit_must_be_positive() -> None:
         MemoryPool(0, "nothing")
 
 
-def test_pools_without_a_reference_are_not_listed() -> None:
-    pool = MemoryPool(7, "listed for a while")
-    assert pool in live_pools()
-    del pool
-    gc.collect()
-    assert all(each.name != "listed for a while" for each in live_pools())
-
-
 def test_bytes_freed_by_a_finalizer_while_the_queue_is_served_grant_nothing_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -281,7 +272,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, 60))
     def try_reserve(self, size: int) -> None:
-        fits = not self.pool.statistics().waiting and self.pool.used_bytes + size <= self.limit_bytes
+        fits = not self.pool.waiting and self.pool.used_bytes + size <= self.limit_bytes
         reservation = self.pool.try_reserve(size)
         assert (reservation is not None) == fits
         if reservation is not None:

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import flight
 
-from flight_server.access import hash_of_token
 from flight_server.protocol import DatasetRequest, NotFound, dump_json
 from spark_client import ShuffleClient, latest
 from spark_client.connection import RemoteServer
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
+from tests.support.token_hashes import hash_of_token
 
 PAGE = Path(__file__).parents[3] / "flight_server" / "statistics.md"
 NAMED = frozenset(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from flight_server.protocol.errors import DatasetDropped
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import Segment
 from flight_server.tiering.recovery import recover
+from tests.support.queues import take_one
 from tests.support.sealing import (
     SCHEMA,
     Held,
@@ -164,7 +166,7 @@ async def test_frames_that_retention_released_before_the_seal_keep_their_numbers
 ) -> None:
     dataset = create(node, retention=Retention(readers=1))
     publish(node, dataset, 0, [b"gone", b"left"])
-    with dataset.partition(0).subscribe() as subscription:
+    with closing(dataset.partition(0).subscribe()) as subscription:
         dataset.partition(0).places.take("reader", subscription, now=0)
         dataset.partition(0).acknowledge("reader", 1, now=0)
     await node.durability.persist(dataset, [0], lambda: None)
@@ -172,7 +174,7 @@ async def test_frames_that_retention_released_before_the_seal_keep_their_numbers
     partition = restarted(tmp_path).find("d").partition(0)
     assert partition.totals == dataset.partition(0).totals
     assert [each.read_back() for each in partition.frames()] == [b"left"]
-    assert partition.subscribe(1).next_nowait().read_back() == b"left"
+    assert take_one(partition.subscribe(1)).read_back() == b"left"
 
 
 async def test_a_seal_broken_off_while_the_manifest_is_written_takes_it_back(

@@ -17,6 +17,7 @@ from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Wri
 from flight_server.protocol.errors import CorruptFrame, DatasetDropped
 from flight_server.storage.segments import SegmentWriter
 from flight_server.tiering import durability
+from tests.support.queues import take_one
 from tests.support.sealing import (
     SCHEMA,
     Held,
@@ -109,9 +110,9 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     node.catalogue.install(new)
     held.go_on()
     await sealing
-    assert reader.next_nowait().rows == 1
+    assert take_one(reader).rows == 1
     with pytest.raises(EndOfQueue):
-        reader.next_nowait()
+        take_one(reader)
     await node.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []
 

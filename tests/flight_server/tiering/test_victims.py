@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_the_oldest_dataset_is_spilled_first_and_only_as_much_as_is_wanted(catal
 
 def test_what_a_reader_is_near_is_spilled_last(catalogue: Catalogue) -> None:
     read, idle = filled(catalogue, "read", *[10] * 5), filled(catalogue, "idle", 10)
-    with read.partition(0).subscribe():
+    with closing(read.partition(0).subscribe()):
         groups = pick(catalogue.alive(), 40)
         assert [writer for writer, _ in groups] == [read.writer, idle.writer]
         near = list(read.partition(0).frames())[:2]

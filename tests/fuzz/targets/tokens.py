@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flight_server.access import Authenticator, TokenFileRefused, hash_of_token
+from flight_server.access import Authenticator, TokenFileRefused
+from tests.support.token_hashes import hash_of_token
 
 from .target import Call, Target
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flight_server.access import hash_of_token
 from spark_client import ShuffleClient
 from tests.support.certificates import Authority
 from tests.support.commands import Command
 from tests.support.server_process import ServerProcess
+from tests.support.token_hashes import hash_of_token
 
 NEEDS = 'only to principals with read or admin on ""'
 GONE = "grpc+tls://127.0.0.1:1"

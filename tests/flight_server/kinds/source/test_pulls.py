@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from copy import copy
 from pathlib import Path
 
@@ -367,7 +367,7 @@ async def test_a_released_partition_keeps_its_totals_and_is_pulled_again(served:
 
 async def test_a_dataset_that_has_a_reader_is_not_released(served: Served) -> None:
     await served.numbers()
-    with served.dataset.partition(0).subscribe():
+    with closing(served.dataset.partition(0).subscribe()):
         assert not served.dataset.release_unread(spilled=True)
     assert served.dataset.release_unread(spilled=True)
     assert not served.dataset.release_unread(spilled=True)

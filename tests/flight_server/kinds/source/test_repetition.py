@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from flight_server.kinds.source.pulls import Repetition, SourceChanged
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, SourceUnavailable
+from tests.support.queues import take_one
 
 
 def frame(text: str) -> Frame:
@@ -33,7 +36,7 @@ def take(subscription: Subscription[Frame], at_most: int) -> tuple[list[str], bo
     taken: list[str] = []
     while len(taken) < at_most:
         try:
-            payload = subscription.next_nowait().payload
+            payload = take_one(subscription).payload
         except WouldBlock:
             return taken, False
         except EndOfQueue:
@@ -62,7 +65,7 @@ def test_a_sealed_partition_that_is_reopened_is_empty_and_keeps_its_totals() -> 
     for text in "ab":
         partition.publish(frame(text))
     partition.seal()
-    with partition.subscribe() as subscription:
+    with closing(partition.subscribe()) as subscription:
         assert take(subscription, 3) == (["a", "b"], True)
     assert partition.totals == partition.so_far == totals
 
@@ -73,9 +76,9 @@ def test_readers_of_the_failed_one_keep_their_error_and_later_ones_get_the_new_f
     partition.fail(SourceUnavailable("gone"))
     partition.reopen()
     partition.publish(frame("a"))
-    with before, pytest.raises(SourceUnavailable):
-        before.next_nowait()
-    with partition.subscribe() as subscription:
+    with closing(before), pytest.raises(SourceUnavailable):
+        take_one(before)
+    with closing(partition.subscribe()) as subscription:
         assert take(subscription, 3) == (["a"], False)
 
 
@@ -86,7 +89,7 @@ def test_a_loss_that_is_told_late_does_not_reach_the_frames_that_have_come_since
     partition.reopen()
     partition.publish(frame("a"))
     partition.corrupt(SourceUnavailable("another checksum"), epoch)  # a second reader of the same frame
-    with partition.subscribe() as subscription:
+    with closing(partition.subscribe()) as subscription:
         assert take(subscription, 3) == (["a"], False)
 
 

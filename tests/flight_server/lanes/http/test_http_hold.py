@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.lanes.http.request_bodies import MAX_BODY_BYTES
+from flight_server.lanes.http.json_answers import MAX_BODY_BYTES
 from spark_client import Changelog, ShuffleClient, latest
 from spark_client.cli import main
 from tests.support.rates import BY, RATES, rates_of

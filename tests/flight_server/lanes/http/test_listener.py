@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyarrow import flight
 
-from flight_server.lanes.http.http_errors import status_of
+from flight_server.lanes.http.connections import status_of
 from flight_server.protocol.errors import error_classes
 from tests.support.bulk import RawGet, get, head_of
 from tests.support.durable import action, put, table

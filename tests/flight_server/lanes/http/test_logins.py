@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flight_server.access.browser_sessions import SESSIONS_OF_A_TOKEN
+from flight_server.lanes.http.logins import SESSIONS_OF_A_TOKEN
 from tests.support.certificates import self_signed
 from tests.support.server_process import ServerProcess
 

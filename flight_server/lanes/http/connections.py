@@ -1,12 +1,28 @@
-"""Errors as HTTP answers, also for bytes that are no HTTP request at all.
+"""Connections of the HTTP port: errors as answers, also for bytes that are no HTTP request at all, and what follows
+when a client ends its input.
 
 aiohttp's answer and log quote a head that it cannot parse, and a malformed ``Authorization`` header holds the token.
-The connections of :class:`Runner` write their own, which quote nothing. ``ended_inputs`` keeps those that aiohttp would
-close at the end of their input.
+The connections of :class:`Runner` write their own, which quote nothing. aiohttp would also close a connection at the
+end of its input.
+
+Ended inputs
+    A client that ends its input after its request and reads on gets its whole answer, and then the end of the
+    connection. A client whose kernel takes no byte for so many seconds after the end of its input is disconnected, also
+    while the answer waits for a producer: a client that has closed its socket looks the same, and its kernel answers up
+    to two minutes later. One that has reset the connection is disconnected at the next look, because the event loop
+    does not look at an input that has ended.
+
+TLS
+    The end of the input is the end of the connection, because TLS has no other. The event loop's TLS does not tell of
+    it while it has bytes to write, so each look asks the kernel about the connections that are being answered.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import struct
+from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
@@ -14,9 +30,9 @@ from aiohttp import web
 from flight_server.protocol import FlightShuffleError, InvalidRequest
 from flight_server.reporting import Calls, ServedCall
 
-from .ended_inputs import EndedInputs
-
 RETRY_AFTER_SECONDS = 1
+_TCP_INFO = struct.Struct("=B119xQ")  # tcpi_state and tcpi_bytes_acked, of linux/tcp.h
+_TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
 _STATUS = {
     "INVALID_ARGUMENT": 400,
     "UNAUTHENTICATED": 401,
@@ -86,7 +102,7 @@ class _Connection(web.RequestHandler):
         return self._waiter is None or self._waiter.done()
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's closes the connection
-        """Keep the connection for the answers to come (``ended_inputs``), and close it after the last one."""
+        """Keep the connection for the answers to come ("Ended inputs"), and close it after the last one."""
         server = self._manager
         if not isinstance(server, _Server) or not server.ended_inputs.add(self):
             return False
@@ -115,3 +131,52 @@ class _Connection(web.RequestHandler):
         answer = refusal(server.calls.failed(call, error, event))
         answer.force_close()
         return answer
+
+
+class EndedInputs:
+    """Those of one server. The caller looks several times in ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        # How many bytes the peer's kernel had taken, and when that number was first seen.
+        self._taken: dict[_Connection, tuple[int, float]] = {}
+
+    def add(self, connection: _Connection) -> bool:
+        """The client of a connection has ended its input; whether the connection stays open."""
+        transport = connection.transport
+        if transport is None or not connection.answering:
+            return False
+        if transport.get_extra_info("ssl_object") is not None:
+            return False
+        self._taken[connection] = -1, 0.0
+        return True
+
+    def look(self, secure: Iterable[_Connection]) -> None:
+        """Disconnect those that are done, have left or take nothing. ``secure``: the connections with TLS."""
+        for connection in secure:
+            transport = connection.transport
+            if transport is not None and connection.answering:
+                state, _ = _tcp_info(transport)
+                if state in (_TCP_CLOSE, _TCP_CLOSE_WAIT):
+                    transport.abort()
+        now = asyncio.get_running_loop().time()
+        for connection, (before, since) in list(self._taken.items()):
+            transport = connection.transport
+            if transport is None or transport.is_closing() or not connection.answering:
+                del self._taken[connection]
+                connection.force_close()
+                continue
+            state, taken_bytes = _tcp_info(transport)
+            if taken_bytes != before:
+                self._taken[connection] = taken_bytes, now
+            if state == _TCP_CLOSE or (taken_bytes == before and now - since >= self._seconds):
+                transport.abort()
+
+
+def _tcp_info(transport: asyncio.Transport) -> tuple[int, int]:
+    """The kernel's state of the connection, and how many bytes the peer's kernel has taken."""
+    peer: socket.socket = transport.get_extra_info("socket")
+    state, taken_bytes = _TCP_INFO.unpack(
+        peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    )
+    return state, taken_bytes

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flight_server.access import SESSION_SECONDS, BrowserSessions
-from flight_server.access.browser_sessions import SESSIONS_OF_A_TOKEN
+from flight_server.lanes.http.logins import SESSION_SECONDS, SESSIONS_OF_A_TOKEN, BrowserSessions
 
 
 class Clock:
