@@ -26,9 +26,8 @@ def test_no_two_modules_share_a_name() -> None:
 def test_a_public_class_name_stands_for_one_thing() -> None:
     found = defaultdict(list)
     for name, path in MODULES.items():
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(name)
+        for class_name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
+            found[class_name].append(name)
     twice = {name: modules for name, modules in found.items() if len(modules) > 1}
     assert twice.keys() == SAME_CLASSES, {name: twice.get(name) for name in twice.keys() ^ SAME_CLASSES}
 

@@ -83,6 +83,7 @@ def test_the_core_of_the_wheel_needs_only_arrow_numpy_and_a_checksum(wheel: Path
     assert metadata.description == (ROOT / "README.md").read_text()
 
 
+@pytest.mark.long
 def test_the_sdist_has_what_the_repository_has_and_makes_the_same_wheel(
     sdist: Path, wheel: Path, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_the_installed_client_writes_the_zip_for_executors(core: Path, tmp_path:
         assert archive.read("spark_client/client.py") == (ROOT / "spark_client" / "client.py").read_bytes()
 
 
+@pytest.mark.long
 def test_the_installed_server_serves_the_installed_client(wheel: Path, tmp_path: Path) -> None:
     python = install(wheel, tmp_path / "venv", "server")
     # -I: `flight_server` of the source tree must not be found.

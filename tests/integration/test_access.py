@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from flight_server.access import OPERATIONS, Operation, Permission, Resource
 from tests.support import changelogs
@@ -289,11 +288,6 @@ def test_an_ambiguous_name_means_what_its_principal_sees(server: ServerProcess) 
             assert raw.ask("DoGet", field(1, b"b/0"))
         owner.action("drop", {"dataset": "b"})
         owner.action("drop", {"dataset": "b/0"})
-
-
-def test_pyarrow_gets_the_token_of_its_principal_by_a_handshake(server: ServerProcess) -> None:
-    with flight.connect(server.location) as client:
-        assert client.authenticate_basic_token("any", "reader-token")[1] == b"Bearer reader-token"
 
 
 def test_the_streams_of_a_principal_that_is_gone_are_ended_and_a_refused_file_is_counted(

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import CreateRequest, Kind, dump_json
+from tests.support import raw_put
 from tests.support.bulk import get
 from tests.support.raw_flight import RawFlight, field, flight_data, ipc_messages, path, put_messages
 from tests.support.raw_put import RawPut
 from tests.support.server_process import ServerProcess
 
-PARTITIONS = 30_000
+PARTITIONS = 15_000
 MIB = 1 << 20
 
 
@@ -46,7 +47,7 @@ def test_large_flight_infos_are_made_one_at_a_time_and_counted(server: ServerPro
 
     with ThreadPoolExecutor(6) as threads:
         sizes = list(threads.map(ask, ["GetFlightInfo"] * 6))
-    assert max(sizes) > 5 * MIB
+    assert max(sizes) > 2 * MIB
     assert 2 * max(sizes) <= peak_bytes(server) <= 2.5 * max(sizes)
 
 
@@ -63,18 +64,18 @@ def test_a_client_that_does_not_take_its_flight_info_is_ended_when_others_wait(s
         while peak_bytes(server) == 0:
             pass
         (answer,) = raw.ask("GetFlightInfo", path("wide"))
-        assert len(answer) > 5 * MIB
+        assert len(answer) > 2 * MIB
         assert raw.action("statistics")["readers_ended_as_too_slow"] == 1
         stalled.cancel()
 
 
-DATASETS = 500
+DATASETS = 150
 
 
 def create_many(server: ServerProcess) -> None:
     with RawFlight(server.location) as raw:
         for number in range(DATASETS):
-            raw.action("create", CreateRequest(f"d{number:03}").encode())
+            raw.action("create", CreateRequest(f"{'d' * 190}{number:03}").encode())
 
 
 @pytest.mark.parametrize("report", ["statistics", "datasets"])
@@ -93,7 +94,7 @@ def test_large_reports_over_http_are_counted_and_whole(server: ServerProcess, re
 def test_a_client_that_does_not_take_its_statistics_is_ended_when_others_wait(server: ServerProcess) -> None:
     create_many(server)
     with RawFlight(server.location, ahead_bytes=64 << 10) as silent, RawFlight(server.location) as raw:
-        calls = [silent.call("DoAction", field(1, b"statistics")) for _ in range(3)]
+        calls = [silent.call("DoAction", field(1, b"statistics")) for _ in range(20)]
         while peak_bytes(server) == 0:
             pass
         assert len(raw.action("statistics")["datasets"]) == DATASETS
@@ -104,9 +105,9 @@ def test_a_client_that_does_not_take_its_statistics_is_ended_when_others_wait(se
 
 
 def test_the_answers_of_plan_are_counted(server: ServerProcess) -> None:
-    frames = 3000
+    frames = 3000  # their plan is above what is not counted
     with RawFlight(server.location) as raw:
-        raw.put(put_messages(path("d"), [pa.record_batch({"n": [1]})] * frames))
+        raw_put.put(f"{server.http}/v1/put", put_messages(path("d"), [pa.record_batch({"n": [1]})] * frames))
         plan = {"dataset": "d", "target_bytes": 1}
         pieces = raw.action("plan", plan)["pieces"]
         assert [piece[:3] for piece in pieces] == [[0, number, number + 1] for number in range(frames)]
@@ -122,7 +123,7 @@ def echoing(metadata: Iterator[bytes]) -> tuple[bytes, list[bytes]]:
 
 
 def test_a_client_that_reads_late_gets_thousands_of_small_echoes(server: ServerProcess) -> None:
-    wanted = [b"%d" % number for number in range(3000)]
+    wanted = [b"%d" % number for number in range(1500)]
     first, messages = echoing(iter(wanted))
     with RawFlight(server.location) as raw:
         assert [each for each in raw.put([first, *messages]) if each] == wanted
@@ -130,7 +131,7 @@ def test_a_client_that_reads_late_gets_thousands_of_small_echoes(server: ServerP
 
 @pytest.mark.parametrize("lane", ["grpc", "bulk"])
 def test_large_echoes_arrive_whole_and_are_counted(server: ServerProcess, lane: str) -> None:
-    wanted = [bytes([number]) * MIB for number in range(8)]
+    wanted = [bytes([number]) * MIB for number in range(4)]
     first, messages = echoing(iter(wanted))
     if lane == "grpc":
         with RawFlight(server.location) as raw:

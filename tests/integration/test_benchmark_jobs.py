@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
@@ -28,7 +27,6 @@ STAGES = {
         },
     ),
     "vectors": (of.vectors, {"id": np.arange(100)}),
-    "texts": (of.texts, {"id": np.arange(100), "text": [f"{i:08d}" for i in range(100)]}),
 }
 
 
@@ -44,7 +42,6 @@ def staged(name: str) -> pa.Table:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(data, "HOME", tmp_path)
-    monkeypatch.setattr(data, "CORPUS_BYTES", 200 * of.TEXT_BYTES)
     return tmp_path
 
 
@@ -70,11 +67,9 @@ def test_the_checksum_finds_a_value_in_another_row_and_a_row_that_is_there_twice
 
 
 def test_the_parquet_files_have_each_id_once_also_when_files_have_not_equally_many(home: Path) -> None:
-    for path in (data.named_parquet(101), data.text_parquet(101)):
-        table = parquet.read_table(path)
-        assert sorted(table["id"].to_pylist()) == list(range(101))
-        assert len(list(path.glob("*.parquet"))) == data.FILES
-    assert set(pc.binary_length(table["text"]).to_pylist()) == {of.TEXT_BYTES}
+    path = data.named_parquet(101)
+    assert sorted(parquet.read_table(path)["id"].to_pylist()) == list(range(101))
+    assert len(list(path.glob("*.parquet"))) == data.FILES
 
 
 def test_files_are_made_once_and_never_found_half_made(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,27 +84,6 @@ def test_files_are_made_once_and_never_found_half_made(home: Path, monkeypatch: 
     assert parquet.read_table(path).num_rows == 10
     monkeypatch.setattr(parquet, "write_table", fail)
     assert data.named_parquet(10) == path
-
-
-def test_the_log_shrinks_to_a_thirtieth_and_the_prose_does_not(home: Path) -> None:
-    codec = pa.Codec("lz4")
-    shrinks = {
-        path.name: path.stat().st_size / codec.compress(path.read_bytes()).size
-        for path in (data.log(), data.prose())
-    }
-    assert 25 < shrinks[data.log().name] < 40
-    assert shrinks[data.prose().name] < 3
-
-
-def test_excerpts_come_from_the_file_without_a_copy_and_begin_anew_at_its_end(home: Path) -> None:
-    stage = of.Excerpts(str(data.prose()))
-    first, later = (
-        next(stage(iter([pa.record_batch([pa.array(range(start, start + 50))], names=["id"])])))
-        for start in (0, 150)
-    )
-    assert first["key"].to_pylist() == list(range(50))
-    assert first["text"].to_pylist() == later["text"].to_pylist()
-    assert "".join(first["text"].to_pylist()) == data.prose().read_text()[: 50 * of.TEXT_BYTES]
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Iterator
 
@@ -11,7 +10,6 @@ from pyarrow import flight
 
 from tests.support.bulk import Answer, RawGet, get
 from tests.support.durable import action, put, table
-from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -51,14 +49,17 @@ def asked(server: ServerProcess, path: str, method: str = "GET", **headers: str)
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    "host", ["attacker.example", "attacker.example:80", "localhost.attacker.example", "xflight.example.org"]
-)
 @pytest.mark.usefixtures("once")
-def test_a_name_that_is_not_the_servers_is_refused(server: ServerProcess, path: str, host: str) -> None:
-    answer = asked(server, path, Host=host)
-    assert (answer.status, answer.json()["error"]) == (403, "forbidden")
-    assert "--allowed-hosts" in answer.json()["message"]
+def test_a_name_that_is_not_the_servers_is_refused(server: ServerProcess, path: str) -> None:
+    for host in (
+        "attacker.example",
+        "attacker.example:80",
+        "localhost.attacker.example",
+        "xflight.example.org",
+    ):
+        answer = asked(server, path, Host=host)
+        assert (answer.status, answer.json()["error"]) == (403, "forbidden"), host
+        assert "--allowed-hosts" in answer.json()["message"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,6 @@ def test_two_hosts_are_refused(server: ServerProcess) -> None:
     assert asked(server, "/v1/datasets", Host="localhost\r\nHost: attacker.example").status == 400
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/"])
 @pytest.mark.parametrize(
     "headers",
     [
@@ -103,16 +103,13 @@ def test_two_hosts_are_refused(server: ServerProcess) -> None:
 )
 @pytest.mark.usefixtures("once")
 def test_what_a_page_from_elsewhere_asks_for_is_refused(
-    server: ServerProcess, path: str, headers: dict[str, str]
+    server: ServerProcess, headers: dict[str, str]
 ) -> None:
-    answer = asked(
-        server,
-        path,
-        **CHROME,
-        **{name: value.replace("{port}", port(server)) for name, value in headers.items()},
-    )
-    assert answer.status == 403
-    assert not any(name.startswith("access-control-") for name in answer.headers)
+    given = {name: value.replace("{port}", port(server)) for name, value in headers.items()}
+    for path in (*PATHS, "/"):
+        answer = asked(server, path, **CHROME, **given)
+        assert answer.status == 403, path
+        assert not any(name.startswith("access-control-") for name in answer.headers)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +160,7 @@ def test_health_is_told_to_everyone(server: ServerProcess, path: str) -> None:
 
 
 def test_with_a_token_any_name_will_do_but_no_page_from_elsewhere(flight_server_process: Start) -> None:
-    server = flight_server_process(environment={"FLIGHT_SERVER_TOKEN": "secret"})
+    server = flight_server_process(token="secret")
     bearer = {"Authorization": "Bearer secret"}
     assert asked(server, "/v1/datasets", Host="any.example", **bearer).status == 200
     assert asked(server, "/v1/datasets", Host="any.example").status == 401
@@ -175,18 +172,10 @@ def test_with_a_token_any_name_will_do_but_no_page_from_elsewhere(flight_server_
 def test_a_server_on_all_interfaces_is_read_by_the_name_that_it_gives_out(
     flight_server_process: Start,
 ) -> None:
-    names = json.dumps(["flight-server"])
-    server = flight_server_process(
-        host="0.0.0.0", insecure=True, environment={"FLIGHT_SERVER_ALLOWED_HOSTS": names}
-    )
+    server = flight_server_process(host="0.0.0.0", insecure=True, allowed_hosts="flight-server")
     assert server.http is not None
     advertised = server.http.partition("://")[2]
     local = f"http://127.0.0.1:{port(server)}"
     for host, status in ((advertised, 200), ("flight-server:8816", 200), ("flight-server.evil.example", 403)):
         with RawGet(f"{local}/v1/datasets", headers={"Host": host}) as raw:
             assert raw.answer().status == status
-
-
-def test_many_requests_for_foreign_names_leave_the_server_answering(server: ServerProcess) -> None:
-    assert {asked(server, "/v1/why", Host=f"{n}.attacker.example").status for n in range(200)} == {403}
-    eventually(lambda: asked(server, "/v1/why").status, 200)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import shutil
-import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import aiohttp
-import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -82,57 +75,6 @@ def test_a_partition_is_one_arrow_stream_with_its_totals_at_the_end(
     assert answer.headers["trailer"].split(", ") == list(answer.trailers)
 
 
-def test_both_lanes_say_the_same_totals(
-    server: ServerProcess, client: flight.FlightClient, name: str
-) -> None:
-    put(client, table(500), dataset=name)
-    from_grpc: dict[str, list[str]] = {}
-
-    class Middleware(flight.ClientMiddleware):
-        def received_headers(self, headers: dict[str, list[str]]) -> None:
-            from_grpc.update(headers)
-
-    class Factory(flight.ClientMiddlewareFactory):
-        def start_call(self, info: Any) -> Middleware:
-            return Middleware()
-
-    with flight.connect(server.location, middleware=[Factory()]) as listening:
-        listening.do_get(flight.Ticket(name.encode())).read_all()
-    answer = get(url_of(server, name))
-    assert {key: from_grpc[key][0] for key in answer.trailers} == answer.trailers
-    generation = "x-flight-shuffle-generation"
-    assert answer.headers[generation] == from_grpc[generation][0]
-
-
-def test_the_location_that_the_server_advertises_can_be_read_as_it_stands(
-    server: ServerProcess, client: flight.FlightClient, name: str
-) -> None:
-    put(client, table(100), dataset=name)
-    endpoint = client.get_flight_info(flight.FlightDescriptor.for_path(name)).endpoints[0]
-    (location,) = [each.uri.decode() for each in endpoint.locations if each.uri.startswith(b"http")]
-    assert get(location).table() == table(100)
-
-
-@pytest.mark.parametrize("start", [0, 1, 9, 10])
-def test_reading_goes_on_from_any_frame(
-    server: ServerProcess, client: flight.FlightClient, name: str, start: int
-) -> None:
-    put(client, table(1000), dataset=name)
-    answer = get(url_of(server, name, query=f"?from={start}"))
-    assert answer.table() == table(1000)[100 * start :]
-    assert answer.headers["x-flight-shuffle-from"] == answer.trailers["x-flight-shuffle-from"] == str(start)
-    assert answer.trailers["x-flight-shuffle-frames"] == "10"
-
-
-def test_a_dataset_without_frames_is_a_schema_and_an_end(
-    server: ServerProcess, client: flight.FlightClient, name: str
-) -> None:
-    put(client, table(0), dataset=name)
-    answer = get(url_of(server, name))
-    assert answer.table() == table(0)
-    assert answer.trailers["x-flight-shuffle-frames"] == "0"
-
-
 def test_frames_of_zero_rows_and_columns_come_through(
     server: ServerProcess, client: flight.FlightClient, name: str
 ) -> None:
@@ -162,48 +104,6 @@ def test_a_reader_gets_schema_and_frames_while_they_are_produced(
             assert late.answer().table()["n"].to_pylist() == list(range(30))
         with pytest.raises(StopIteration):
             reader.read_next_batch()
-
-
-def test_a_reader_may_come_before_the_first_producer(
-    server: ServerProcess, client: flight.FlightClient, name: str
-) -> None:
-    action(client, "create", dataset=name, kind="stream", partitions=1)
-    with RawGet(url_of(server, name)) as early:
-        waiting = lambda: len(get(f"{server.http}/v1/why?dataset={name}").json()["waits"])  # noqa: E731
-        eventually(waiting, 1)
-        put(client, table(100), dataset=name, partition=0)
-        assert early.answer().table() == table(100)
-
-
-def test_every_reader_decodes_dictionaries_wherever_it_starts(
-    server: ServerProcess, client: flight.FlightClient, name: str
-) -> None:
-    words = pa.dictionary(pa.int8(), pa.string())
-    batches = [
-        pa.record_batch({"w": pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(values))})
-        for codes, values in [
-            ([0, 1], ["a", "b"]),
-            ([2, 0], ["a", "b", "c"]),  # grows: a delta where the writer may send one
-            ([1, None], ["x", "y"]),  # replaced
-            ([1, 1], ["x", "y"]),  # unchanged
-        ]
-    ]
-    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    writer, _ = client.do_put(
-        flight.FlightDescriptor.for_path(name),
-        pa.schema([("w", words)]),
-        flight.FlightCallOptions(write_options=options),
-    )
-    with writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    expected = [batch["w"].to_pylist() for batch in batches]
-    for start in range(5):
-        read = [
-            batch["w"].to_pylist()
-            for batch in pa.ipc.open_stream(get(url_of(server, name, query=f"?from={start}")).body)
-        ]
-        assert read == expected[start:]
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
@@ -320,16 +220,6 @@ def test_small_frames_go_out_together_and_are_encoded_once(
     assert after["frames_out"] - before["frames_out"] == 6000
 
 
-def test_frames_that_went_to_disk_come_back_the_same(flight_server_process: Start) -> None:
-    server = flight_server_process(memory_limit="8MiB")
-    data = pa.table({"n": pa.array(np.random.default_rng(1).integers(0, 1 << 60, 4 << 20))})
-    with flight.connect(server.location) as client:
-        put(client, data, chunk_rows=50_000, dataset="large")
-        assert action(client, "statistics")["spilled_bytes"] > 16 << 20
-        assert get(url_of(server, "large")).table() == data
-        assert action(client, "statistics")["memory"]["peak_bytes"] <= 8 << 20
-
-
 def test_a_source_is_pulled_by_its_first_reader_and_by_no_head(
     flight_server_process: Start, tmp_path: Path
 ) -> None:
@@ -343,52 +233,3 @@ def test_a_source_is_pulled_by_its_first_reader_and_by_no_head(
         for partition in (0, None, 0):
             assert get(url_of(server, "d", partition)).table()["number"].to_pylist() == list(range(100))
         assert action(client, "statistics")["pulls"] == 1
-
-
-# Other people's readers
-
-
-@pytest.fixture
-def url(server: ServerProcess, client: flight.FlightClient, name: str) -> str:
-    put(client, table(1000), dataset=name)
-    return url_of(server, name)
-
-
-def test_pyarrow_reads_what_urlopen_opens(url: str) -> None:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        assert pa.ipc.open_stream(answer).read_all() == table(1000)
-
-
-def test_http_client_sees_the_end(url: str, server: ServerProcess) -> None:
-    connection = http.client.HTTPConnection(str(server.http).removeprefix("http://"), timeout=30)
-    connection.request("GET", url)
-    assert pa.ipc.open_stream(connection.getresponse().read()).read_all() == table(1000)
-    connection.close()
-
-
-async def test_aiohttp_reads_it(url: str) -> None:
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        assert pa.ipc.open_stream(await answer.read()).read_all() == table(1000)
-
-
-def test_polars_reads_it(url: str) -> None:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        frame = pl.read_ipc_stream(answer)
-    assert frame["number"].to_list() == list(range(1000))
-
-
-def test_duckdb_queries_it(url: str) -> None:
-    with urllib.request.urlopen(url, timeout=30) as answer, duckdb.connect() as database:
-        arrow = pa.ipc.open_stream(answer)
-        database.register("answer", arrow)
-        rows = database.sql("select count(*), sum(number), max(text) from answer").fetchall()
-    assert rows == [(1000, 499500, "row 999")]
-
-
-def test_curl_saves_a_file_that_is_the_stream(url: str, tmp_path: Path) -> None:
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("there is no curl on PATH")
-    saved = tmp_path / "answer.arrows"
-    subprocess.run([curl, "-sSf", "-o", str(saved), url], check=True, timeout=30)
-    assert pa.ipc.open_stream(saved.read_bytes()).read_all() == table(1000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -12,7 +11,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -246,40 +244,6 @@ def test_a_reader_that_vanishes_frees_what_it_held(
     assert server.events("internal_error") == []
 
 
-def test_a_reader_that_vanishes_while_it_waits_is_forgotten(
-    server: ServerProcess, client: flight.FlightClient
-) -> None:
-    action(client, "create", dataset="d", kind="stream", partitions=1)
-    with RawGet(url_of(server, "d")):
-        eventually(lambda: waiting_for(server, "d"), ["producer"])
-    eventually(lambda: len(waiting_for(server, "d")), 0)
-
-
-def test_a_reader_of_what_was_replaced_finishes(server: ServerProcess, client: flight.FlightClient) -> None:
-    data = noise(24)
-    put(client, data, dataset="d", chunk_rows=MEBIBYTE // 8)
-    with RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) as reader:
-        reader.head()
-        put(client, table(1), dataset="d", mode="overwrite")
-        assert pa.ipc.open_stream(b"".join(reader.chunks())).read_all() == data
-    assert get(url_of(server, "d")).table() == table(1)
-
-
-def test_frames_that_retention_released_are_said_to_be_gone(
-    server: ServerProcess, client: flight.FlightClient
-) -> None:
-    action(client, "create", dataset="d", retention={"readers": 1})
-    put(client, table(1000), dataset="d", partition=0)
-    assert get(url_of(server, "d")).table() == table(1000)
-    again = get(url_of(server, "d"))
-    assert (again.status, again.json()["error"]) == (404, "released")
-
-
-def test_a_reader_cannot_start_behind_the_end(server: ServerProcess, client: flight.FlightClient) -> None:
-    put(client, table(100), dataset="d")
-    assert get(url_of(server, "d", "?from=2")).status == 400
-
-
 def test_http_1_0_is_refused_because_a_cut_could_not_be_seen(
     server: ServerProcess, client: flight.FlightClient
 ) -> None:
@@ -287,28 +251,3 @@ def test_http_1_0_is_refused_because_a_cut_could_not_be_seen(
     with RawGet(url_of(server, "d"), version="1.0") as raw:
         answer = raw.answer()
     assert (answer.status, answer.json()["error"]) == (400, "invalid_request")
-
-
-def test_tls_and_token_guard_this_lane_too(flight_server_process: Start, tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost "
-        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {cert}",
-        shell=True,
-        check=True,
-        capture_output=True,
-    )
-    server = flight_server_process(tls_cert=cert, tls_key=key, token="secret")
-    assert str(server.http).startswith("https://127.0.0.1:")
-    data = noise(8)
-    call = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer secret")])
-    with flight.connect(server.location, tls_root_certs=cert.read_bytes()) as client:
-        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), data.schema, call)
-        with writer:
-            writer.write_table(data, max_chunksize=MEBIBYTE // 8)
-    trusted = ssl.create_default_context(cafile=str(cert))
-    request = urllib.request.Request(url_of(server, "d"), headers={"Authorization": "Bearer secret"})
-    with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
-        assert pa.ipc.open_stream(answer).read_all() == data
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(url_of(server, "d"), timeout=30, context=trusted)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +13,7 @@ import pytest
 
 from tests.support import raw_put
 from tests.support.polling import eventually
-from tests.support.raw_flight import RawFlight, command, commit, path, put_messages
+from tests.support.raw_flight import RawFlight, path, put_messages
 from tests.support.raw_flight import Refused as CallRefused
 from tests.support.raw_put import END, BrokenOff, RawPut, Refused, framed
 from tests.support.server_process import ServerProcess
@@ -82,24 +78,6 @@ def test_a_put_cut_at_any_byte_is_never_taken_for_a_whole_one(
     with RawPut(location) as put:
         put.raw(data)
         assert put.answers() == []
-
-
-def test_an_attempt_cut_at_any_byte_leaves_nothing_and_can_be_retried(raw: RawFlight, location: str) -> None:
-    raw.action("create", {"dataset": "s", "kind": "shuffle", "partitions": 2})
-
-    def attempt(name: int) -> bytes:
-        descriptor = command({"dataset": "s", "producer": 0, "attempt": str(name)})
-        return b"".join(map(framed, put_messages(descriptor, WORDS, metadata=iter([b"0", b"1"]))))
-
-    for size_bytes in range(0, len(attempt(1000)), 7):
-        with RawPut(location) as put:
-            put.raw(attempt(1000 + size_bytes)[:size_bytes])
-    eventually(lambda: raw.action("why")["waits"], [])
-    assert raw.action("statistics")["datasets"]["s"]["bytes"] == 0
-    with RawPut(location) as put:
-        put.raw(attempt(0) + framed(commit(3, 2)) + END)
-        assert len(put.answers()) == 1
-    assert raw.action("seal", {"dataset": "s", "attempts": {"0": "0"}})["rows"] == 3
 
 
 @pytest.mark.parametrize("what", ["length", "largest length", "message", "schema twice", "no descriptor"])
@@ -173,26 +151,6 @@ def test_a_client_that_closes_its_side_before_the_end_has_broken_off(
     assert error_of_reading(raw, "half") == ("producer_failed" if messages else "not_found")
 
 
-def test_a_producer_that_is_killed_fails_its_partition(raw: RawFlight, location: str) -> None:
-    code = (
-        "import sys; from tests.support.raw_put import RawPut\n"
-        "from tests.integration.test_bulk_puts_faults import LARGE, path, put_messages\n"
-        f"put = RawPut({location!r}); put.send(*put_messages(path('killed'), [LARGE] * 2))\n"
-        "put.raw(b'\\0\\x20\\0\\0' + b'x' * 1000); print('sent', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as producer:
-        assert producer.stdout is not None
-        assert producer.stdout.readline() == "sent\n"
-        eventually(
-            lambda: raw.action("statistics")["datasets"].get("killed", {}).get("rows"), 2 * LARGE.num_rows
-        )
-        producer.send_signal(signal.SIGKILL)
-    eventually(lambda: raw.action("why")["waits"], [])
-    assert error_of_reading(raw, "killed") == "producer_failed"
-
-
 def test_an_idle_put_is_watched_by_tcp_keepalive(flight_server_process: Start) -> None:
     server = flight_server_process(keepalive_seconds=3600)
     with RawPut(f"{server.http}/v1/put") as put:
@@ -256,32 +214,3 @@ def test_a_put_with_damaged_bytes_is_refused_or_readable(raw: RawFlight, locatio
     for name, dataset in raw.action("statistics")["datasets"].items():
         if dataset["sealed"]:
             assert len(raw.get(name.encode())) > dataset["frames"]
-
-
-def test_many_puts_at_once_that_break_or_end_do_not_touch_each_other(raw: RawFlight, location: str) -> None:
-    messages = [put_messages(path(f"many/{number}"), [LARGE, BATCH]) for number in range(24)]
-    problems: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            with RawPut(location) as put:
-                put.send(*messages[number][: 1 + number % 3])
-                if number % 3 == 0:
-                    put.reset()
-                elif number % 3 == 1:
-                    put.raw(b"\xff" * 4)
-                    with pytest.raises(Refused):
-                        put.answers()
-                else:
-                    put.finish()
-        except BaseException as problem:  # noqa: BLE001  # shown below, in the test's own thread
-            problems.append(problem)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(messages))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-    for number in range(2, len(messages), 3):
-        assert raw.get(f"many/{number}".encode())[1:] == messages[number][1:]

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import pickle
 import random
 import socket
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 
-from flight_server.memory import MemoryPool
-from flight_server.protocol import Versions
 from flight_server.protocol.errors import (
     Compacted,
     FlightShuffleError,
@@ -24,13 +19,11 @@ from flight_server.protocol.errors import (
     StaleTicket,
 )
 from spark_client import Changelog, Reading, ShuffleClient, Writing, latest, top_k
-from spark_client.changelogs import VersionBatches
 from tests.support.polling import eventually
 from tests.support.rates import (
     BY,
     LANES,
     RATES,
-    WAIT_SECONDS,
     Row,
     counted,
     folded,
@@ -70,20 +63,6 @@ def test_each_put_is_a_version_and_a_snapshot_has_what_the_rule_keeps(rates: Cha
     assert (then.version, rows_of(then.table)) == (1, [("EUR", 1, 1.1), ("USD", 1, 1.0)])
 
 
-def test_deltas_lead_from_one_snapshot_to_the_other(rates: Changelog) -> None:
-    rates.put(rates_of(("EUR", 1, 1.1), ("USD", 1, 1.0)))
-    rates.put(rates_of(("EUR", 2, 1.2)))
-    rates.put(rates_of(("EUR", 3, 1.3), ("GBP", 1, 0.9)))
-    found = rates.deltas(1)
-    assert found.version == 3
-    assert found.table.schema == RATES.append(pa.field("_diff", pa.int64(), nullable=False))
-    # What came and went between the two is not in them.
-    assert rows_of(found.table) == [("EUR", 1, 1.1, -1), ("EUR", 3, 1.3, 1), ("GBP", 1, 0.9, 1)]
-    assert rows_of(rates.deltas(1, 2).table) == [("EUR", 1, 1.1, -1), ("EUR", 2, 1.2, 1)]
-    assert rates.deltas(3).table.num_rows == 0
-    assert rates.deltas(3).version == 3
-
-
 def test_a_follower_begins_with_the_snapshot_and_gets_each_change(rates: Changelog) -> None:
     rates.put(rates_of(("EUR", 1, 1.1), ("USD", 1, 1.0)))
     with rates.follow() as follower:
@@ -101,16 +80,6 @@ def test_a_follower_begins_with_the_snapshot_and_gets_each_change(rates: Changel
         assert third.table.schema == first.table.schema
 
 
-async def test_a_follower_can_be_awaited(rates: Changelog) -> None:
-    async with rates.follow(after=0) as follower:
-        await asyncio.to_thread(rates.put, rates_of(("EUR", 1, 1.1)))
-        change = await anext(follower)
-        assert (change.version, rows_of(change.table)) == (1, [("EUR", 1, 1.1, 1)])
-        waiting = asyncio.ensure_future(anext(follower))
-        await asyncio.to_thread(rates.put, rates_of(("EUR", 2, 1.2)))
-        assert (await waiting).version == 2
-
-
 def test_a_stalled_and_a_cancelled_follower_hold_back_no_other(rates: Changelog) -> None:
     stalled, cancelled = rates.follow(after=0), rates.follow(after=0)
     # 3 MB of deltas for each put: together more than sockets, windows and the server's buffers take.
@@ -121,7 +90,7 @@ def test_a_stalled_and_a_cancelled_follower_hold_back_no_other(rates: Changelog)
     cancelled.close()
     rows: Counter[Row] = Counter()
     with rates.follow(after=0) as follower:
-        for time in range(2, 14):
+        for time in range(2, 8):
             version = rates.put(some.set_column(1, RATES.field("time"), pa.array([time] * some.num_rows)))
             for table in next_of(follower, version)[-1:]:
                 rows = counted(table)
@@ -134,30 +103,13 @@ def test_a_stalled_and_a_cancelled_follower_hold_back_no_other(rates: Changelog)
     stalled.close()
 
 
-def test_another_thread_ends_a_follower_that_waits(rates: Changelog) -> None:
-    follower = rates.follow(after=0)
-    rates.put(rates_of(("EUR", 1, 1.1)))
-    found: list[int] = []
-
-    def take() -> None:
-        for change in follower:
-            found.append(change.version)  # noqa: PERF401 (one at a time)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    eventually(lambda: found, [1])
-    follower.close()
-    thread.join(WAIT_SECONDS)
-    assert not thread.is_alive()
-
-
 def test_folding_random_updates_gives_every_snapshot(shuffle: ShuffleClient) -> None:
     ranks = shuffle.changelog("ranks", RATES, keep=top_k(2), delay_seconds=3600.0, **BY)
     chance = random.Random(7)
     put: list[Row] = []
     follower = ranks.follow(after=0)
     found: Counter[Row] = Counter()
-    for version in range(1, 40):
+    for version in range(1, 22):
         new = [(chance.choice("ABCD"), chance.randrange(50), float(version)) for _ in range(3)]
         gone = [put.pop(chance.randrange(len(put)))] if version % 3 == 0 else []
         put += new
@@ -170,7 +122,7 @@ def test_folding_random_updates_gives_every_snapshot(shuffle: ShuffleClient) -> 
             expected.update(sorted((row for row in put if row[0] == currency), key=lambda row: row[1:])[-2:])
         assert found == expected == counted(ranks.snapshot().table)
     follower.close()
-    for version in range(0, 39, 5):
+    for version in range(0, 21, 5):
         base = counted(ranks.snapshot(as_of=version).table)
         assert folded(base, ranks.deltas(version).table) == found
 
@@ -300,28 +252,3 @@ def test_a_handle_of_a_dropped_changelog_does_not_reach_the_next_one_of_its_name
     with pytest.raises(FlightShuffleError):
         next(follower)
     assert other.upper == 2
-
-
-def test_a_handle_goes_into_other_processes(rates: Changelog) -> None:
-    copy: Changelog = pickle.loads(pickle.dumps(rates))
-    assert copy.put(rates_of(("EUR", 1, 1.1))) == 1
-    assert rates.upper == 1
-    copy.ref.server.close()
-
-
-def test_a_large_snapshot_is_read_within_the_budget(shuffle: ShuffleClient) -> None:
-    table = pa.table({"n": pa.array(range(500_000), pa.int64())})
-    numbers = shuffle.changelog("numbers", table.schema, delay_seconds=3600.0)
-    numbers.put(table)
-    pool = MemoryPool(1 << 20, "test")
-    rows = total = largest = 0
-    with VersionBatches(numbers.ref, Versions(), pool) as batches:
-        assert batches.version == 1
-        for batch in batches:
-            rows, total = rows + batch.num_rows, total + sum(batch["n"].to_numpy().tolist())
-            largest = max(largest, batch.nbytes)
-    assert (rows, total) == (500_000, 499_999 * 250_000)
-    assert 0 < pool.peak_bytes <= (1 << 20) + (4 << 20) + largest
-    assert pool.used_bytes == 0
-    with numbers.read(after=0) as deltas:
-        assert sum(batch.num_rows for batch in deltas) == 500_000

@@ -55,28 +55,6 @@ def rates(shuffle: ShuffleClient) -> Changelog:
     return shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
 
 
-def test_adds_of_many_threads_are_each_in_the_version_that_their_future_got(rates: Changelog) -> None:
-    results: dict[str, int] = {}
-
-    def add(thread: int) -> None:
-        rows = [(f"C{thread}.{number}", 1, 1.0) for number in range(20)]
-        futures = [(row[0], writer.add(rates_of(row))) for row in rows]
-        versions = [future.result(WAIT_SECONDS) for _, future in futures]
-        assert versions == sorted(versions)
-        results.update(zip((name for name, _ in futures), versions, strict=True))
-
-    with rates.writer(linger_seconds=0.001) as writer:
-        threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(WAIT_SECONDS)
-    assert len(results) == 80
-    for version in range(1, rates.upper + 1):
-        added = {row[0] for row in rows_of(rates.deltas(version - 1, version).table)}
-        assert added == {name for name, of in results.items() if of == version}
-
-
 def test_versions_of_a_writer_share_a_put_which_ends_when_it_rests(
     rates: Changelog, empty_server: ServerProcess
 ) -> None:
@@ -217,7 +195,7 @@ def test_a_put_whose_answer_is_lost_is_sent_again_only_as_a_transaction(
     assert rates.put(rates_of(("EUR", 4, 1.4)), transaction=("job", 2)) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_is_killed_again_and_again_loses_and_repeats_nothing(
     tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
 ) -> None:

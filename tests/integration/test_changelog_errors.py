@@ -179,25 +179,3 @@ def test_a_declaration_that_cannot_be_kept_is_refused(
     assert error.status == "INVALID_ARGUMENT"
     assert why in error.message
     assert "refused" not in names(client)
-
-
-def test_a_changelog_needs_a_schema(raw: RawFlight) -> None:
-    error = refused_action(raw, "create", dataset="bare", kind="changelog")
-    assert (error.status, "schema" in error.message) == ("INVALID_ARGUMENT", True)
-
-
-def test_the_same_declaration_finds_the_changelog_and_another_one_is_refused(
-    client: flight.FlightClient, raw: RawFlight
-) -> None:
-    made = changelogs.create(client, "declared", SCHEMA, keep=LATEST, delay_seconds=2)
-    again = changelogs.create(client, "declared", SCHEMA, keep=LATEST, delay_seconds=2)
-    assert (again["created"], again["generation"]) == (False, made["generation"])
-    for other in (
-        {"keep": LATEST | {"key": ["currency", "rate"]}, "delay_seconds": 2},
-        {"keep": LATEST, "delay_seconds": 3},
-        {"delay_seconds": 2},
-    ):
-        body = changelogs.declaration("declared", SCHEMA, **other)
-        assert "exists" in refused_action(raw, "create", **body).message
-    body = changelogs.declaration("declared", SCHEMA.remove(2), keep=LATEST, delay_seconds=2)
-    refused_action(raw, "create", **body)

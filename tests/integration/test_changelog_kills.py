@@ -185,6 +185,7 @@ def is_compacted(client: flight.FlightClient, dataset: str) -> bool:
     return bool(said["debt_rows"] * 8 <= said["rows"] and not said["merging"])
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_at_any_moment_keeps_every_acknowledged_version_once(data_dir: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

@@ -115,6 +115,7 @@ def test_stalled_readers_of_a_snapshot_stop_no_put_into_any_changelog(tmp_path: 
         assert numbers(client, "read")["followers"] == 5
 
 
+@pytest.mark.long
 def test_a_key_far_larger_than_memory_is_merged_and_read_within_the_limit(tmp_path: Path) -> None:
     rows, puts = 1000, 40
     with (

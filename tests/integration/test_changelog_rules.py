@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tests.support import changelogs
-from tests.support.changelogs import folded, numbers, read, snapshot, steps, ticket
+from tests.support.changelogs import numbers, read, snapshot
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -32,62 +32,6 @@ def table(schema: pa.Schema, rows: list[Row]) -> pa.Table:
 def settled(client: flight.FlightClient, dataset: str, rows: int) -> None:
     """Wait until compaction has left so many rows."""
     eventually(lambda: numbers(client, dataset)["rows"], rows)
-
-
-def test_latest_keeps_one_rate_of_each_currency(empty_server: ServerProcess) -> None:
-    """A day of quotes that arrive out of order; two of one moment; a follower sees what the table becomes."""
-    schema = pa.schema([("currency", pa.string()), ("time", TIME), ("rate", pa.decimal128(12, 6))])
-    random_ = random.Random(10)
-    quotes: list[Row] = []
-    for minute in range(400):
-        for currency, rate in (("EUR", 1.08), ("JPY", 0.0064), ("GBP", 1.27), (None, 1.0)):
-            moment = NOON + dt.timedelta(minutes=minute)
-            value = round(rate * random_.uniform(0.99, 1.01), 6)
-            quotes.append((currency, moment, pa.scalar(f"{value:.6f}").cast(pa.decimal128(12, 6)).as_py()))
-    # A second quote of the last moment, by which the greater row counts.
-    quotes.append((*quotes[-4][:2], quotes[-4][2] + 1))
-    random_.shuffle(quotes)
-    newest: dict[str, Row] = {}
-    for quote in quotes:
-        newest[quote[0]] = max(newest.get(quote[0], quote), quote, key=lambda row: row[1:])
-    with flight.connect(empty_server.location) as client:
-        keep = {"rule": "latest", "key": ["currency"], "order_by": ["time"]}
-        changelogs.create(client, "rates", schema, keep=keep, delay_seconds=0.05)
-        stream = client.do_get(ticket("rates", after=0, follow=True))
-        for start in range(0, len(quotes), 100):
-            changelogs.put(client, "rates", table(schema, quotes[start : start + 100]))
-        upper = numbers(client, "rates")["upper"]
-        followed: list[Row] = []
-        for step in steps(stream):
-            followed = folded(followed, step.rows)
-            if step.version == upper:
-                break
-        stream.cancel()
-        assert snapshot(client, "rates") == followed == sorted(newest.values(), key=repr)
-        settled(client, "rates", 4)
-        assert snapshot(client, "rates") == followed
-
-
-def test_top_k_keeps_the_three_most_recent_readings_of_each_sensor(empty_server: ServerProcess) -> None:
-    schema = pa.schema([("sensor", pa.int32()), ("time", TIME), ("celsius", pa.float64())])
-    random_ = random.Random(3)
-    readings: list[Row] = [
-        (sensor, NOON + dt.timedelta(seconds=second), random_.uniform(-5, 30))
-        for sensor in range(20)
-        for second in range(sensor)  # one has none, one has one, one has two
-    ]
-    random_.shuffle(readings)
-    by_sensor: defaultdict[int, list[Row]] = defaultdict(list)
-    for reading in readings:
-        by_sensor[reading[0]].append(reading)
-    wanted = [row for rows in by_sensor.values() for row in sorted(rows, key=lambda row: row[1])[-3:]]
-    with flight.connect(empty_server.location) as client:
-        keep = {"rule": "top_k", "key": ["sensor"], "order_by": ["time"], "k": 3}
-        changelogs.create(client, "readings", schema, keep=keep, delay_seconds=0)
-        for start in range(0, len(readings), 37):
-            changelogs.put(client, "readings", table(schema, readings[start : start + 37]))
-        settled(client, "readings", len(wanted))
-        assert snapshot(client, "readings") == sorted(wanted, key=repr)
 
 
 def test_bids_go_when_their_auction_closes_and_the_winner_stays(empty_server: ServerProcess) -> None:

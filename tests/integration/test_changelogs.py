@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -29,7 +28,7 @@ from tests.support.changelogs import (
     steps,
     ticket,
 )
-from tests.support.durable import OPTIONS, action
+from tests.support.durable import action
 from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, Refused, command, commit, fields_of, path, put_messages
 from tests.support.server_process import ServerProcess
@@ -214,35 +213,6 @@ def test_dictionary_columns_are_taken_and_come_back_by_value(client: flight.Flig
     assert Counter(rows(found)) == Counter([("EUR", 3), ("JPY", 2), (None, 4)])
 
 
-def test_a_changelog_is_kept_until_it_is_dropped(client: flight.FlightClient) -> None:
-    """Other datasets of this server have a lease."""
-    changelogs.create(client, "kept", SCHEMA)
-    assert action(client, "statistics", dataset="kept")["datasets"]["kept"]["lease_left_seconds"] is None
-    changelogs.create(client, "leased", SCHEMA, lease_seconds=50)
-    assert action(client, "statistics", dataset="leased")["datasets"]["leased"]["lease_left_seconds"] > 0
-
-
-def test_statistics_count_keys_again_once_runs_are_merged(client: flight.FlightClient) -> None:
-    changelogs.create(client, "counted", SCHEMA, keep=LATEST, delay_seconds=0)
-    for time in range(3):
-        changelogs.put(client, "counted", rates(*((str(n), time, 1.0) for n in range(100))))
-    wanted = {"keys": 100, "rows": 100, "runs": 1, "debt_rows": 0, "since": 3, "upper": 3}
-    eventually(lambda: {name: changelogs.numbers(client, "counted")[name] for name in wanted}, wanted)
-    assert len(snapshot(client, "counted")) == 100
-
-
-def test_a_key_that_fills_many_blocks_of_a_run_file_counts_once(client: flight.FlightClient) -> None:
-    keep = {"rule": "top_k", "key": ["currency"], "order_by": ["time"], "k": 1_000_000}
-    changelogs.create(client, "blocks", SCHEMA, keep=keep, delay_seconds=3600)
-    many = 100_000
-    currencies = ["EUR"] * many + ["JPY"] * many + [None] * many
-    table = pa.table([currencies, range(3 * many), [1.0] * (3 * many)], schema=SCHEMA)
-    changelogs.put(client, "blocks", table)
-    found = changelogs.numbers(client, "blocks")
-    assert [found[name] for name in ("keys", "rows", "runs", "bytes")] == [3, 3 * many, 1, 0]
-    assert found["disk_bytes"] > table.nbytes
-
-
 # FlightInfo
 
 
@@ -294,43 +264,6 @@ def test_polls_that_follow_each_other_miss_no_version(client: flight.FlightClien
 
 
 # Limits
-
-
-def test_a_changelog_larger_than_memory_is_read_while_a_reader_stalls(flight_server_process: Start) -> None:
-    server = flight_server_process(memory_limit="32MiB")
-    schema = pa.schema([("key", pa.int64()), ("text", pa.string())])
-    many, puts = 50_000, 6
-    with flight.connect(server.location) as client:
-        changelogs.create(
-            client, "large", schema, keep={"rule": "latest", "key": ["key"], "order_by": ["text"]}
-        )
-        for number in range(puts):
-            keys = range(number * many, (number + 1) * many)
-            data = pa.table({"key": keys, "text": [f"{key:0400}" for key in keys]}, schema=schema)
-            writer, answers = client.do_put(flight.FlightDescriptor.for_path("large"), schema, OPTIONS)
-            with writer:
-                writer.write_table(data, max_chunksize=5_000)
-                writer.done_writing()
-                assert json.loads(answers.read().to_pybytes())["version"] == number + 1
-            del data
-        assert changelogs.numbers(client, "large")["disk_bytes"] > 100 << 20
-        stalled = client.do_get(ticket("large"))
-        stalled.read_chunk()
-        counts: list[int] = []
-
-        def count() -> None:
-            with flight.connect(server.location) as own:
-                counts.append(sum(chunk.data.num_rows for chunk in own.do_get(ticket("large"))))
-
-        readers = [threading.Thread(target=count) for _ in range(2)]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
-        assert counts == [many * puts] * 2
-        stalled.cancel()
-        memory = action(client, "statistics")["memory"]
-        assert memory["peak_bytes"] <= 32 << 20
 
 
 def test_readers_that_leave_leave_nothing(flight_server_process: Start) -> None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support.durable import action, files, get, names, put, put_attempt
+from tests.support.durable import action, files, get, names, put
 from tests.support.faulty_disk import FaultyServer
 from tests.support.server_process import ServerProcess, program
 
@@ -76,7 +76,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS", "EDQUOT"])
+@pytest.mark.parametrize("error", ["ENOSPC", pytest.param("EIO", marks=pytest.mark.long)])
 def test_a_disk_that_takes_nothing_refuses_producers_and_loses_nothing(servers: Servers, error: str) -> None:
     server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
     with closing(flight.connect(server.location)) as client:
@@ -116,7 +116,7 @@ def waits_for(client: flight.FlightClient, what: str) -> bool:
     return any(wait["waiting_for"] == what for wait in action(client, "why")["waits"])
 
 
-@pytest.mark.parametrize("function", ["fsync", "rename", "mkdir", "pwritev"])
+@pytest.mark.parametrize("function", ["fsync", "rename"])
 def test_a_seal_waits_for_the_disk_and_is_then_as_good_as_any(servers: Servers, function: str) -> None:
     server = servers(budget_deadline_seconds=30)
     with closing(flight.connect(server.location)) as client:
@@ -186,20 +186,6 @@ def test_an_overwrite_that_fails_leaves_the_old_generation(servers: Servers) -> 
         assert get(client, "d") == SMALL
 
 
-def test_a_shuffle_can_be_sealed_again_when_the_disk_has_recovered(servers: Servers) -> None:
-    server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
-    with closing(flight.connect(server.location)) as client:
-        action(client, "create", dataset="d", kind="shuffle", partitions=2, durable=True)
-        put_attempt(client, "d", {1: SMALL}, chunk_rows=4)
-        server.fail(fsync="EIO")
-        assert refused(lambda: action(client, "seal", dataset="d", attempts={"0": "1"}))
-        server.heal()
-        assert action(client, "seal", dataset="d", attempts={"0": "1"})["rows"] == SMALL.num_rows
-    server.kill()
-    with closing(flight.connect(servers().location)) as client:
-        assert get(client, "d", 1) == SMALL
-
-
 def test_a_drop_that_the_disk_refuses_says_so_and_is_made_up_for(servers: Servers, tmp_path: Path) -> None:
     server = servers()
     with closing(flight.connect(server.location)) as client:
@@ -211,20 +197,6 @@ def test_a_drop_that_the_disk_refuses_says_so_and_is_made_up_for(servers: Server
         server.heal()
         eventually(lambda: names(client) == set(), "the drop is made up for")
         eventually(lambda: files(tmp_path / "data") == [], "the files are gone")
-
-
-def test_a_frame_that_cannot_be_read_now_can_be_read_when_the_disk_is_well_again(servers: Servers) -> None:
-    server = servers()
-    with closing(flight.connect(server.location)) as client:
-        action(client, "create", dataset="d", partitions=2)
-        write(client, BIG, "d", partition=0)
-        write(client, SMALL, "d", partition=1)
-        server.fail(pread="EIO")
-        refusal = refused(lambda: get(client, "d", 0))
-        assert (refusal["error"], refusal["partition"]) == ("read_trouble", 0)
-        assert get(client, "d", 1) == SMALL
-        server.heal()
-        assert get(client, "d", 0) == BIG
 
 
 def test_what_was_spilled_stays_readable_when_the_directory_vanishes(
@@ -286,7 +258,3 @@ def test_a_small_file_system_is_used_to_its_end_and_survived(
         eventually(lambda: action(client, "statistics")["disk"]["used_bytes"] < 2 << 20, "there is room")
         write(client, BIG.slice(0, 100), "fits")
         assert get(client, "fits") == BIG.slice(0, 100)
-
-
-def test_the_tables_of_these_tests_are_what_they_say() -> None:
-    assert SMALL.nbytes < 3 << 20 < 5 << 20 < BIG.nbytes

@@ -112,16 +112,6 @@ def test_an_endpoint_says_where_and_until_when(client: flight.FlightClient, serv
         assert endpoint.expiration_time is not None
 
 
-def test_a_descriptor_may_name_the_partition(client: flight.FlightClient) -> None:
-    act(client, "create", dataset="d", partitions=2)
-    for index in range(2):
-        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d", str(index)), BATCH.schema)
-        with writer:
-            writer.write_batch(pa.record_batch({"n": [index]}))
-    assert [read(client, b"d/%d" % index) for index in range(2)] == [[0], [1]]
-    assert client.get_flight_info(descriptor("d")).total_records == 2
-
-
 def test_app_metadata_is_echoed_where_no_commit_is_in_use(client: flight.FlightClient) -> None:
     writer, answers = client.do_put(descriptor("d"), BATCH.schema)
     with writer:
@@ -131,27 +121,6 @@ def test_app_metadata_is_echoed_where_no_commit_is_in_use(client: flight.FlightC
         writer.write_metadata(b"no batch")
         assert answers.read() == b"no batch"
     assert read(client, b"d") == [1, 2, 3] * 2
-
-
-def test_a_producer_that_commits_is_answered_once(raw: RawFlight, client: flight.FlightClient) -> None:
-    writer, answers = client.do_put(descriptor("d", producer=0, attempt="a"), BATCH.schema)
-    with writer:
-        writer.write_with_metadata(BATCH, b"0")
-        writer.write_metadata(json.dumps({"commit": {"rows": 3, "frames": 1}}).encode())
-        answer = json.loads(answers.read().to_pybytes())
-        assert (answer["committed"], answer["rows"]) == (True, 3)
-        writer.done_writing()
-        assert answers.read() is None
-    assert read(client, b"d") == [1, 2, 3]
-
-
-def test_a_stream_with_an_attempt_is_not_sealed_without_its_commit(client: flight.FlightClient) -> None:
-    with pytest.raises(pa.ArrowInvalid, match="without its commit message"):
-        put(client, "d", BATCH, producer=0, attempt="a")
-    with pytest.raises(flight.FlightInternalError, match=r"dataset 'd'.*failed.*write it again"):
-        read(client, b"d")
-    put(client, "d", BATCH)
-    assert read(client, b"d") == [1, 2, 3]
 
 
 def test_a_put_that_the_client_cancels_fails_its_partition(
@@ -255,15 +224,6 @@ def test_renewing_an_endpoint_moves_its_expiration(raw: RawFlight, client: fligh
     assert renewed.expiration_time.value >= endpoint.expiration_time.value
 
 
-def test_an_unknown_action_is_not_implemented_and_the_known_ones_are_named(
-    client: flight.FlightClient,
-) -> None:
-    with pytest.raises(
-        NotImplementedError, match="there is no action 'destroy'; there are create, seal, drop"
-    ):
-        list(client.do_action(flight.Action("destroy", b"")))
-
-
 def test_exchanging_is_unimplemented_and_says_what_to_use(client: flight.FlightClient) -> None:
     def exchange() -> None:
         # The answer may be there before the client has begun to write, or only when it reads.
@@ -325,11 +285,6 @@ def test_an_overwrite_that_fails_leaves_the_old_dataset(
     assert act(client, "statistics")["datasets"]["d"]["generation"] == before["datasets"]["d"]["generation"]
 
 
-def test_an_overwrite_of_a_name_that_is_free_is_a_put(client: flight.FlightClient) -> None:
-    put(client, "d", BATCH, mode="overwrite")
-    assert read(client, b"d") == [1, 2, 3]
-
-
 def test_an_overwrite_may_say_which_generation_it_replaces(client: flight.FlightClient) -> None:
     put(client, "d", BATCH)
     generation = act(client, "statistics")["datasets"]["d"]["generation"]
@@ -337,16 +292,3 @@ def test_an_overwrite_may_say_which_generation_it_replaces(client: flight.Flight
     with pytest.raises(pa.ArrowKeyError, match="generation"):
         put(client, "d", BATCH, mode="overwrite", generation=generation)
     assert read(client, b"d") == []
-
-
-def test_the_last_of_two_overwrites_has_the_name(raw: RawFlight, client: flight.FlightClient) -> None:
-    put(client, "d", BATCH)
-    first, frame = put_messages(descriptor("d", mode="overwrite").serialize(), [pa.record_batch({"n": [7]})])
-    puts = act(client, "statistics")["puts"]
-    with OpenPut(raw) as slow:
-        slow.send(first)
-        eventually(lambda: act(client, "statistics")["puts"], puts + 1)
-        put(client, "d", pa.record_batch({"n": [8]}), mode="overwrite")
-        assert read(client, b"d") == [8]
-        slow.send(frame)
-    assert read(client, b"d") == [7]

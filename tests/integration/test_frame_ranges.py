@@ -143,18 +143,6 @@ def test_until_goes_with_one_partition_and_is_a_number(
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_a_changelog_has_versions_and_no_ranges(
-    process: ServerProcess, client: flight.FlightClient, server: RemoteServer, name: str, lane: LaneChoice
-) -> None:
-    from spark_client import ShuffleClient
-
-    with ShuffleClient(process.location) as made:
-        made.changelog(name, pa.schema([("k", pa.int64())]))
-    with pytest.raises(InvalidRequest, match="changelog"):
-        read(server, lane, name, 0, 1)
-
-
-@pytest.mark.parametrize("lane", LANES)
 def test_a_broken_range_is_read_on_from_the_next_frame_and_never_past_its_end(
     process: ServerProcess, server: RemoteServer, client: flight.FlightClient, name: str, lane: LaneChoice
 ) -> None:

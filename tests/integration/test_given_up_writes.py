@@ -58,6 +58,7 @@ class Client(threading.Thread):
             self.written += 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command", [{}, {"command": collecting.SERVER}], ids=["as it is", "collecting in executors"]
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -85,16 +83,6 @@ def test_a_reader_killed_by_sigkill_frees_what_it_held(flight_server_process: Se
             eventually(nothing_is_held(client), "the killed reader's subscription and bytes are gone")
 
 
-def test_a_reader_that_is_stopped_frees_what_it_held(flight_server_process: Servers) -> None:
-    server = flight_server_process(http_port=-1, keepalive_seconds=KEEPALIVE_SECONDS)
-    with closing(flight.connect(server.location)) as client:
-        put(client, BIG, chunk_rows=1, dataset="d")
-        with reader_process(server.location, "d") as process:
-            assert held(client)[0] == 1
-            process.send_signal(signal.SIGSTOP)
-            eventually(nothing_is_held(client), "the stopped reader's subscription and bytes are gone")
-
-
 def test_a_reader_behind_a_dead_network_frees_what_it_held(flight_server_process: Servers) -> None:
     server = flight_server_process(http_port=-1, keepalive_seconds=KEEPALIVE_SECONDS)
     with closing(flight.connect(server.location)) as client, Proxy.to(server.location) as proxy:
@@ -105,6 +93,7 @@ def test_a_reader_behind_a_dead_network_frees_what_it_held(flight_server_process
             eventually(nothing_is_held(client), "the cut-off reader's subscription and bytes are gone")
 
 
+@pytest.mark.long
 def test_a_slow_reader_that_is_alive_is_not_taken_for_a_dead_one(flight_server_process: Servers) -> None:
     server = flight_server_process(http_port=-1, keepalive_seconds=KEEPALIVE_SECONDS)
     with closing(flight.connect(server.location)) as client:
@@ -185,18 +174,6 @@ def renewal(endpoint: flight.FlightEndpoint) -> bytes:
     """A RenewFlightEndpointRequest."""
     serialized = bytes(endpoint.serialize())
     return b"\x0a" + _varint(len(serialized)) + serialized
-
-
-def test_a_renewed_endpoint_says_when_it_expires(flight_server_process: Servers) -> None:
-    server = flight_server_process(http_port=-1)
-    with closing(flight.connect(server.location)) as client:
-        action(client, "create", dataset="d", lease_seconds=100)
-        put(client, table(), dataset="d")
-        endpoint = client.get_flight_info(flight.FlightDescriptor.for_path("d")).endpoints[0]
-        (result,) = client.do_action(flight.Action("RenewFlightEndpoint", renewal(endpoint)), OPTIONS)
-        renewed = flight.FlightEndpoint.deserialize(result.body.to_pybytes())
-        assert renewed.expiration_time.as_py() > endpoint.expiration_time.as_py()
-        assert json.loads(renewed.ticket.ticket)["dataset"] == "d"
 
 
 def _varint(value: int) -> bytes:

@@ -74,6 +74,7 @@ def test_a_changelog_of_many_columns_is_created_and_takes_puts_and_deletes(raw: 
         raw.action("create", changelogs.declaration("twice", pa.schema([*wide, wide.field(0)])))
 
 
+@pytest.mark.long
 def test_a_plan_of_the_smallest_pieces_is_one_of_frames(raw: RawFlight) -> None:
     large = pa.record_batch([pa.array(range(1 << 17), pa.int64())], schema=SCHEMA)
     raw.put(put_messages(path("d"), [large] * 64))
@@ -82,6 +83,7 @@ def test_a_plan_of_the_smallest_pieces_is_one_of_frames(raw: RawFlight) -> None:
         raw.action("plan", {"dataset": "d", "target_bytes": 1, "partitions": [0] * 100_000})
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_partitions_without_rows_are_read_listed_planned_and_dropped(
     server: ServerProcess, raw: RawFlight
 ) -> None:
@@ -101,7 +103,7 @@ def test_a_hundred_thousand_partitions_without_rows_are_read_listed_planned_and_
     eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
 
 
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("durable", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_many_frames_are_sealed_read_and_dropped(
     flight_server_process: Start, tmp_path: Path, durable: bool
 ) -> None:
@@ -116,6 +118,7 @@ def test_many_frames_are_sealed_read_and_dropped(
         eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
 
 
+@pytest.mark.long
 def test_many_frames_are_appended_and_what_is_overwritten_is_released(
     server: ServerProcess, raw: RawFlight
 ) -> None:
@@ -132,6 +135,7 @@ def test_many_frames_are_appended_and_what_is_overwritten_is_released(
     eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
 
 
+@pytest.mark.long
 def test_a_partition_of_many_small_frames_is_read_and_dropped(server: ServerProcess, raw: RawFlight) -> None:
     put_rows(server, 20_000, 1, dataset="d")
     assert bulk.get(f"{server.http}/v1/datasets/d/partitions/0").trailers["x-flight-shuffle-rows"] == "20000"
@@ -140,15 +144,10 @@ def test_a_partition_of_many_small_frames_is_read_and_dropped(server: ServerProc
     eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
 
 
+@pytest.mark.long
 def test_many_leases_end_at_once(raw: RawFlight) -> None:
     for number in range(500):
         raw.action("create", {"dataset": f"d{number}", "kind": "shuffle", "lease_seconds": 60.0})
     for number in range(3000):
         raw.action("create", {"dataset": f"e{number}", "kind": "shuffle", "lease_seconds": 0.5})
     eventually(lambda: raw.action("statistics")["count"], 500)
-
-
-def test_a_seal_that_names_a_hundred_thousand_attempts_is_taken_apart(raw: RawFlight) -> None:
-    raw.action("create", {"dataset": "d", "kind": "shuffle"})
-    with pytest.raises(Refused, match="unknown here"):
-        raw.action("seal", {"dataset": "d", "attempts": {str(number): "a" * 100 for number in range(MANY)}})

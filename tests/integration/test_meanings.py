@@ -160,6 +160,16 @@ def test_an_error_claims_of_a_generation_no_more_than_the_server_knows(client: f
             read(client, ticket)
 
 
+def test_every_ticket_of_a_dropped_dataset_says_why_it_is_gone(client: flight.FlightClient) -> None:
+    put(client, "x", BATCH)
+    act(client, "drop", dataset="x")
+    for ticket in (b"x", b"x/0", b'{"dataset":"x","partition":0}'):
+        with pytest.raises(KeyError, match="there is no dataset 'x': it was dropped"):
+            read(client, ticket)
+    with pytest.raises(KeyError, match="there is no dataset 'y/0': it was never written"):
+        read(client, b"y/0")
+
+
 def test_a_date64_with_a_time_of_day_is_refused_with_what_helps(client: flight.FlightClient) -> None:
     times = pa.Array.from_buffers(pa.date64(), 1, [None, pa.py_buffer((86_400_001).to_bytes(8, "little"))])
     writer, _ = client.do_put(descriptor("d"), pa.schema({"n": pa.date64()}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from spark_client import ShuffleClient
 from tests.support.polling import eventually
@@ -13,6 +14,7 @@ MIB = 1 << 20
 SIZE_BYTES = 256 * MIB
 
 
+@pytest.mark.long
 def test_a_server_whose_datasets_were_dropped_becomes_small_again() -> None:
     batch = pa.record_batch({"n": np.arange(MIB // 8)})
     with ServerProcess.start(memory_limit="1GiB") as server, ShuffleClient(server.location) as client:

@@ -41,13 +41,10 @@ def sent_bytes(
     return sum(at.values())
 
 
-@pytest.mark.parametrize("method", [*SINGLE, "DoPut"])
-def test_a_call_without_a_token_is_refused_before_its_request_has_come(
-    flight_server_process: Start, method: str
-) -> None:
+def test_a_call_without_a_token_is_refused_before_its_request_has_come(flight_server_process: Start) -> None:
     server = flight_server_process(memory_limit="64MiB", token="secret")
     with OpenCalls(server.location) as calls:
-        numbers = [calls.begin(method) for _ in range(20)]
+        numbers = [calls.begin(method) for method in (*SINGLE, "DoPut") for _ in range(20)]
         calls.wait_for_end(*numbers)
         assert {calls.ended[number]["grpc-status"] for number in numbers} == {"16"}
 
@@ -68,7 +65,7 @@ def test_requests_that_never_arrive_whole_take_bounded_memory_and_end(
     assert server.events("internal_error") == []
 
 
-@pytest.mark.parametrize("method", ["DoPut", "DoAction"])
+@pytest.mark.parametrize("method", ["DoPut", pytest.param("DoAction", marks=pytest.mark.long)])
 def test_messages_half_sent_on_many_connections_are_counted_and_bounded(
     flight_server_process: Start, method: str
 ) -> None:
@@ -226,7 +223,7 @@ def test_silent_calls_of_one_connection_end_no_call_of_another(flight_server_pro
         assert other.ended[number]["grpc-status"] == "0"
 
 
-@pytest.mark.parametrize("method", ["DoPut", "DoGet"])
+@pytest.mark.parametrize("method", ["DoGet", pytest.param("DoPut", marks=pytest.mark.long)])
 def test_of_too_many_calls_that_send_nothing_the_oldest_end_and_a_good_call_is_served(
     flight_server_process: Start, method: str
 ) -> None:

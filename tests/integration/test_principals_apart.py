@@ -78,28 +78,6 @@ def test_a_dataset_with_the_generation_of_anothers_staged_write_does_not_end_it(
     assert two.action("seal", {"dataset": "two/d", "generation": theirs})["rows"] == 3
 
 
-def test_a_host_learns_and_takes_back_no_files_of_a_dataset_that_it_does_not_see(
-    one: RawFlight, two: RawFlight
-) -> None:
-    def said(raw: RawFlight, name: str, generation: str, **verb: str) -> dict[str, object]:
-        answer: dict[str, object] = raw.action("copies", {"dataset": name, "generation": generation, **verb})
-        return answer
-
-    made = {}
-    for raw, name in ((one, "one/d"), (two, "two/d")):
-        made[name] = raw.action("create", {"dataset": name, "kind": "shuffle", "schema": SCHEMA})[
-            "generation"
-        ]
-    theirs, mine = ("two/d", made["two/d"]), ("one/d", made["one/d"])
-    said(two, *theirs, verb="keep", host="h", file="secret")
-    said(two, *theirs, verb="withdraw")
-    assert said(one, *mine, verb="keep", host="h", file="f") == {"withdrawn": []}
-    said(one, *mine, verb="removed", host="h", file="secret")
-    assert said(two, *theirs, verb="which")["withdrawn"] == ["h"]
-    said(two, *theirs, verb="removed", host="h", file="secret")
-    assert said(two, *theirs, verb="which")["withdrawn"] == []
-
-
 def test_a_stream_that_began_before_two_changes_of_the_token_file_ends_with_its_principal(
     server: ServerProcess, tokens: Path, one: RawFlight, two: RawFlight
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 from flight_server.protocol.errors import FlightShuffleError
 from spark_client import Reading, ShuffleClient
-from spark_client.connection import RemoteServer
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -45,9 +43,3 @@ def test_what_does_not_fit_the_budget_waits_in_the_scratch_directory(
         client.put("numbers", table())
         assert client.get("numbers", ordered=True).read_all().equals(table())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_reading_options_travel_with_the_server_into_tasks() -> None:
-    reading = Reading(lane="grpc", budget_bytes=7, scratch_dir="/var/tmp")
-    travelled: RemoteServer = pickle.loads(pickle.dumps(RemoteServer("grpc://127.0.0.1:1", reading=reading)))
-    assert travelled.reading == reading

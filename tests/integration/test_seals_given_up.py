@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support.changelogs import declaration
 from tests.support.durable import action, action_within, get, names, put_attempt, table
 from tests.support.faulty_disk import FaultyServer
 
@@ -88,6 +86,7 @@ def read(client: flight.FlightClient, name: str) -> int | None:
     return get(client, name)["number"][0].as_py() if name in names(client) else None
 
 
+@pytest.mark.long
 def test_a_drop_after_a_seal_that_was_given_up_wins_or_is_refused_also_after_a_crash(start: Start) -> None:
     server, client = start()
     for deadline_ms in DEADLINES_MS:
@@ -101,42 +100,6 @@ def test_a_drop_after_a_seal_that_was_given_up_wins_or_is_refused_also_after_a_c
         before = read(client, name)
         server, client = start()
         assert read(client, name) == before == (1 if dropped else 2)
-
-
-def test_a_seal_that_was_given_up_leaves_after_a_crash_what_it_left_before(start: Start) -> None:
-    server, client = start()
-    for deadline_ms in DEADLINES_MS:
-        assert Staged(client, f"d{deadline_ms}", table(10, seed=1)).seal()
-        new = Staged(client, f"d{deadline_ms}", table(10, seed=2))
-        server.delay(**SLOW)
-        new.seal(deadline_ms / 1000)
-        server.heal()
-    for deadline_ms in DEADLINES_MS:  # refused in the turn of each name, so after what still works for it
-        with pytest.raises(pa.ArrowInvalid, match="schema differs"):
-            action(client, "create", **declaration(f"d{deadline_ms}", table().schema))
-    before = {name: read(client, name) for name in names(client)}
-    assert set(before.values()) <= {1, 2}
-    _, client = start()
-    assert {name: read(client, name) for name in before} == before
-
-
-def test_a_seal_that_is_repeated_after_it_was_given_up_replaces_no_later_write_after_a_crash(
-    start: Start,
-) -> None:
-    server, client = start()
-    expected: dict[str, int | None] = {}
-    for deadline_ms in DEADLINES_MS:
-        name = f"d{deadline_ms}"
-        first = Staged(client, name, table(10, seed=1))
-        server.delay(**SLOW)
-        first.seal(deadline_ms / 1000)
-        server.heal()
-        assert Staged(client, name, table(10, seed=2)).seal()
-        with suppress(pa.ArrowKeyError):  # it was sealed, and replaced
-            first.seal()
-        expected[name] = read(client, name)
-    _, client = start()
-    assert {name: read(client, name) for name in expected} == expected
 
 
 def test_a_dataset_whose_partitions_were_asked_for_before_a_seal_that_narrows_is_there_after_a_restart(

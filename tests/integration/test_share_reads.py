@@ -169,16 +169,6 @@ def test_partitions_that_are_passed_over_left_or_read_again(
         assert sorted(values(share.read(4))) == expected(4), "one that was passed over"
 
 
-def test_a_large_partition_that_is_left_is_not_read_to_its_end(
-    servers: Sequence[ServerProcess], opened: Counter[str]
-) -> None:
-    ref = replace(ref_of(servers, "large"), most_bytes=1)
-    with ShareRead(ref, range(PARTITIONS)) as share:
-        next(share.read(0))
-        assert sorted(values(share.read(1))) == [*range(MANY * 3)]
-        assert sum(opened.values()) == 6
-
-
 def test_both_sides_of_a_join_are_shared(servers: Sequence[ServerProcess], opened: Counter[str]) -> None:
     class Joined:
         """A stage of two inputs: the rows of the left, then those of the right."""

@@ -20,7 +20,6 @@ from tests.support.raw_flight import (
     command,
     commit,
     field,
-    flight_data,
     path,
     put_messages,
 )
@@ -179,22 +178,7 @@ BROKEN_ATTEMPTS: dict[str, tuple[list[bytes], str, str]] = {
         BAD,
         "0 to 3",
     ),
-    "a partition that is no number": (
-        attempt_messages(3, "t", [("x", batch("x"))]),
-        BAD,
-        "app_metadata",
-    ),
     "no partition": (attempt_messages(3, "t", [("", batch("x"))]), BAD, "app_metadata"),
-    "a negative partition": (
-        attempt_messages(3, "t", [(-1, batch("x"))]),
-        BAD,
-        "app_metadata",
-    ),
-    "a partition in Arabic digits": (
-        attempt_messages(3, "t", [("٣", batch("x"))]),
-        BAD,
-        "app_metadata",
-    ),
     "more rows than came": (
         attempt_messages(3, "t", [(0, batch("x"))], last=commit(2, 1)),
         BAD,
@@ -205,20 +189,10 @@ BROKEN_ATTEMPTS: dict[str, tuple[list[bytes], str, str]] = {
         BAD,
         "0 frames",
     ),
-    "a commit that is not JSON": (
-        attempt_messages(3, "t", [], last=field(3, b"done")),
-        BAD,
-        "commit",
-    ),
     "a commit without totals": (
         attempt_messages(3, "t", [], last=field(3, b'{"commit":{}}')),
         BAD,
         "needs",
-    ),
-    "a commit with more": (
-        attempt_messages(3, "t", [], last=field(3, b'{"commit":{"rows":0,"frames":0,"x":1}}')),
-        BAD,
-        "unknown key 'x'",
     ),
     "no commit": (attempt_messages(3, "t", [(0, batch("x"))], last=b""), BAD, "without its commit"),
     "a partition in the command": (
@@ -247,18 +221,6 @@ def test_a_broken_attempt_leaves_nothing_behind_and_can_be_tried_again(
     write(raw, 3, "t", (0, batch("good")))
     raw.action("seal", {"dataset": "s", "attempts": {"3": "t"}})
     assert rows(server, 0) == ["good"]
-
-
-def test_a_cancelled_attempt_leaves_nothing_behind(raw: RawFlight) -> None:
-    first, *frames = attempt_messages(0, "a", [(0, batch("x"))] * 3, last=b"")
-    open_put = OpenPut(raw)
-    open_put.send(first)
-    for frame in frames:
-        open_put.send(frame)
-    eventually(lambda: attempts(raw) != {}, expected=True)
-    open_put.cancel()
-    eventually(lambda: attempts(raw), states())
-    eventually(lambda: message_bytes(raw.action("statistics")), 0)
 
 
 @pytest.mark.parametrize(
@@ -329,20 +291,6 @@ def test_sealing_with_an_attempt_that_has_not_committed_changes_nothing(
     assert rows(server, 0) == ["x"]
 
 
-def test_sealing_again_is_fine_with_the_same_attempts_and_refused_with_others(
-    raw: RawFlight, server: ServerProcess
-) -> None:
-    for attempt in "ab":
-        write(raw, 0, attempt, (0, batch(attempt)))
-    first = raw.action("seal", {"dataset": "s", "attempts": {"0": "b"}})
-    assert raw.action("seal", {"dataset": "s", "attempts": {"0": "b"}}) == first
-    assert raw.action("seal", {"dataset": "s"}) == first
-    for others in ({"0": "a"}, {}):
-        with pytest.raises(Refused, match="sealed with other attempts"):
-            raw.action("seal", {"dataset": "s", "attempts": others})
-    assert rows(server, 0) == ["b"]
-
-
 def test_an_attempt_is_told_when_others_were_accepted(raw: RawFlight, server: ServerProcess) -> None:
     write(raw, 0, "a", (0, batch("x")))
     first, frame, last = attempt_messages(0, "zombie", [(0, batch("zombie"))])
@@ -358,40 +306,3 @@ def test_an_attempt_is_told_when_others_were_accepted(raw: RawFlight, server: Se
     late = refused(raw, attempt_messages(1, "late", []))
     assert "is sealed: producer 1 attempt late comes too late" in late.message
     assert rows(server, 0) == ["x"]
-
-
-def test_a_refused_attempt_does_not_decide_the_schema(raw: RawFlight) -> None:
-    raw.action("seal", {"dataset": "s", "attempts": {}})
-    other = put_messages(
-        command({"dataset": "s", "producer": 0, "attempt": "a"}), [pa.record_batch({"n": [1]})]
-    )
-    assert "comes too late" in refused(raw, other).message
-    assert raw.action("statistics")["datasets"]["s"]["sealed"]
-    with pytest.raises(Refused, match="was sealed without a schema"):
-        raw.ask("GetSchema", path("s"))
-
-
-def test_a_failed_attempt_of_another_schema_names_the_first_difference(raw: RawFlight) -> None:
-    write(raw, 0, "a", (0, batch("x")))
-    other = put_messages(
-        command({"dataset": "s", "producer": 1, "attempt": "a"}), [pa.record_batch({"n": [1]})]
-    )
-    error = refused(raw, other)
-    assert "it has columns ['n'], the dataset has ['row']" in error.message
-    assert attempts(raw) == states(committed=1)
-
-
-def test_metadata_before_the_schema_is_no_commit(raw: RawFlight) -> None:
-    descriptor = command({"dataset": "s", "producer": 0, "attempt": "a"})
-    error = refused(
-        raw, [flight_data(b"", metadata=b'{"commit":{"rows":0,"frames":0}}', descriptor=descriptor)]
-    )
-    assert "ended before its schema" in error.message
-    assert attempts(raw) == states()
-
-
-def test_two_hundred_broken_attempts_of_one_producer_leave_only_the_committed_ones(raw: RawFlight) -> None:
-    for number in range(200):
-        refused(raw, attempt_messages(0, f"broken-{number}", [(0, batch("x"))], last=b""))
-    write(raw, 0, "good", (0, batch("x")))
-    assert attempts(raw) == states(committed=1)

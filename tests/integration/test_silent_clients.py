@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ Start = Callable[..., ServerProcess]
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 SHUFFLE = command({"dataset": "s", "producer": 3, "attempt": "x"})
 FIRST, FRAME = put_messages(path("d"), [BATCH])
+HALVES = (b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,11 @@ def raw(server: ServerProcess) -> Iterator[RawFlight]:
         eventually(lambda: connected.action("why")["waits"], [])
         for name in connected.action("statistics")["datasets"]:
             connected.action("drop", {"dataset": name})
+
+
+def address_of(server: ServerProcess) -> tuple[str, int]:
+    parts = urlsplit(server.http or "")
+    return str(parts.hostname), int(parts.port or 0)
 
 
 def error_of_reading(raw: RawFlight, ticket: bytes) -> tuple[str, str]:
@@ -62,31 +69,23 @@ def test_a_silent_producer_on_the_grpc_lane_fails_its_partition_and_frees_the_na
     assert len(raw.get(b"d")) == 2
 
 
-@pytest.mark.parametrize(
-    "part", ["nothing of a message", "a length", "half of a small one", "half of a large one"]
-)
 def test_a_silent_producer_on_the_bulk_lane_ends_between_messages_and_inside_one(
-    server: ServerProcess, raw: RawFlight, part: str
+    server: ServerProcess, raw: RawFlight
 ) -> None:
     large = framed(put_messages(path("d"), [pa.record_batch({"n": range(100_000)})])[1])
-    sent = {
-        "nothing of a message": b"",
-        "a length": framed(FRAME)[:4],
-        "half of a small one": framed(FRAME)[:-10],
-        "half of a large one": large[: len(large) // 2],
-    }[part]
+    parts = [b"", framed(FRAME)[:4], framed(FRAME)[:-10], large[: len(large) // 2]]
     raw.action("create", {"dataset": "s", "kind": "shuffle"})
-    first = put_messages(SHUFFLE, [BATCH])[0]
-    with RawPut(f"{server.http}/v1/put") as put:
-        put.send(first)
-        put.raw(sent)
-        with pytest.raises(Refused) as refused:
-            put.answers()
-    assert refused.value.body["error"] == "producer_stalled"
-    assert refused.value.body["dataset"] == "s"
-    assert refused.value.body["producer"] == 3
-    option = "--stall-seconds" if sent else "--put-idle-seconds"
-    assert option in refused.value.body["message"]
+    with ExitStack() as stack:
+        puts = [stack.enter_context(RawPut(f"{server.http}/v1/put")) for _ in parts]
+        for number, (put, part) in enumerate(zip(puts, parts, strict=True)):
+            put.send(put_messages(command({"dataset": "s", "producer": number, "attempt": "x"}), [BATCH])[0])
+            put.raw(part)
+        for number, (put, part) in enumerate(zip(puts, parts, strict=True)):
+            with pytest.raises(Refused) as refused:
+                put.answers()
+            said = refused.value.body
+            assert (said["error"], said["dataset"], said["producer"]) == ("producer_stalled", "s", number)
+            assert ("--stall-seconds" if part else "--put-idle-seconds") in said["message"]
     eventually(lambda: raw.action("statistics")["datasets"]["s"]["attempt_states"], {})
 
 
@@ -101,19 +100,18 @@ def test_a_put_that_never_says_what_it_is_ends_too(server: ServerProcess, raw: R
     assert call_refused.value.detail["error"] == "producer_stalled"
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
-def test_a_connection_that_asks_for_nothing_is_closed(server: ServerProcess, sent: bytes) -> None:
-    with socket.create_connection(
-        (urlsplit(server.http or "").hostname, urlsplit(server.http or "").port), 30
-    ) as one:
-        one.sendall(sent)
-        assert one.recv(1) == b""
+def test_a_connection_that_asks_for_nothing_is_closed(server: ServerProcess) -> None:
+    with ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection(address_of(server), 30)) for _ in range(3)
+        ]
+        for connection, sent in zip(connections, (b"", *HALVES), strict=True):
+            connection.sendall(sent)
+        assert [connection.recv(1) for connection in connections] == [b""] * 3
 
 
 def test_a_connection_that_has_asked_may_rest_before_it_asks_again(server: ServerProcess) -> None:
-    with socket.create_connection(
-        (urlsplit(server.http or "").hostname, urlsplit(server.http or "").port), 30
-    ) as one:
+    with socket.create_connection(address_of(server), 30) as one:
         one.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert one.recv(1 << 16).startswith(b"HTTP/1.1 200")
         with socket.create_connection(one.getpeername(), 30) as silent:

@@ -71,11 +71,3 @@ def test_silent_overwrites_that_fill_the_disk_are_listed_and_a_drop_makes_room(r
     overwrites[2].finish()
     assert len(raw.get(b"d")) == 1 + FRAMES
     assert staged(raw) == []
-
-
-def test_an_overwrite_that_breaks_off_is_listed_no_more(raw: RawFlight) -> None:
-    put = overwriting(raw, 1)
-    assert len(staged(raw)) == 1
-    put.cancel()
-    eventually(lambda: len(staged(raw)), 0)
-    assert len(raw.get(b"d")) == 2

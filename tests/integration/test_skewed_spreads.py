@@ -46,8 +46,7 @@ def values(batches: Any) -> list[int]:
 LARGE_ROWS = [row for server in range(3) for row in rows_of(server, LARGE)]
 
 
-@pytest.mark.parametrize("lane", ["grpc", "bulk"])
-@pytest.mark.parametrize("target_bytes", [1, 2500, 1 << 20])
+@pytest.mark.parametrize(("lane", "target_bytes"), [("grpc", 2500), ("bulk", 1), ("bulk", 1 << 20)])
 def test_the_slices_over_all_servers_have_every_frame_once_in_the_order_of_the_portions(
     servers: Sequence[ServerProcess], lane: str, target_bytes: int
 ) -> None:

@@ -77,18 +77,6 @@ def test_one_partition_has_an_endpoint_for_each_server_and_its_totals_are_not_kn
     assert read(servers[1], info) == sorted(row for server in range(3) for row in rows_of(server, 2))
 
 
-def test_a_put_without_create_is_answered_as_by_a_single_server(servers: Sequence[ServerProcess]) -> None:
-    with flight.connect(servers[0].location) as client:
-        made = action(client, "create", dataset="single", kind="shuffle", partitions=2)
-    answer = put(servers[0].location, {"dataset": "single", "producer": 0, "attempt": "1"}, [(1, [5])])
-    assert answer == {
-        "committed": True,
-        "rows": 1,
-        "bytes": answer["bytes"],
-        "generation": made["generation"],
-    }
-
-
 def test_two_puts_that_create_it_write_one_dataset_and_another_generation_is_refused(
     servers: Sequence[ServerProcess],
 ) -> None:
@@ -123,19 +111,6 @@ def test_a_dataset_is_dropped_with_its_last_attempt_that_fails(servers: Sequence
         assert listed & {*names} == {"once"}
         sealed = action(client, "seal", dataset="once", generation=generation, attempts={"0": "1"})
         assert sealed["rows"] == 1
-
-
-def test_a_dataset_that_only_attempts_wrote_which_were_not_accepted_ends_with_its_lease(
-    servers: Sequence[ServerProcess],
-) -> None:
-    generation = secrets.token_hex(8)
-    command = command_of("left", generation, 0, create={"partitions": 1, "lease_seconds": 0.2})
-    put(servers[0].location, command, [(0, [1])])
-    with flight.connect(servers[0].location) as client:
-        gone = False
-        while not gone:
-            datasets = [info.descriptor.path[0] for info in client.list_flights()]
-            gone = b"left" not in datasets
 
 
 @pytest.mark.parametrize(
@@ -176,17 +151,6 @@ def test_a_seal_that_lists_servers_wrongly_changes_nothing(
             )
         with pytest.raises(pa.ArrowInvalid, match="sealed with another one"):
             action(client, "seal", **seal, servers=[mine, mine | {"start": "other"}])
-
-
-def test_a_server_that_was_started_again_at_the_same_port_is_another_one() -> None:
-    with ServerProcess.start() as one, ServerProcess.start() as two:
-        spread("again", [one, two])
-        info = info_of(one, "again")
-        two.kill()
-        with two.restart() as new:
-            assert new.location == two.location
-            with flight.connect(new.location) as client, pytest.raises(KeyError, match=r"'again'.*start"):
-                client.do_get(info.endpoints[1].ticket).read_all()
 
 
 def test_a_late_put_begins_no_run_that_was_dropped(servers: Sequence[ServerProcess]) -> None:

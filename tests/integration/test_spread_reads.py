@@ -14,12 +14,9 @@ import pytest
 from flight_server.protocol import SealRequest, ServerLost, ServerPortion
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, RemoteServer, Timeouts
-from spark_client.jobs import Sides
-from spark_client.jobs.shares import PartitionSlice
 from spark_client.lanes import portion_stream
 from spark_client.lanes.partition_stream import StreamStalled
 from spark_client.merge import DatasetRef
-from spark_client.steps import Pass
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, everything, rows_of, spread
@@ -49,8 +46,7 @@ def values(batches: Any) -> list[int]:
     return [row for batch in batches for row in batch.column(0).to_pylist()]
 
 
-@pytest.mark.parametrize("lane", ["grpc", "bulk"])
-@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize(("lane", "asked"), [("grpc", 0), ("bulk", 1)])
 def test_every_partition_is_read_from_all_servers_whichever_was_asked(
     servers: Sequence[ServerProcess], listed: list[dict[str, Any]], lane: str, asked: int
 ) -> None:
@@ -63,30 +59,7 @@ def test_every_partition_is_read_from_all_servers_whichever_was_asked(
     ref.server.close()
 
 
-@pytest.mark.parametrize("lane", ["grpc", "bulk"])
-def test_several_partitions_come_one_after_the_other(
-    servers: Sequence[ServerProcess], listed: list[dict[str, Any]], lane: str
-) -> None:
-    ref = ref_of(servers[2], lane)
-    assert len(ref.portion_streams([4, 0, 3])) == 3
-    wanted = (4, 0, 3)
-    found = values(ref.read_each(wanted))
-    expected = [sorted(row for server in range(3) for row in rows_of(server, part)) for part in wanted]
-    parts = [part for part, rows in zip(wanted, expected, strict=True) for _ in rows]
-    assert [row // 10_000 for row in found] == parts
-    assert sorted(found) == sorted(row for rows in expected for row in rows)
-    ref.server.close()
-
-
-def test_what_does_not_fit_the_memory_is_parked_and_comes_all_the_same(
-    servers: Sequence[ServerProcess], listed: list[dict[str, Any]]
-) -> None:
-    ref = replace(ref_of(servers[0]), most_bytes=1)
-    assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(3)
-    ref.server.close()
-
-
-@pytest.mark.parametrize("lane", ["grpc", "bulk", "auto"])
+@pytest.mark.parametrize("lane", ["grpc", "auto"])
 def test_a_server_that_is_gone_or_was_started_again_is_named_with_its_start(lane: str) -> None:
     with ServerProcess.start() as one, ServerProcess.start() as two:
         listed = spread("d", [one, two])
@@ -114,7 +87,7 @@ def test_a_server_whose_ports_refuse_is_lost_without_waiting_for_its_return() ->
         patient.close()
 
 
-@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+@pytest.mark.parametrize("lane", [pytest.param("grpc", marks=pytest.mark.long), "bulk"])
 def test_a_silent_server_costs_a_process_one_deadline_until_it_answers_again(lane: Any) -> None:
     timeouts = replace(QUICK, first_message_seconds=0.5)
     with ServerProcess.start() as one, ServerProcess.start() as two:
@@ -191,21 +164,3 @@ def test_the_answers_to_the_seals_tell_which_server_has_rows_of_a_partition(
     assert len(ref.portion_streams([2])) == 2
     assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(3)
     ref.server.close()
-
-
-def test_both_sides_of_a_join_pair_their_partitions_whichever_servers_hold_them(
-    servers: Sequence[ServerProcess],
-) -> None:
-    spread("left", [servers[0], servers[1]])
-    spread("right", [servers[2]])  # one that came when the left side was there
-    remote, other = RemoteServer(servers[0].location), RemoteServer(servers[2].location)
-    sides = Sides(DatasetRef.find(remote, "left"), DatasetRef.find(other, "right"))
-    for partition in range(PARTITIONS):
-        both = sides.read_both(PartitionSlice(partition), Pass(kept=True))
-        # The numbers of servers are those in each call.
-        assert sorted(values(both.left)) == sorted(
-            row for server in (0, 1) for row in rows_of(server, partition)
-        )
-        assert values(both.right) == rows_of(0, partition)
-    remote.close()
-    other.close()

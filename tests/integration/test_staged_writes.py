@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import (
-    AlreadyExists,
     Conflict,
     CreateRequest,
     DatasetRequest,
@@ -22,7 +21,6 @@ from flight_server.protocol import (
     NotFound,
     PutCommand,
     SealRequest,
-    Transaction,
     WriteMode,
 )
 from spark_client import ShuffleClient
@@ -183,12 +181,6 @@ def test_a_read_of_the_whole_over_http_ends_with_what_was_there_when_it_began(
         assert pa.ipc.open_stream(answer).read_all().num_rows == 400_002
 
 
-def test_what_a_put_wrote_can_be_appended_to(client: ShuffleClient, server: RemoteServer) -> None:
-    client.put("d", table(1))
-    write(server, WriteMode.APPEND, "w", numbers(2))
-    assert read(client) == [1, 2]
-
-
 def test_a_seal_whose_answer_was_lost_can_be_repeated(client: ShuffleClient, server: RemoteServer) -> None:
     client.put("d", table(1))
     generation = stage(server, WriteMode.APPEND, "w")
@@ -200,41 +192,6 @@ def test_a_seal_whose_answer_was_lost_can_be_repeated(client: ShuffleClient, ser
     with pytest.raises(NotFound):
         server.action("drop", DatasetRequest("d", generation, staged=True).encode())
     assert read(client) == [3]
-
-
-def test_a_transaction_is_appended_once_and_a_lost_one_is_noticed(
-    client: ShuffleClient, server: RemoteServer
-) -> None:
-    for time, version in enumerate((0, 1, 1, 0)):
-        after = version - 1 if version else None
-        transaction = Transaction("query", version, after)
-        write(server, WriteMode.APPEND, f"time-{time}", numbers(version), transaction=transaction)
-    write(server, WriteMode.APPEND, "other", numbers(7), transaction=Transaction("another", 0))
-    assert read(client) == [0, 1, 7]
-    client.drop("d")
-    with pytest.raises(Conflict, match="has had no write with this id since it was created"):
-        write(server, WriteMode.APPEND, "w2", numbers(2), transaction=Transaction("query", 2, 1))
-    with pytest.raises(NotFound):
-        read(client)
-    server.action("drop", DatasetRequest("d", stage(server, WriteMode.APPEND, "w2")).encode())
-    write(server, WriteMode.APPEND, "w3", numbers(3), transaction=Transaction("query", 3))
-    assert read(client) == [3]
-
-
-def test_a_new_dataset_is_refused_where_there_is_one_at_the_seal(
-    client: ShuffleClient, server: RemoteServer
-) -> None:
-    generation = stage(server, WriteMode.NEW, "w")
-    put(server, generation, 0, "a", numbers(1), 0)
-    client.put("d", table(2))
-    with pytest.raises(AlreadyExists):
-        seal(server, generation, {0: "a"}, partitions=1)
-    with pytest.raises(AlreadyExists):
-        stage(server, WriteMode.NEW, "v")
-    assert read(client) == [2]
-    client.drop("d")
-    seal(server, generation, {0: "a"}, partitions=1)
-    assert read(client) == [1]
 
 
 def test_what_cannot_be_appended_to_says_why(client: ShuffleClient, server: RemoteServer) -> None:

@@ -120,7 +120,7 @@ server.close()
 """
 
 
-@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+@pytest.mark.parametrize("lane", [pytest.param("grpc", marks=pytest.mark.long), "bulk"])
 def test_a_task_is_one_span_under_its_driver_s_and_its_puts_and_reads_are_under_it(
     server: ServerProcess, receiver: OtlpReceiver, lane: str
 ) -> None:

@@ -1,1 +1,1 @@
-"""Changelogs: latency and size under updates for ever, ingest, lookups in micro-batches, stops of the event loop."""
+"""Changelogs: latency and size under updates for ever, ingest, and lookups in micro-batches."""

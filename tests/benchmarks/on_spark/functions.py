@@ -1,4 +1,4 @@
-"""What the jobs' Python stages do: the same functions on every engine, over Arrow batches.
+"""What the jobs' Python stages do: the same functions for Spark and ours, over Arrow batches.
 
 Every job has a column ``key``. The first stages make the rows of the exchange, ``second`` counts what came through it,
 and ``digest`` is a checksum of whole rows, whatever their order.
@@ -7,7 +7,6 @@ and ``digest`` is a checksum of whole rows, whatever their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 WIDTH = 256
-TEXT_BYTES = 480
 Batches = Iterator[pa.RecordBatch]
 Stage = Callable[[Batches], Batches]
 
@@ -25,7 +23,6 @@ DIGEST = "rows long, digest long"
 NUMBERS = "key long, a long, b double, c double"
 NAMED = "key long, twice long, gross double, name string"
 VECTORS = "key long, vector array<float>"
-TEXTS = "key long, length int, text string"
 
 
 def numbers(batches: Batches) -> Batches:
@@ -57,37 +54,6 @@ def vectors(batches: Batches) -> Batches:
         yield pa.record_batch(
             [batch.column("id"), pa.ListArray.from_arrays(offsets, pa.array(values))], names=["key", "vector"]
         )
-
-
-def texts(batches: Batches) -> Batches:
-    """From (id, text): the text and its length."""
-    for batch in batches:
-        text = batch.column("text")
-        columns = [batch.column("id"), pc.binary_length(text), text]
-        yield pa.record_batch(columns, names=["key", "length", "text"])
-
-
-@dataclass(frozen=True)
-class Excerpts:
-    """From (id): texts that are the next ``TEXT_BYTES`` of a file each, mapped and not copied, and their lengths."""
-
-    path: str
-
-    def __call__(self, batches: Batches) -> Batches:
-        corpus = pa.memory_map(self.path).read_buffer()
-        for batch in batches:
-            yield from texts(iter([pa.record_batch(self._columns(corpus, batch), names=["id", "text"])]))
-
-    def _columns(self, corpus: Any, batch: Any) -> list[Any]:
-        return [batch.column("id"), excerpts(corpus, batch.column("id")[0].as_py(), batch.num_rows)]
-
-
-def excerpts(corpus: Any, first: int, rows: int) -> Any:
-    """``rows`` texts in a row of a buffer, the ``first``th of an endless repetition."""
-    texts_in_corpus = corpus.size // TEXT_BYTES
-    start = first % (texts_in_corpus - rows) * TEXT_BYTES
-    offsets = np.arange(rows + 1, dtype=np.int32) * TEXT_BYTES
-    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), corpus.slice(start, rows * TEXT_BYTES))
 
 
 def count(batches: Batches) -> Batches:

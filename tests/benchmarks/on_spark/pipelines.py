@@ -64,7 +64,7 @@ class Job:
     name: str
     rows: int
     source: tuple[str, ...] | Callable[[int], Path]
-    first: Callable[[], of.Stage]
+    first: of.Stage
     schema: str
     row_bytes: int
     elements: int = 0
@@ -83,18 +83,14 @@ class Job:
         return engines.shuffle.pipeline(self.frame(engines))
 
 
-def _excerpts(file: Callable[[], Path]) -> of.Stage:
-    return of.Excerpts(str(file()))
-
-
 NAME = "concat('user-', lpad(id, 11, '0')) as name"
 JOBS = [
-    Job("Parquet, 20 M x 4", 20_000_000, data.named_parquet, lambda: of.named, of.NAMED, 40, 16),
+    Job("Parquet, 20 M x 4", 20_000_000, data.named_parquet, of.named, of.NAMED, 40, 16),
     Job(
         "range, numbers, 20 M x 4",
         20_000_000,
         ("id", "double(id) * 0.5 as value"),
-        lambda: of.numbers,
+        of.numbers,
         of.NUMBERS,
         32,
     ),
@@ -102,7 +98,7 @@ JOBS = [
         "range, with a string, 20 M x 4",
         20_000_000,
         ("id", "id % 100 as quantity", "double(id) * 0.5 as amount", NAME),
-        lambda: of.named,
+        of.named,
         of.NAMED,
         40,
         16,
@@ -111,40 +107,10 @@ JOBS = [
         "range, 1 M x 256 floats",
         1_000_000,
         ("id",),
-        lambda: of.vectors,
+        of.vectors,
         of.VECTORS,
         8 + 4 * of.WIDTH,
         of.WIDTH,
-    ),
-    Job(
-        "range, text, 2 GB",
-        4_200_000,
-        ("id",),
-        partial(_excerpts, data.prose),
-        of.TEXTS,
-        12 + of.TEXT_BYTES,
-        of.TEXT_BYTES,
-    ),
-    Job(
-        "Parquet, text, 2 GB",
-        4_200_000,
-        data.text_parquet,
-        lambda: of.texts,
-        of.TEXTS,
-        12 + of.TEXT_BYTES,
-        of.TEXT_BYTES,
-    ),
-    *(
-        Job(
-            f"range, log x 30, {size} GB",
-            int(size * 1e9) // of.TEXT_BYTES,
-            ("id",),
-            partial(_excerpts, data.log),
-            of.TEXTS,
-            12 + of.TEXT_BYTES,
-            of.TEXT_BYTES,
-        )
-        for size in (0.9, 3.6)
     ),
 ]
 
@@ -180,7 +146,7 @@ def _kinds(job: Job) -> tuple[str, ...]:
 def sparks(engines: Engines, job: Job, last: tuple[of.Stage, str], *, pipelined: bool) -> Sequence[Any]:
     """The job by Spark alone."""
     with engines.pipelined() if pipelined else nullcontext():
-        first = job.frame(engines).mapInArrow(job.first(), job.schema)
+        first = job.frame(engines).mapInArrow(job.first, job.schema)
         found: Sequence[Any] = first.repartition(PARTITIONS, "key").mapInArrow(*last).collect()
     return found
 
@@ -189,7 +155,7 @@ def ours(engines: Engines, job: Job, kind: str, last: tuple[of.Stage, str], laps
     """The job by an exchange; its dataset is to be released by ``laps.end``."""
     started = time.perf_counter()
     with engines.pipelined() if kind == FED else nullcontext(), laps.of_calls(Shuffles, "seal"):
-        first = job.start(engines, kind).mapInArrow(job.first(), job.schema)
+        first = job.start(engines, kind).mapInArrow(job.first, job.schema)
         result = first.exchange(PARTITIONS, "key").mapInArrow(*last).toDF()
         written = time.perf_counter()
         found: Sequence[Any] = result.collect()
@@ -262,7 +228,7 @@ def _where(engines: Engines, job: Job, kind: str, laps: Laps, options: Options) 
         with engines.pipelined() if kind == FED else nullcontext():
             steps = job.start(engines, kind)
             if part != "feed":
-                steps = steps.mapInArrow(job.first(), job.schema)
+                steps = steps.mapInArrow(job.first, job.schema)
             found = steps.mapInArrow(stages.get(part, of.count), of.SECOND).toDF().collect()
         assert sum(row.rows for row in found) == job.rows
         return job.rows * job.row_bytes

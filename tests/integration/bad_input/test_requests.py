@@ -27,32 +27,15 @@ BAD_STARTS: dict[str, tuple[list[bytes], str]] = {
         [flight_data(SCHEMA.header, descriptor=b"\xff")],
         "not a FlightDescriptor",
     ),
-    "a path of no element": ([flight_data(SCHEMA.header, descriptor=path())], "not 0 elements"),
     "a path of three elements": (
         [flight_data(SCHEMA.header, descriptor=path("a", "0", "x"))],
         "not 3 elements",
-    ),
-    "a partition that is no number": (
-        [flight_data(SCHEMA.header, descriptor=path("a", "x"))],
-        "'x' is not a partition",
     ),
     "a partition of a name not created": (
         [flight_data(SCHEMA.header, descriptor=path("a", "3"))],
         "create it with the number of its partitions",
     ),
     "a command that is not JSON": ([flight_data(SCHEMA.header, descriptor=command(b"{"))], "not UTF-8 JSON"),
-    "a command that is not UTF-8": (
-        [flight_data(SCHEMA.header, descriptor=command(b'{"\xff":1}'))],
-        "not UTF-8 JSON",
-    ),
-    "a command that is a list": (
-        [flight_data(SCHEMA.header, descriptor=command(b"[]"))],
-        "must be a JSON object",
-    ),
-    "a command without dataset": (
-        [flight_data(SCHEMA.header, descriptor=command({"mode": "create"}))],
-        "is missing",
-    ),
     "a command with an unknown key": (
         [flight_data(SCHEMA.header, descriptor=command({"dataset": "d", "shard": 1}))],
         "unknown key 'shard'; known are dataset, ",
@@ -60,10 +43,6 @@ BAD_STARTS: dict[str, tuple[list[bytes], str]] = {
     "a producer without attempt": (
         [flight_data(SCHEMA.header, descriptor=command({"dataset": "d", "producer": 1}))],
         "go together",
-    ),
-    "a producer that is text": (
-        [flight_data(SCHEMA.header, descriptor=command({"dataset": "d", "producer": "1", "attempt": "a"}))],
-        "must be an integer",
     ),
     "an unknown mode": (
         [flight_data(SCHEMA.header, descriptor=command({"dataset": "d", "mode": "append"}))],
@@ -77,27 +56,9 @@ BAD_STARTS: dict[str, tuple[list[bytes], str]] = {
         ],
         "writes partition 0 and no other",
     ),
-    "a key that comes twice": (
-        [flight_data(SCHEMA.header, descriptor=command(b'{"dataset":"d","dataset":"e"}'))],
-        "'dataset' comes twice",
-    ),
     **{
         f"the name {name!r}": ([flight_data(SCHEMA.header, descriptor=path(name))], "is not a dataset name")
-        for name in (
-            "",
-            "/a",
-            "a..b",
-            "a b",
-            "é",
-            "a\n",
-            "x" * 201,
-            "a%2fb",
-            ".",
-            "./x",
-            "a//b",
-            "a/./b",
-            "a/",
-        )
+        for name in ("", "a..b", "x" * 201, "./x", "a//b")
     },
 }
 
@@ -143,7 +104,6 @@ def test_a_refused_put_does_not_decide_the_schema(raw: RawFlight) -> None:
 
 BAD_TICKETS: dict[str, tuple[bytes, str, str]] = {
     "an unknown dataset": (b"nobody", "NOT_FOUND", "there is no dataset 'nobody'"),
-    "a partition of an unknown dataset": (b"nobody/0", "NOT_FOUND", "there is no dataset 'nobody/0'"),
     "an unknown partition": (b"bystander/1", "NOT_FOUND", "has partitions 0 to 0, not 1"),
     "another generation": (
         b'{"dataset":"bystander","generation":"old"}',
@@ -151,21 +111,8 @@ BAD_TICKETS: dict[str, tuple[bytes, str, str]] = {
         "get_flight_info again",
     ),
     "nothing": (b"", "INVALID_ARGUMENT", "'' is not a dataset name"),
-    "not UTF-8": (b"\xff\xfe", "INVALID_ARGUMENT", "JSON from get_flight_info"),
     "not JSON": (b'{"dataset":', "INVALID_ARGUMENT", "not UTF-8 JSON"),
     "very deep JSON": (b'{"dataset":' + b"[" * 100_000, "INVALID_ARGUMENT", "not UTF-8 JSON"),
-    "an unknown key": (b'{"dataset":"bystander","part":0}', "INVALID_ARGUMENT", "unknown key 'part'"),
-    "no dataset": (b'{"partition":0}', "INVALID_ARGUMENT", "'dataset' is missing"),
-    "a partition that is text": (
-        b'{"dataset":"bystander","partition":"0"}',
-        "INVALID_ARGUMENT",
-        "must be an integer",
-    ),
-    "a start before the first frame": (
-        b'{"dataset":"bystander","from":-1}',
-        "INVALID_ARGUMENT",
-        "must be an integer",
-    ),
     "a start beyond the last frame": (
         b'{"dataset":"bystander","from":3}',
         "INVALID_ARGUMENT",
@@ -203,29 +150,12 @@ BAD_ACTIONS: dict[str, tuple[str, bytes, str, str]] = {
         "this is not a Flight SQL server: there is no action 'CreatePreparedStatement'; there are create",
     ),
     "a body that is not JSON": ("create", b"dataset=d", "INVALID_ARGUMENT", "create is not UTF-8 JSON"),
-    "an unknown key": ("create", b'{"dataset":"d","shards":3}', "INVALID_ARGUMENT", "unknown key 'shards'"),
-    "a key that comes twice": ("drop", b'{"dataset":"d","dataset":"bystander"}', "INVALID_ARGUMENT", "twice"),
-    "a name with an empty element": ("create", b'{"dataset":"a//b"}', "INVALID_ARGUMENT", "dataset name"),
-    "an unknown kind": (
-        "create",
-        b'{"dataset":"d","kind":"table"}',
-        "INVALID_ARGUMENT",
-        "'kind' is one of stream",
-    ),
-    "no partitions": ("create", b'{"dataset":"d","partitions":0}', "INVALID_ARGUMENT", "from 1 to"),
     "a million partitions": (
         "create",
         b'{"dataset":"d","partitions":1000000}',
         "INVALID_ARGUMENT",
         "from 1 to",
     ),
-    "a number that is infinite": (
-        "create",
-        b'{"dataset":"d","lease_seconds":1e999}',
-        "INVALID_ARGUMENT",
-        "lease",
-    ),
-    "a number that is none": ("create", b'{"dataset":"d","lease_seconds":NaN}', "INVALID_ARGUMENT", "create"),
     "producers of a stream": (
         "create",
         b'{"dataset":"d","producers":3}',
@@ -270,7 +200,6 @@ BAD_ACTIONS: dict[str, tuple[str, bytes, str, str]] = {
         "NOT_FOUND",
         "there is no dataset 'nobody'",
     ),
-    "dropping nothing": ("drop", b"", "INVALID_ARGUMENT", "'dataset' is missing"),
     "dropping another generation": (
         "drop",
         b'{"dataset":"bystander","generation":"x"}',
@@ -291,18 +220,11 @@ BAD_ACTIONS: dict[str, tuple[str, bytes, str, str]] = {
     ),
     "draining with arguments": ("drain", b'{"now":true}', "INVALID_ARGUMENT", "no arguments"),
     "cancelling garbage": ("CancelFlightInfo", b"\x0a\x02\xff\xff", "INVALID_ARGUMENT", "not a FlightInfo"),
-    "cancelling nothing": ("CancelFlightInfo", b"", "INVALID_ARGUMENT", "CancelFlightInfo"),
     "renewing garbage": (
         "RenewFlightEndpoint",
         b"\x0a\x02\xff\xff",
         "INVALID_ARGUMENT",
         "not a FlightEndpoint",
-    ),
-    "a copy that no host has": (
-        "copies",
-        b'{"verb":"keep","dataset":"bystander","generation":"g"}',
-        "INVALID_ARGUMENT",
-        "to keep also 'host' and 'file'",
     ),
     "a copy of nothing": (
         "copies",

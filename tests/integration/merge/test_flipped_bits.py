@@ -39,7 +39,7 @@ ROWS = 60
 FRAMES = 4
 STRIDE = 43
 # Short deadlines only where the end of a line may be damaged: the reader then waits for its rest until them.
-HASTY = replace(QUICK, first_message_seconds=0.3, stall_seconds=0.3, tries=3)
+IMPATIENT = replace(QUICK, first_message_seconds=0.3, stall_seconds=0.3, tries=3)
 
 
 def plain(frame: int) -> pa.RecordBatch:
@@ -64,8 +64,8 @@ def shaky(process: ServerProcess) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def hasty(process: ServerProcess) -> Iterator[RemoteServer]:
-    made = RemoteServer(process.location, timeouts=HASTY)
+def impatient(process: ServerProcess) -> Iterator[RemoteServer]:
+    made = RemoteServer(process.location, timeouts=IMPATIENT)
     yield made
     made.close()
 
@@ -117,7 +117,11 @@ def answer_to(location: str, name: str) -> tuple[bytes, list[range]]:
 
 @for_each_kind_of_data
 def test_a_flipped_bit_on_the_way_to_a_reader_is_healed_or_an_error_and_never_other_data(
-    server: RemoteServer, hasty: RemoteServer, shaky: Proxy, name: str, make: Callable[[int], pa.RecordBatch]
+    server: RemoteServer,
+    impatient: RemoteServer,
+    shaky: Proxy,
+    name: str,
+    make: Callable[[int], pa.RecordBatch],
 ) -> None:
     batches = stored(server, name, make)
     answer, messages = answer_to(shaky.http, name)
@@ -127,7 +131,7 @@ def test_a_flipped_bit_on_the_way_to_a_reader_is_healed_or_an_error_and_never_ot
         in_a_message = any(at in message for message in messages)
         shaky.flip_back(at, at // STRIDE % 8)
         try:
-            found = read(server if in_a_message else hasty, shaky.http, name)
+            found = read(server if in_a_message else impatient, shaky.http, name)
         except FlightShuffleError:
             # In a line of HTTP: the client may wait for its end, or find another status or other totals.
             assert not in_a_message, f"byte {at} of {len(answer)}"
@@ -144,7 +148,9 @@ def test_a_flipped_bit_on_the_way_to_a_reader_over_grpc_is_healed_or_an_error_an
     batches = stored(server, name, make)
     with Proxy.to(process.location) as between:
         # The end of an HTTP/2 frame may be damaged: the reader then waits for its rest until the call's deadline.
-        reader = RemoteServer(between.location, timeouts=replace(HASTY, stream_seconds=0.5, call_seconds=0.5))
+        reader = RemoteServer(
+            between.location, timeouts=replace(IMPATIENT, stream_seconds=0.5, call_seconds=0.5)
+        )
         assert read_by_grpc(reader, name) == batches
         before = between.bytes_back
         assert read_by_grpc(reader, name) == batches
@@ -195,7 +201,7 @@ def test_a_damaged_ticket_is_noticed_over_grpc(
 
 
 def test_a_flipped_bit_in_a_request_never_brings_what_was_not_asked_for(
-    server: RemoteServer, hasty: RemoteServer, shaky: Proxy, name: str
+    server: RemoteServer, impatient: RemoteServer, shaky: Proxy, name: str
 ) -> None:
     neighbour, name = f"{name}/neighbour/0", f"{name}/neighbour/1"  # one bit lies between them
     stored(server, neighbour, with_dictionary)
@@ -203,7 +209,7 @@ def test_a_flipped_bit_in_a_request_never_brings_what_was_not_asked_for(
     for at in range(len(f"GET {bulk_path(name, 0)} HTTP/1.1\r\n")):
         shaky.flip_forth(at, at % 2)
         with contextlib.suppress(FlightShuffleError):
-            assert read(hasty, shaky.http, name) == batches, f"byte {at}"
+            assert read(impatient, shaky.http, name) == batches, f"byte {at}"
 
 
 def test_a_frame_that_comes_damaged_again_and_again_is_an_error_that_names_it(
@@ -246,7 +252,7 @@ def test_a_flipped_bit_on_the_way_from_a_producer_is_an_error_and_nothing_of_it_
     assert process.http is not None
     batches = [make(frame) for frame in range(FRAMES)]
     patient = RemoteServer(process.location, timeouts=QUICK, writing=Writing(lane="bulk"))
-    writer = RemoteServer(process.location, timeouts=HASTY, writing=Writing(lane="bulk"))
+    writer = RemoteServer(process.location, timeouts=IMPATIENT, writing=Writing(lane="bulk"))
     before = shaky.bytes_forth
     put_shuffle(patient, name, batches, [shaky.http + PUT_PATH])
     size_bytes = shaky.bytes_forth - before

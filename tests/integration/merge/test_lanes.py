@@ -14,8 +14,9 @@ from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.http_source import Answer, HttpSource, well
-from tests.support.merging import EVERYTHING, FRAMES, SCHEMA, batch_of, put, read_all
+from tests.support.merging import EVERYTHING, FRAMES, ROWS, SCHEMA, batch_of, open_put, put, read_all
 from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -82,6 +83,27 @@ def test_when_grpc_is_shut_the_bulk_lane_alone_is_enough(server: RemoteServer, n
     with HttpSource(answer) as source:
         assert read_all(PartitionStream(blind, ticket, locations=[source.url])) == EVERYTHING
     blind.close()
+
+
+def test_a_lane_that_stays_away_is_an_error_and_with_a_choice_the_other_lane(
+    process: ServerProcess, server: RemoteServer, name: str
+) -> None:
+    writer = open_put(server, name)
+    writer.write_batch(batch_of(0, 0))
+    with Proxy.to(str(process.http)) as shaky:
+        either = PartitionStream(server, Ticket(name, 0), locations=[shaky.http, server.location])
+        only = PartitionStream(server, Ticket(name, 0), locations=[shaky.http], lane="bulk")
+        assert either.read() == only.read() == batch_of(0, 0)
+        shaky.refuse()
+        shaky.cut()
+        with pytest.raises(BrokenStream, match="beyond frame 1"):
+            only.read()
+        for frame in range(1, FRAMES):
+            writer.write_batch(batch_of(0, frame))
+        writer.close()
+        assert read_all(either) == EVERYTHING[ROWS:]
+        assert either.address.lane == "grpc"
+        only.close()
 
 
 def test_a_forked_child_of_a_process_that_used_grpc_may_use_the_bulk_lane(

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from flight_server.protocol import Ticket
-from flight_server.protocol.errors import DatasetDropped, NotFound, ProducerFailed, StaleTicket
+from flight_server.protocol.errors import NotFound, StaleTicket
 from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled
 from spark_client.merge.merged import merge
 from tests.support.merging import (
     EVERYTHING,
-    FRAMES,
     QUICK,
     ROWS,
     batch_of,
@@ -23,7 +22,6 @@ from tests.support.merging import (
     put,
     put_all,
     read_all,
-    streams_of,
 )
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -54,22 +52,6 @@ def way(request: pytest.FixtureRequest, process: ServerProcess) -> Iterator[Way]
         )
         yield Way(request.param, between, server)
         server.close()
-
-
-def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
-    server: RemoteServer, proxy: Proxy, through: RemoteServer, name: str
-) -> None:
-    writer = open_put(server, name)
-    stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
-    for frame in range(FRAMES):
-        # Written when it is read, so that no frame has come before the cut.
-        writer.write_batch(batch_of(0, frame))
-        assert stream.read() == batch_of(0, frame)
-        assert stream.resumes >= frame
-        proxy.cut()
-    writer.close()
-    assert stream.read() is None
-    stream.close()
 
 
 def test_any_byte_can_be_the_last_one_of_its_connection(server: RemoteServer, way: Way, name: str) -> None:
@@ -141,18 +123,6 @@ def test_a_broken_stream_is_never_resumed_in_another_generation(
     stream.close()
 
 
-def test_a_dataset_that_is_dropped_while_it_is_read_is_the_servers_error(
-    server: RemoteServer, name: str
-) -> None:
-    writer = open_put(server, name)
-    writer.write_batch(batch_of(0, 0))
-    with merge(streams_of(server, name), timeouts=QUICK) as merged:
-        next(merged)
-        server.action("drop", {"dataset": name})
-        with pytest.raises((DatasetDropped, StaleTicket)):
-            next(merged)
-
-
 def test_an_unknown_dataset_and_a_stale_ticket_are_said_in_the_servers_words(
     server: RemoteServer, way: Way, name: str
 ) -> None:
@@ -163,21 +133,6 @@ def test_an_unknown_dataset_and_a_stale_ticket_are_said_in_the_servers_words(
     put(server, name)
     with merge([way.stream(Ticket(name, 0, "other"))], timeouts=QUICK) as merged, pytest.raises(StaleTicket):
         next(merged)
-
-
-def test_a_producer_that_breaks_off_is_an_error_and_never_a_short_result(
-    server: RemoteServer, way: Way, name: str
-) -> None:
-    with Proxy.to(server.location) as between:
-        producer = RemoteServer(between.location, timeouts=QUICK)
-        writer = open_put(producer, name)
-        writer.write_batch(batch_of(0, 0))
-        with merge([way.stream(Ticket(name, 0))], timeouts=QUICK) as merged:
-            assert next(merged) == batch_of(0, 0)
-            between.cut()
-            with pytest.raises(ProducerFailed):
-                list(merged)
-        producer.close()
 
 
 def test_a_stall_names_stream_server_and_what_the_server_waits_for(way: Way, name: str) -> None:
