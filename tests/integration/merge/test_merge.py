@@ -14,6 +14,7 @@ from pyarrow import flight
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound
 from spark_client.connection import ForkedProcess, RemoteServer, transport
+from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled
 from spark_client.merge.merged import merge
 from tests.support.merging import (
