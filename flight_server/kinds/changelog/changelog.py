@@ -344,7 +344,7 @@ class Changelog:
             ),
             "held_back": None if held is None else held.to_json(),
             "holds": self.holds.listed(now),
-            "hold_count": self.holds.count,
+            "hold_count": len(self.holds.named),
             "followers": self.holds.followers,
             "transaction_ids": len(self.transactions),
             **({} if self.damage is None else {"damage": self.damage}),

@@ -88,21 +88,23 @@ class HeldBack:
 
 
 class Holds:
-    """The holds of one changelog."""
+    """The holds of one changelog. ``named``: those that are no open streams'; ``lapsed``: the versions of the last that
+    ended by themselves.
+    """
 
     def __init__(self, dataset: str, max_lag_seconds: float, metadata: Metadata | None = None) -> None:
         self._dataset = dataset
         self._metadata = Metadata() if metadata is None else metadata
         self._room = self._metadata.pool.empty()
         self._max_lag_seconds = max_lag_seconds
-        self._holds: dict[str, Hold] = {}
+        self.named: dict[str, Hold] = {}
         self.lapsed: dict[str, int] = {}
         # Of readers whose stream is open.
         self._followers: dict[object, Hold] = {}
         self._said: HeldBack | None = None
 
     def __len__(self) -> int:
-        return len(self._holds) + len(self._followers)
+        return len(self.named) + len(self._followers)
 
     def oldest(self) -> int | None:
         return min((hold.version for _, hold in self._all()), default=None)
@@ -125,16 +127,9 @@ class Holds:
         return held
 
     def _all(self) -> Iterator[tuple[str, Hold]]:
-        yield from self._holds.items()
+        yield from self.named.items()
         for hold in self._followers.values():
             yield FOLLOWER, hold
-
-    def get(self, name: str) -> Hold | None:
-        return self._holds.get(name)
-
-    def knows(self, name: str) -> bool:
-        """Whether there is such a hold, or one of the last that ended by themselves."""
-        return name in self._holds or name in self.lapsed
 
     def check(self, name: str, version: int | None, since: int, upper: int) -> int:
         """The version that :meth:`put` is to be called with. Changes nothing.
@@ -144,7 +139,7 @@ class Holds:
             InvalidRequest: it is above ``upper``, or below the present version of the hold of this name.
             OutOfBudget: there is no room for another hold.
         """
-        held = self._holds.get(name)
+        held = self.named.get(name)
         if held is None:
             self._check_room()
         if held is not None and (version is None or version == held.version):
@@ -177,20 +172,20 @@ class Holds:
         """Take, renew or move it. One that there is keeps ``taken``, its principal, and its owner if none comes. A
         hold that was on disk is taken whether there is room or not.
         """
-        held = self._holds.get(name)
+        held = self.named.get(name)
         if held is None:
             held = Hold(version, until, taken, owner, principal=principal)
         passed = held.passed if held.version == version else None
         held = replace(held, version=version, until=until, owner=owner or held.owner, passed=passed)
         self._release(name)
         self._room.grow(_held_bytes(held))
-        self._holds[name] = held
+        self.named[name] = held
         return held
 
     def _check_room(self) -> None:
         what = f"another hold of dataset {self._dataset!r}"
         self._metadata.reserve(HOLD_BYTES, what, dataset=self._dataset).free()
-        if len(self._holds) >= MAX_HOLDS:
+        if len(self.named) >= MAX_HOLDS:
             raise OutOfBudget(
                 f"there is no room for {what}: it has {MAX_HOLDS}, the most of a changelog; release some, or let their "
                 "leases end",
@@ -198,7 +193,7 @@ class Holds:
             )
 
     def _release(self, name: str) -> None:
-        if (held := self._holds.pop(name, None)) is not None:
+        if (held := self.named.pop(name, None)) is not None:
             self._room.shrink(_held_bytes(held))
         if self.lapsed.pop(name, None) is not None:
             self._room.shrink(LAPSED_BYTES)
@@ -232,8 +227,8 @@ class Holds:
 
     def expire(self, now: float, upper: int) -> list[str]:
         """End the holds whose lease or lag has ended; their names, and "a follower" for each open stream."""
-        before = dict(self._holds)
-        ended = self._end_due(self._holds, now, upper)
+        before = dict(self.named)
+        ended = self._end_due(self.named, now, upper)
         for name in ended:
             self._room.shrink(_held_bytes(before[name]))
             self._room.grow(LAPSED_BYTES)
@@ -254,17 +249,9 @@ class Holds:
                 holds[name] = replace(hold, passed=passed)
         return ended
 
-    def named(self) -> dict[str, Hold]:
-        return dict(self._holds)
-
-    @property
-    def count(self) -> int:
-        """Of those that are no open streams'."""
-        return len(self._holds)
-
     def listed(self, now: float) -> list[dict[str, Any]]:
         """Those of the ``MAX_LISTED`` oldest versions, the oldest first."""
-        oldest = heapq.nsmallest(MAX_LISTED, self._holds.items(), key=lambda each: each[1].version)
+        oldest = heapq.nsmallest(MAX_LISTED, self.named.items(), key=lambda each: each[1].version)
         return [
             {
                 "hold": name,

@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from flight_server.concurrency import Waits
 from flight_server.kinds import VersionBurst, VersionedMessage
-from flight_server.memory import Budget, Reservation, reserve
+from flight_server.memory import Budget, MemoryPool, Reservation, reserve
 from flight_server.protocol import (
     DataQuarantined,
     Draining,
@@ -173,7 +173,8 @@ class ChangelogReads:
             room_bytes = min(FOLLOWED_BYTES, room_bytes)
         at = ViewPart()
         while at.left:
-            room, key_room = await self._room(reader, room_bytes), self._budget.frames.empty()
+            room = await self._room(self._budget.sends_for(reader.pace), reader, room_bytes)
+            key_room = self._budget.frames.empty()
             while True:
                 try:
                     encoded, at = await self._read(changelog, after, upto, at, key_room.size_bytes, few=few)
@@ -181,7 +182,7 @@ class ChangelogReads:
                 except TooLarge as more:
                     wanted_bytes = self._key_bytes(changelog, more.size_bytes, key_room.size_bytes)
                 key_room.free()
-                key_room = await self._key_room(reader, wanted_bytes)
+                key_room = await self._room(self._budget.frames, reader, wanted_bytes, KEY_DEADLINE_SECONDS)
             del key_room
             size_bytes = sum(message.size_bytes for message in encoded)
             if size_bytes > room.size_bytes:
@@ -263,29 +264,21 @@ class ChangelogReads:
             )
         return min(wanted_bytes, most_bytes)
 
-    async def _key_room(self, reader: Reader, size_bytes: int) -> Reservation:
-        return await reserve(
-            self._budget.frames,
-            size_bytes,
-            self._waits,
-            dataset=reader.dataset,
-            partition=reader.partition,
-            peer=reader.peer,
-            deadline_seconds=KEY_DEADLINE_SECONDS,
-        )
-
     def _encoded(self, part: ViewPart, version: int) -> tuple[list[VersionedMessage], ViewPart]:
         messages = encode(part.rows, version, last=not part.left, max_message_bytes=self._max_message_bytes)
         return list(messages), replace(part, rows=None)
 
-    async def _room(self, reader: Reader, size_bytes: int) -> Reservation:
+    async def _room(
+        self, pool: MemoryPool, reader: Reader, size_bytes: int, deadline_seconds: float | None = None
+    ) -> Reservation:
         return await reserve(
-            self._budget.sends_for(reader.pace),
+            pool,
             size_bytes,
             self._waits,
             dataset=reader.dataset,
             partition=reader.partition,
             peer=reader.peer,
+            deadline_seconds=deadline_seconds,
         )
 
     def _wait(self, reader: Reader, what: str) -> Any:

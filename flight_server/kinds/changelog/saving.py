@@ -49,7 +49,7 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         wall_time(changelog.timeline.last),
         _number(first_log),
         files,
-        {name: stored_hold(hold) for name, hold in changelog.holds.named().items()},
+        {name: stored_hold(hold) for name, hold in changelog.holds.named.items()},
         changelog.holds.lapsed,
         changelog.transactions.entries(),
         changelog.transactions.forgotten,

@@ -313,9 +313,10 @@ class Store:
         async with changelog.turn:
             changelog.step("write")
             for name in {request.hold, request.releases} - {None}:
-                _check_owner(changelog, changelog.holds.get(str(name)), caller)
+                _check_owner(changelog, changelog.holds.named.get(str(name)), caller)
             released = set() if request.releases is None else {request.releases} - {request.hold}
-            if request.release and not changelog.holds.knows(request.hold):
+            known = request.hold in changelog.holds.named or request.hold in changelog.holds.lapsed
+            if request.release and not known:
                 raise NotFound(
                     f"dataset {changelog.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
                     "ended long ago; 'statistics' lists the holds that there are",
@@ -325,7 +326,7 @@ class Store:
                 released.add(request.hold)
             now = time.monotonic()
             until = now + request.lease_seconds
-            held = changelog.holds.get(request.hold)
+            held = changelog.holds.named.get(request.hold)
             entries = [release_entry(sorted(released))] if released else []
             if request.release:
                 version = changelog.upper if held is None else held.version

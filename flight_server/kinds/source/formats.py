@@ -72,19 +72,14 @@ class Parquet:
         names = [field.name for field in columns]
         least_bytes = sum(_least_bytes(each.type) for each in columns)
         texts = _Texts(stream, file.schema, wanted_names)
-        some: list[_RowGroup] = []
         for index in range(file.metadata.num_row_groups):
-            some.append(group := _RowGroup(file, index, wanted_names, least_bytes))
-            hold(max(each.list_bytes for each in some))
-            group.longest_bytes = texts.longest_bytes(group)
-            # Small row groups are read together.
-            if index + 1 < file.metadata.num_row_groups and sum(each.rows for each in some) < MAX_BATCH_ROWS:
-                continue
-            rows = min(each.batch_rows for each in some)
-            hold(max(max(each.list_bytes, rows * each.row_bytes, each.longest_bytes) for each in some))
-            numbers = [each.index for each in some]
-            yield from file.iter_batches(rows, row_groups=numbers, columns=names, use_threads=False)
-            some = []
+            group = _RowGroup(file, index, wanted_names, least_bytes)
+            hold(group.list_bytes)
+            longest_bytes = texts.longest_bytes(group)
+            most = min(TARGET_BYTES // group.row_bytes, MOST_BYTES // max(1, longest_bytes))
+            rows = max(1, min(MAX_BATCH_ROWS, most))
+            hold(max(group.list_bytes, rows * group.row_bytes, longest_bytes))
+            yield from file.iter_batches(rows, row_groups=[index], columns=names, use_threads=False)
 
 
 class _RowGroup:
@@ -97,7 +92,6 @@ class _RowGroup:
     def __init__(self, file: Any, index: int, names: frozenset[str], least_bytes: int) -> None:
         group = file.metadata.row_group(index)
         self.index, self.rows = index, max(1, group.num_rows)
-        self.longest_bytes = 0
         self.texts: dict[str, int] = {}
         decoded_bytes = listed_bytes = in_file_bytes = 0
         for number in range(group.num_columns):
@@ -116,11 +110,6 @@ class _RowGroup:
         self.row_bytes: int = max(1, least_bytes, -(-decoded_bytes // self.rows))
         is_folded = listed_bytes > max(MOST_BYTES, MOST_FOLD * in_file_bytes)
         self.list_bytes = listed_bytes if is_folded else 0
-
-    @property
-    def batch_rows(self) -> int:
-        most = MOST_BYTES // max(1, self.longest_bytes)
-        return max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // self.row_bytes, most))
 
 
 class _Texts:

@@ -7,11 +7,10 @@ Who holds what
     The dataset holds its :class:`Pulls`, which holds no reference back; a running pull holds the dataset. Dropping the
     dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
 
-The states, and the verbs that change them, stand in ``_AFTER``.
-A source is one snapshot of its data, taken when it was opened (:class:`Source`).
-A pull belongs to one epoch of its partition (see ``partition``); once the partition is reopened the pull is over, too.
-A pull that is over and comes back from an await publishes, seals and fails nothing. The pull of the next epoch cancels
-it and waits for its end.
+A source is one snapshot of its data, taken when it was opened (:class:`Source`). The states of a pull, and the verbs
+that change them, stand in ``_AFTER``. A pull belongs to one epoch of its partition (see ``partition``); once the
+partition is reopened the pull is over, too. A pull that is over and comes back from an await publishes, seals and fails
+nothing. The pull of the next epoch cancels it and waits for its end.
 
 Failure
     Readers get the cause, new ones for ``source_failure_seconds``; the next reader after that starts the next pull. It

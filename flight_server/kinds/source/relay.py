@@ -8,9 +8,9 @@ pull's end counts only with status OK and, from a server of this kind, with tota
 
 Snapshot
     The endpoints' tickets. Those of a server of this kind name its generation, so an upstream dataset that was replaced
-    or lost is NOT_FOUND, never other data. With other servers ``pulls`` finds a second
-    pull that differs. Where a stream does not fit the snapshot the upstream is asked again: if its FlightInfo is the
-    same, the upstream contradicts itself, which a new generation would not mend.
+    or lost is NOT_FOUND, never other data. With other servers ``pulls`` finds a second pull that differs. Where a
+    stream does not fit the snapshot the upstream is asked again: if its FlightInfo is the same, the upstream
+    contradicts itself, which a new generation would not mend.
 
 Tree
     All hosts of a tree give their relays of one dataset one name. A pull asks the origin, which is the upstream, where
@@ -204,8 +204,7 @@ class RelaySource:
                     answer = await _ask(channel, spec, "GetSchema", descriptor)
                     header = ipc_framing.schema_header(wire.bytes_field(answer, 1, "SchemaResult"))
                 measure(header)
-                schema = pa.ipc.read_schema(pa.py_buffer(ipc_framing.encapsulate(header)))
-                check_text(schema)
+                check_text(SchemaMessage(header).schema)
             except grpc.aio.AioRpcError as error:
                 raise _opening_error(spec, error) from None
             except (BadFrame, pa.ArrowException, OSError, ValueError) as error:

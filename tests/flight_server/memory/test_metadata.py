@@ -129,7 +129,7 @@ def test_a_hold_takes_no_more_than_is_reserved(owner: str) -> None:
 
     assert taken_bytes(make) <= HOLD_BYTES + 4 * len(owner)
     assert len(holds) == COUNT
-    holds.release(holds.named())
+    holds.release(list(holds.named))
 
 
 def test_a_dictionary_takes_no_more_than_is_reserved_when_it_has_left_ram(catalogue: Catalogue) -> None:

@@ -16,7 +16,7 @@ from flight_server.protocol import Compacted, InvalidRequest, OutOfBudget
 def holds() -> Iterator[Holds]:
     made = Holds("rates", max_lag_seconds=10.0)
     yield made
-    made.release([*made.named(), *made.lapsed])
+    made.release([*made.named, *made.lapsed])
 
 
 def test_the_oldest_of_holds_and_followers_counts(holds: Holds) -> None:
@@ -95,7 +95,7 @@ def test_a_hold_that_moves_on_keeps_its_owner_until_another_takes_it(holds: Hold
     moved = holds.put("a", 6, 200.0, taken=7.0)
     assert (moved.version, moved.until, moved.taken, moved.owner) == (6, 200.0, 1.0, "run 1")
     assert holds.put("a", 6, 200.0, taken=7.0, owner="run 2").owner == "run 2"
-    assert holds.named()["a"] == holds.get("a")
+    assert holds.named["a"].owner == "run 2"
 
 
 def test_the_oldest_hold_is_what_compaction_waits_for(holds: Holds) -> None:
@@ -144,7 +144,7 @@ def test_of_many_holds_the_oldest_versions_are_listed_and_all_are_counted(holds:
         holds.put(f"hold {number}", 1000 - number, 100.0, taken=0.0)
     said = holds.listed(0.0)
     assert [each["version"] for each in said] == list(range(1001 - 2 * MAX_LISTED, 1001 - MAX_LISTED))
-    assert holds.count == 2 * MAX_LISTED
+    assert len(holds.named) == 2 * MAX_LISTED
 
 
 def test_the_names_of_lapsed_holds_are_few(holds: Holds) -> None:
@@ -152,4 +152,4 @@ def test_the_names_of_lapsed_holds_are_few(holds: Holds) -> None:
         holds.put(f"hold {number}", 1, 1.0, taken=0.0)
     holds.expire(2.0, upper=1)
     assert len(holds.lapsed) == MAX_LAPSED
-    assert not holds.knows("hold 4")
+    assert "hold 4" not in holds.lapsed
