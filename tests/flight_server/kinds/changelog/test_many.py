@@ -18,6 +18,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog.store import CHANGELOG_BYTES
 from flight_server.memory import DATASET_BYTES
 from flight_server.protocol import CreateRequest, KeepRule, Kind
+from tests.support.background_tasks import idle
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA
 from tests.support.ram_directory import ram_directory
@@ -53,7 +54,7 @@ async def settle(engine: Engine) -> None:
     """Let the compactor do what is due, and the tasks of commits end."""
     if "compactor" not in {task.get_name() for task in asyncio.all_tasks()}:
         engine.background.keep(engine.store.compactor.run, "compactor")
-    await engine.background.idle()
+    await idle(engine.background)
     for _ in range(6000):
         if not engine.store.compactor.busy:
             return
