@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from flight_server.host import freed_pages, shorten_pauses, unused_libraries  # noqa: F401  # before Arrow's libraries
+from flight_server.host import shorten_pauses, unused_libraries  # noqa: F401  # before Arrow's libraries
 
 # isort: split
 import structlog

@@ -66,7 +66,7 @@ GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_
 ENVIRONMENT_ALLOWED = frozenset(
     {
         "flight_server/config.py",
-        "flight_server/host/freed_pages.py",
+        "flight_server/host/unused_libraries.py",
         "flight_server/tracing/spans.py",
         "spark_client/connection/embedded.py",
         "spark_client/connection/advice.py",
@@ -203,7 +203,6 @@ WHOLE = frozenset(
         "embedded",
         "flight_infos",
         "flight_sql",
-        "freed_pages",
         "ipc_framing",
         "machine",
         "metrics",

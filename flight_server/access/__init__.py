@@ -2,7 +2,7 @@
 pull from.
 """
 
-from .authenticator import AUTHORIZATION, LEGACY_TOKEN, SECOND_AUTHORIZATION, Authenticator, token_in
+from .authenticator import AUTHORIZATION, SECOND_AUTHORIZATION, Authenticator, token_in
 from .browsers import Doorkeeper
 from .flight_locations import ANY_HOST, FlightLocation
 from .operations import OPERATIONS, Operation, Resource

@@ -2,8 +2,7 @@
 
     authorization                       ``Bearer <token>``, or the password of ``Basic`` credentials
     x-flight-shuffle-authorization      the same, for proxies that take the first one for themselves; it goes over it
-    auth-token-bin                      the token, where clients of Flight's older handshake put its answer (gRPC)
-    a cookie, or another place          see :meth:`Authenticator.principal_of_token`
+    a cookie                            of the dashboard, which stands for a token (``lanes.http.logins``)
 
 Guarantee: the time of a comparison says nothing of a token, because only SHA-256 digests are looked up, in a table
 whose order is secret (Python's keyed hashes). No error or log repeats a token. A change of the token file is in force
@@ -30,7 +29,6 @@ from .token_file import TokenFileRefused, Tokens, digest_of, read_token_file
 
 AUTHORIZATION = "authorization"
 SECOND_AUTHORIZATION = "x-flight-shuffle-authorization"
-LEGACY_TOKEN = "auth-token-bin"  # noqa: S105  # a header's name
 
 _log = structlog.get_logger("flight_server.access.authenticator")
 _Version = tuple[int, int, int, int]
@@ -65,31 +63,22 @@ class Authenticator:
     def wants_token(self) -> bool:
         return self._anyone is None
 
-    def principal(
-        self, authorization: str | None, second: str | None = None, legacy: bytes | None = None
-    ) -> Principal:
+    def principal(self, authorization: str | None, second: str | None = None) -> Principal:
         """The principal of a call with these headers. Raises Unauthenticated: none has a token, or the one that counts
         has a wrong one.
         """
         if self._anyone is not None:
             return self._anyone
         header, name = (second, SECOND_AUTHORIZATION) if second else (authorization, AUTHORIZATION)
-        if header:
-            # aiohttp keeps bytes that are not UTF-8 as surrogates.
-            found = self.principal_of_token(_token_in(header).encode("utf-8", "surrogateescape"))
-        elif legacy:
-            found, name = self.principal_of_token(legacy), LEGACY_TOKEN
-        else:
+        if not header:
             raise Unauthenticated(
                 "this server wants a token: send the header 'authorization: Bearer <token>'"
             )
+        # aiohttp keeps bytes that are not UTF-8 as surrogates.
+        found = self._tokens.get(digest_of(token_in(header).encode("utf-8", "surrogateescape")))
         if found is None:
             raise Unauthenticated(f"the token in the header {name!r} is not this server's")
         return found
-
-    def principal_of_token(self, token: bytes) -> Principal | None:
-        """The principal that has this token; None for a wrong one."""
-        return self._anyone or self._tokens.get(digest_of(token))
 
     async def reload(self) -> None:
         """Read the token file again if it has changed. Never raises; cancelling is safe."""
@@ -119,11 +108,6 @@ class Authenticator:
             self.on_reload(has_lost)
 
 
-def token_in(header: str) -> str:
-    """The token of an ``authorization`` header; empty if it has none."""
-    return _token_in(header)
-
-
 def _version(file: Path | None) -> _Version | None:
     try:
         found = None if file is None else file.stat()
@@ -133,7 +117,8 @@ def _version(file: Path | None) -> _Version | None:
     return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
 
 
-def _token_in(header: str) -> str:
+def token_in(header: str) -> str:
+    """The token of an ``authorization`` header; empty if it has none."""
     scheme, _, value = header.partition(" ")
     value = value.strip()
     if scheme.lower() == "bearer":

@@ -60,9 +60,6 @@ class Background:
         # One more than the slots, so that pulls of files leave a thread to other work.
         self._threads = ThreadPoolExecutor(max_workers=SLOTS + 1, thread_name_prefix="flight-server-source")
 
-    def __len__(self) -> int:
-        return len(self._tasks)
-
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
@@ -102,11 +99,6 @@ class Background:
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """The result of blocking work in a thread. Cancelling does not end work that has begun."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
-
-    async def idle(self) -> None:
-        """Return when every started task has ended, also those that tasks have started."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
         """Cancel every task; wait for them and the threads. Twice is fine."""

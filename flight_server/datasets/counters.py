@@ -48,9 +48,6 @@ class Counters:
         self.rows_in += rows
         self.bytes_in += size_bytes
 
-    def message_out(self, size_bytes: int) -> None:
-        self.frames_sent(1, size_bytes)
-
     def frames_sent(self, frames: int, size_bytes: int) -> None:
         self.frames_out += frames
         self.bytes_out += size_bytes

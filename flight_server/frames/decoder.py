@@ -185,7 +185,10 @@ class FrameDecoder:
         checksum = message_crc32c(parts.header, parts.body)
         sent = sent_crc32c(checksum, parts.metadata, parts.descriptor)
         if said is not None and said != sent:
-            check(said, sent)
+            raise DamagedMessage(
+                f"a message was damaged on its way: its checksum is {sent:08x}, and its producer sent {said:08x}; "
+                "write it again"
+            )
         large = len(parts.metadata) > COSTLY_HEADER_BYTES and kind is not ipc_framing.MessageKind.NONE
         metadata = parts.metadata if large else bytes(parts.metadata)
         common: dict[str, Any] = {"metadata": metadata, "crc32c": checksum, "sent_crc32c": sent}
@@ -286,15 +289,6 @@ class FrameDecoder:
             raise BadFrame(f"record batch {self._batches} is longer than it says")
         self._batches += 1
         return batch
-
-
-def check(said: int | None, checksum: int) -> None:
-    """Raise DamagedMessage if the producer sent another checksum (``said``)."""
-    if said is not None and said != checksum:
-        raise DamagedMessage(
-            f"a message was damaged on its way: its checksum is {checksum:08x}, and its producer sent {said:08x}; "
-            "write it again"
-        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
-from typing import Protocol
+from typing import Any
 
 from flight_server.memory import Reservation
 from flight_server.protocol import BadFrame, CorruptFrame, locate
@@ -41,16 +41,6 @@ class Payload:
     def keep(self, message: Message) -> None:
         """Keep the object of a message that is not in RAM: other readers find these bytes by it."""
         self._message = message
-
-
-class Home(Protocol):
-    """The table that holds a frame."""
-
-    def placed(self, index: int, slice_: SegmentSlice) -> None:
-        """The bytes of its frame ``index`` are on disk there, too."""
-
-    def left(self, index: int, frame: Frame) -> None:
-        """Its frame ``index`` has left RAM."""
 
 
 class Message:
@@ -290,7 +280,7 @@ class Frame(Message):
         )
         self.rows = rows
         self.dictionaries = dictionaries
-        self.home: weakref.ref[Home] | None = None  # the table that holds it
+        self.home: weakref.ref[Any] | None = None  # the ``FrameTable`` that holds it
         self.index = 0  # its number there
 
     def place(self, slice_: SegmentSlice) -> None:

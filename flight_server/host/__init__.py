@@ -1,5 +1,5 @@
-"""The host and the process: shared directories and memory, available memory, short pauses, freed pages, libraries kept
-out, and PEM texts for TLS.
+"""The host and the process: shared directories and memory, available memory, short pauses, libraries kept out, and PEM
+texts for TLS.
 """
 
 from .board import Board

@@ -3,7 +3,7 @@
 It needs the standard library only, but for ``checksums``, which is imported apart.
 """
 
-from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, integer, number, one_of, parse_as
+from .bodies import Body, Faults, Fields, InJson, Name, Text, integer, one_of, parse_as
 from .cutting import cut
 from .dataset_names import check_dataset_name, directory_name
 from .errors import (
@@ -55,7 +55,7 @@ from .headers import (
     UNTIL_TRAILER,
     PartitionEnd,
 )
-from .ipc_framing import CONTINUATION, END_OF_STREAM, IpcHeader, MessageKind, Table, encapsulate
+from .ipc_framing import END_OF_STREAM, IpcHeader, MessageKind, Table, encapsulate
 from .keep_rules import DIFF_COLUMN, HASH_COLUMN, RESERVED_COLUMNS, VERSION_COLUMN, KeepRule, Order, RuleName
 from .put_framing import (
     ACCEPTED,
@@ -101,7 +101,6 @@ from .stored_objects import (
     ObjectIndex,
     Piece,
     StoredPartition,
-    below,
     check_allowed,
     check_prefix,
     folder_of,

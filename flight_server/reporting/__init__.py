@@ -11,6 +11,5 @@ from .flight_infos import (
     poll_info,
 )
 from .history import SAMPLE_SECONDS, History
-from .pages import ListedPage, Page
-from .reports import Observed, datasets_answer, statistics_answer, why_answer
+from .reports import ListedPage, Observed, Page, datasets_answer, statistics_answer, why_answer
 from .served_calls import CUT_SECONDS, SUPPRESSED_SECONDS, Calls, ServedCall

@@ -31,11 +31,13 @@ and ``portions``.
 from __future__ import annotations
 
 import heapq
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Annotated, Any, Protocol, Self
 
 from flight_server.access import Authenticator, acting
 from flight_server.concurrency import Background, LoopLag, Running, Subscription, Waits, in_slices
@@ -44,23 +46,87 @@ from flight_server.frames import Frame
 from flight_server.host import machine
 from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
-from flight_server.protocol import dump_json
+from flight_server.protocol import (
+    Body,
+    Fields,
+    InJson,
+    check_dataset_name,
+    dump_json,
+    integer,
+    one_of,
+    parse_json,
+)
 from flight_server.storage import Segment
 from flight_server.tiering import Spiller
 from flight_server.transfer import Delivery, MadeAnswer
 
 from .fellows import Fellows
 from .history import History
-from .pages import DatasetOrder, ListedPage, Page
 
+MAX_PAGE = 1000
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
+_MAX_FIRST = 1 << 31
+_NUMBER = re.compile("[0-9]{1,15}")
 _AT_ONCE = 50
 """Datasets between two passes of the event loop: one with versions, or of many servers, takes up to 0.3 ms."""
 _ENTRY_BYTES = 4096
 """Of a dataset, a partition or an attempt in ``statistics``: its JSON, and as much of its objects."""
 _ROW_BYTES = 512
 """Of a wait, or a dataset in the shorter list."""
+
+
+@dataclass(frozen=True)
+class Page(Body):
+    """The part of a long answer that is asked for; ``dataset`` None for all datasets."""
+
+    dataset: Annotated[str | None, InJson(Fields.any)] = None
+    first: Annotated[int, integer(0, _MAX_FIRST)] = 0
+    limit: Annotated[int, integer(1, MAX_PAGE)] = MAX_PAGE
+
+    @classmethod
+    def parse(cls, data: bytes, what: str) -> Self:
+        """The page that an action's body asks for. Raises InvalidRequest."""
+        return cls.of(parse_json(data, what), what)
+
+    @classmethod
+    def of_query(cls, query: dict[str, str], what: str) -> Self:
+        """The page that a URL's query asks for. Raises InvalidRequest."""
+        numbers = {
+            key: int(text)
+            for key, text in query.items()
+            if key in ("first", "limit") and _NUMBER.fullmatch(text)
+        }
+        return cls.of({**query, **numbers}, what)
+
+    def check(self, what: str) -> None:
+        super().check(what)
+        if self.dataset is not None:
+            check_dataset_name(self.dataset)
+
+    def head(self, count: int) -> dict[str, int]:
+        return {"first": self.first, "limit": self.limit, "count": count}
+
+    @property
+    def part(self) -> slice:
+        return slice(self.first, self.first + self.limit)
+
+
+class DatasetOrder(StrEnum):
+    """Of the datasets in ``statistics``. ``ATTENTION``: failed ones, then those that a stream waits for, then by the
+    bytes in RAM and on disk.
+    """
+
+    NAME = "name"
+    ATTENTION = "attention"
+
+
+@dataclass(frozen=True)
+class ListedPage(Page):
+    """The part of ``statistics`` that is asked for."""
+
+    contains: Annotated[str, InJson(Fields.text)] = ""
+    order: Annotated[DatasetOrder, one_of(DatasetOrder, None)] = DatasetOrder.NAME
 
 
 class ServedCertificates(Protocol):

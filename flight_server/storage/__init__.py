@@ -2,15 +2,7 @@
 
 from .data_dir import DataDir, DataDirUnusable, raise_open_files_limit
 from .disk import Disk
-from .disk_files import (
-    NotAFile,
-    is_real_directory,
-    open_regular,
-    read_regular,
-    sync_directory,
-    sync_file,
-    write_file,
-)
+from .disk_files import NotAFile, open_regular, read_regular, sync_directory, sync_file, write_file
 from .disposal import Disposal, in_thread, to_its_end
 from .durable_files import MANIFEST_NAME, DurableFiles, Forgotten, Leaving
 from .manifest import (
@@ -30,7 +22,6 @@ from .ownership import (
     Marker,
     OtherFormat,
     make_dataset_directory,
-    read_marker,
     remove_unused_directory,
     sweep_staging,
 )

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from .disk_files import sync_directory, sync_file, write_file
 from .ownership import DIRECTORY_LOCK, MARKER_NAME, Marker, make_dataset_directory, remove_unused_directory
@@ -57,16 +57,6 @@ class _Manifest(Enum):
     PRESENT = auto()
 
 
-class StoredDictionary(Protocol):
-    """A dictionary message of the dataset; see ``frames.message``."""
-
-    @property
-    def sequence(self) -> int: ...
-
-    @property
-    def crc32c(self) -> int: ...
-
-
 class DurableFiles:
     """The files of one generation. ``directory`` holds its segments."""
 
@@ -76,9 +66,9 @@ class DurableFiles:
             False  # an earlier process has accepted the frames, perhaps without --full-validation
         )
         self.turn = asyncio.Lock()
-        # The partitions whose frames are all in synced segments; the dictionaries' places.
+        # The partitions whose frames are all in synced segments; the places of its dictionary messages.
         self.synced: set[int] = set()
-        self.dictionaries: dict[StoredDictionary, SegmentSlice] = {}
+        self.dictionaries: dict[Any, SegmentSlice] = {}
         # How the dataset leaves the catalogue once its manifest is gone; None while it stays.
         self.leaving: Leaving | None = None
         self.damage: Quarantined | None = None

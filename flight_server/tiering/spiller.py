@@ -4,6 +4,11 @@ Guarantee: while a stream waits for room in ``frames``, a frame is in RAM and th
 Moving starts at ``HIGH_WATER`` of the account, so that producers seldom wait for the disk. Before it writes anything it
 releases source datasets without readers, one at a time: they can be pulled again.
 
+Victims
+    First leave the frames that no attached reader needs soon, of the oldest dataset first, in each the coldest first
+    (see ``partition``); then those at a reader's position; last the dictionaries, which each reader needs. Choosing is
+    synchronous, in steps, and without I/O.
+
 Disk trouble
     Frames whose write failed stay in RAM, readable. A write refused for lack of room is tried again with half as many
     frames, down to one, to use the disk's last bytes. Any other failure, that of a single frame, and a bug in a move,
@@ -21,23 +26,26 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
 
 import structlog
 
 from flight_server.concurrency import in_steps
-from flight_server.datasets import Catalogue
+from flight_server.datasets import Catalogue, Dataset
 from flight_server.frames import Message
 from flight_server.storage import DiskTrouble, SegmentSlice, SegmentWriter
 
-from . import victims
-
 HIGH_WATER = 0.8
 SPILL_BATCH_BYTES = 16 << 20
+VICTIMS_AT_ONCE = 4096
 RETRY_SECONDS = 0.25
 # How soon to look again when readers that are sending hold all bytes left.
 _FIRST_LOOK_SECONDS = 0.005
 
 _log = structlog.get_logger("flight_server.tiering.spiller")
+
+Groups = list[tuple[SegmentWriter, list[Message]]]
 
 
 class Spiller:
@@ -106,10 +114,10 @@ class Spiller:
 
     async def _move(self, size_bytes: int) -> bool:
         datasets = self._catalogue.alive()
-        if victims.release_unread(datasets, spilled=self.trouble is not None):
+        if release_unread(datasets, spilled=self.trouble is not None):
             return True
         moved = False
-        for writer, frames in await in_steps(victims.picking(datasets, size_bytes)):
+        for writer, frames in await in_steps(picking(datasets, size_bytes)):
             await self._move_what_fits(writer, frames)
             moved = True
         return moved
@@ -143,3 +151,49 @@ class Spiller:
                 frame.leave_ram()  # a durable dataset was sealed meanwhile
             self.spilled_bytes += slice_.size_bytes
         self.spilled_frames += len(pairs)
+
+
+def picking(datasets: Sequence[Dataset], size_bytes: int) -> Generator[None, None, Groups]:
+    """Messages of ``size_bytes`` in all, by their dataset's writer; fewer if there are no more. Of each kind at most
+    ``VICTIMS_AT_ONCE`` of a dataset are looked at. ``datasets``: see :meth:`Catalogue.alive`.
+
+    A step looks at one dataset. A message chosen in an earlier step may have left RAM since, or been released.
+    """
+    groups: Groups = []
+    chosen: set[int] = set()
+    found_bytes = 0
+    filled = [dataset for dataset in datasets if dataset.writer is not None and dataset.filled]
+    for choose in (_cold, _near, Dataset.resident_dictionaries):
+        for dataset in filled:
+            messages: list[Message] = []
+            for message in islice(choose(dataset), VICTIMS_AT_ONCE):
+                if id(message) in chosen:
+                    continue
+                messages.append(message)
+                chosen.add(id(message))
+                found_bytes += message.held_bytes
+                if found_bytes >= size_bytes:
+                    break
+            if messages and dataset.writer is not None:
+                groups.append((dataset.writer, messages))
+            if found_bytes >= size_bytes:
+                return groups
+            yield
+    return groups
+
+
+def release_unread(datasets: Sequence[Dataset], *, spilled: bool) -> bool:
+    """Release one dataset that can be pulled again, the longest unused first (``Dataset.release_unread``). False if
+    there was none.
+    """
+    sources = (dataset for dataset in datasets if dataset.attached.pulled)
+    by_use = sorted(sources, key=lambda dataset: dataset.used_at)
+    return any(dataset.release_unread(spilled=spilled) for dataset in by_use)
+
+
+def _cold(dataset: Dataset) -> Iterator[Message]:
+    return dataset.victims(near=False)
+
+
+def _near(dataset: Dataset) -> Iterator[Message]:
+    return dataset.victims(near=True)

@@ -1,7 +1,7 @@
 """Puts and reads, the same on both lanes. It knows neither gRPC nor HTTP."""
 
 from .answer_room import AnswerRoom, MadeAnswer
-from .arriving import Arriving, ArrivingBody, too_much
+from .arriving import Arriving, too_much
 from .delivery import Delivery
 from .eviction import NEWCOMERS_SECONDS, Eviction
 from .frame_ranges import FrameRange

@@ -76,7 +76,6 @@ class Arriving:
         self.memory = memory
         self.pool = memory.account("arriving", self.limit_bytes)
         self._bodies: WeakSet[ArrivingBody] = WeakSet()
-        self.ended = 0
 
     def body(self, end: Callable[[], object]) -> ArrivingBody:
         body = ArrivingBody(self, end)
@@ -105,7 +104,6 @@ class Arriving:
                 self._end(body)
 
     def _end(self, body: ArrivingBody) -> None:
-        self.ended += 1
         body.hold(0)
         body.end()
 

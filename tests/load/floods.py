@@ -172,7 +172,7 @@ def wrong_tokens(victim: Victim, held: ExitStack, chance: random.Random) -> Step
         with victim.raw(guess) as raw:
             for _ in range(20):
                 with suppress(Refused):
-                    raw.ask("Handshake", iter([field(2, guess.encode())]))
+                    raw.ask("Handshake", iter([]))
                 with suppress(Refused):
                     raw.action("statistics")
 

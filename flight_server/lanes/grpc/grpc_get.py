@@ -209,7 +209,7 @@ class GrpcGet:
             async for burst in bursts:
                 for message in burst:
                     await self._send_made(message, reader, out, burst.room)
-                    self._reads.counters.message_out(message.size_bytes)
+                    self._reads.counters.frames_sent(1, message.size_bytes)
                     reader.pace.count(message.rows, message.size_bytes)
                     rows, frames = rows + message.rows, frames + 1
                 dataset.touch()

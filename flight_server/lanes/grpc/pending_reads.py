@@ -143,7 +143,7 @@ class PendingReads:
         self._prune_above = 1000
 
     async def request(self, context: Context) -> bytes | None:
-        """The request of a call that has one, or the next message of a handshake; None if the client has ended. Raises
+        """The request of a call that has one; None if the client has ended. Raises
         Unavailable: it has not arrived in time, or it was ended.
         """
         read = None

@@ -28,7 +28,6 @@ import grpc
 from flight_server.access import (
     ANONYMOUS,
     AUTHORIZATION,
-    LEGACY_TOKEN,
     OPERATIONS,
     SECOND_AUTHORIZATION,
     Authenticator,
@@ -45,7 +44,6 @@ from flight_server.protocol import (
     OutOfBudget,
     PutCommand,
     ReaderTooSlow,
-    Unauthenticated,
     Unsupported,
     ipc_framing,
     wire,
@@ -80,8 +78,6 @@ from .pending_reads import PendingReads
 
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
-HANDSHAKE_SECONDS = 10.0
-MAX_HANDSHAKE_BYTES = 64 << 10  # as gRPC allows for headers
 LAST_WORDS_SECONDS = 1.0
 
 _DETAILS = "grpc-status-details-bin"
@@ -198,65 +194,23 @@ class FlightService:
     def _principal(self, context: Context) -> Principal:
         """Raises as :meth:`Authenticator.principal`."""
         given = _metadata(context)
-        legacy = given.get(LEGACY_TOKEN)
-        return self._authenticator.principal(
-            given.get(AUTHORIZATION),
-            given.get(SECOND_AUTHORIZATION),
-            None if legacy is None else legacy.encode("latin-1"),
-        )
+        return self._authenticator.principal(given.get(AUTHORIZATION), given.get(SECOND_AUTHORIZATION))
 
     async def handshake(
         self, _: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
     ) -> None:
-        """Exchange credentials for their token, in the answer's header ``authorization``. A client without that header
-        sends a first message, the token or a ``BasicAuth`` with it as the password, and gets the token as a message,
-        too.
+        """Exchange the credentials in the request's headers for their token, in the answer's header ``authorization``.
 
         Raises:
-            Unauthenticated: the credentials are wrong, or the client has not ended within ``HANDSHAKE_SECONDS``.
+            Unauthenticated: there are none, or they are wrong.
         """
-        try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await self._shake_hands(context)
-        except TimeoutError:
-            raise Unauthenticated(f"the handshake has not ended within {HANDSHAKE_SECONDS:g} s") from None
-
-    async def _shake_hands(self, context: Context) -> None:
+        said: tuple[tuple[str, str], ...] = ()
         if self._authenticator.wants_token:
             given = _metadata(context)
             header = given.get(SECOND_AUTHORIZATION) or given.get(AUTHORIZATION)
-            if header is None:
-                token = self._token_of_handshake(await self._handshake_message(context) or b"")
-            else:
-                self._authenticator.principal(header)
-                token = token_in(header).encode()
-            await send_headers(context, ((AUTHORIZATION, f"Bearer {token.decode('latin-1')}"),))
-            if header is None:
-                await context.write(wire.field(2, token))
-        else:
-            await send_headers(context)
-        while (request := await self._handshake_message(context)) is not None:
-            payload = wire.bytes_field(request, 2, "HandshakeRequest")
-            await context.write(wire.field(2, payload) if payload else b"")
-
-    async def _handshake_message(self, context: Context) -> bytes | None:
-        request = await self._pending.request(context)
-        check_size(len(request or b""), "a message of the handshake", MAX_HANDSHAKE_BYTES)
-        return request
-
-    def _token_of_handshake(self, request: bytes) -> bytes:
-        payload = wire.bytes_field(request, 2, "HandshakeRequest")
-        if not payload:
-            self._authenticator.principal(None)
-        given = [payload]
-        with suppress(InvalidRequest):  # not a BasicAuth: 2 user name, 3 password
-            given.append(wire.bytes_field(payload, 3, "BasicAuth"))
-        for token in given:
-            if self._authenticator.principal_of_token(token) is not None:
-                return token
-        raise Unauthenticated(
-            "the token in the handshake, as the password or as the whole payload, is not this server's"
-        )
+            self._authenticator.principal(header)
+            said = ((AUTHORIZATION, f"Bearer {token_in(header or '')}"),)
+        await send_headers(context, said)
 
     async def list_flights(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         """The FlightInfo of each dataset whose name starts with the criteria, except failed and dropped ones."""

@@ -322,7 +322,7 @@ class BulkVersionRead:
                         stream.write, chunks_of(messages, checked=checked), reader, room=burst.room
                     )
                     for message in burst:
-                        counters.message_out(message.size_bytes)
+                        counters.frames_sent(1, message.size_bytes)
                         pace.count(message.rows, message.size_bytes)
                         rows, frames = rows + message.rows, frames + 1
                     self.dataset.touch()

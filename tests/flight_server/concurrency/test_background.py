@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from flight_server.concurrency.background import Background
+from tests.support.background_tasks import count, idle
 
 
 def no_log(event: str, **facts: object) -> None:
@@ -26,12 +27,12 @@ async def test_a_task_outlives_the_task_that_started_it() -> None:
         await asyncio.Event().wait()
 
     starter = asyncio.ensure_future(start_and_wait())
-    while not len(background):  # noqa: ASYNC110  # it announces nothing
+    while not count(background):  # noqa: ASYNC110  # it announces nothing
         await asyncio.sleep(0)
     starter.cancel()
     await asyncio.wait([starter])
     gate.set()
-    await background.idle()
+    await idle(background)
     assert done.is_set()
     await background.stop()
 
@@ -51,7 +52,7 @@ async def test_stopping_cancels_tasks_and_also_those_that_they_start_while_they_
     await asyncio.sleep(0)
     await background.stop()
     await background.stop()
-    assert len(background) == 0
+    assert count(background) == 0
     assert ended[0] == 2
 
 
@@ -83,7 +84,7 @@ async def test_a_bug_in_a_task_ends_only_that_task() -> None:
         raise ZeroDivisionError
 
     _ = background.start(work(), "work")
-    await background.idle()
+    await idle(background)
     assert await background.in_thread(lambda: 7) == 7
     await background.stop()
 

@@ -13,17 +13,15 @@ from flight_server.protocol import (
     Body,
     Faults,
     Fields,
-    Flag,
     InJson,
     InvalidRequest,
     Name,
-    Request,
     Text,
     integer,
-    number,
     one_of,
     parse_as,
 )
+from flight_server.protocol.bodies import Flag, Request, number
 
 
 class Color(StrEnum):

@@ -54,5 +54,5 @@ async def test_a_rate_is_that_of_the_last_seconds(clock: list[float]) -> None:
     for _ in range(20):
         await made.sample()
         clock[0] += SAMPLE_SECONDS
-        counters.message_out(3000)
+        counters.frames_sent(1, 3000)
     assert made.rates() == {"bytes_in_per_second": 0, "bytes_out_per_second": int(3000 / SAMPLE_SECONDS)}

@@ -21,7 +21,7 @@ from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import InvalidRequest, NotFound
 from flight_server.reporting import flight_infos, reports
 from flight_server.reporting.metrics import Metrics
-from flight_server.reporting.pages import MAX_PAGE, DatasetOrder, ListedPage, Page
+from flight_server.reporting.reports import MAX_PAGE, DatasetOrder, ListedPage, Page
 from tests.support.callers import anyone
 from tests.support.nodes import running_node
 

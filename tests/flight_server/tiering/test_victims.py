@@ -12,7 +12,7 @@ from flight_server.concurrency import at_once
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import CreateRequest
-from flight_server.tiering.victims import Groups, picking
+from flight_server.tiering.spiller import Groups, picking
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame, spill
 

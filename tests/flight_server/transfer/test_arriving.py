@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from flight_server.memory import MemoryPool
-from flight_server.transfer import Arriving, ArrivingBody, arriving
+from flight_server.transfer import Arriving, arriving
+from flight_server.transfer.arriving import ArrivingBody
 
 MIB = 1 << 20
 

@@ -19,7 +19,7 @@ from flight_server.protocol import CreateRequest, Retention
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.reporting import reports
-from flight_server.reporting.pages import ListedPage
+from flight_server.reporting.reports import ListedPage
 from flight_server.tiering.readback import Reader
 from flight_server.transfer import FrameRange
 from tests.support.callers import anyone

@@ -43,8 +43,8 @@ from flight_server.storage import (
     PartitionRecord,
     Torn,
     listed,
-    read_marker,
 )
+from flight_server.storage.ownership import read_marker
 from tests.support.run_rows import latest, updates_of
 
 from .target import Call, Target

@@ -19,6 +19,7 @@ from flight_server.kinds.changelog import Changelog, emitting, views, writes
 from flight_server.kinds.changelog.runs import STATE_NAME, LogFile, RunFile, run_files
 from flight_server.protocol import CreateRequest, KeepRule, Kind, Unavailable
 from flight_server.storage import DiskTrouble
+from tests.support.background_tasks import idle
 from tests.support.changelog_store import NAME, Engine, snapshot_of
 from tests.support.crash_points import CrashPoints, Image
 from tests.support.ram_directory import ram_directory
@@ -60,7 +61,7 @@ class Emitted(Engine):
 
     def idle(self) -> None:
         """Until the emitter has done all, and has marked it."""
-        self.run(self.background.idle())
+        self.run(idle(self.background))
 
     def pairs(self) -> Counter[int]:
         """The messages that the target has."""

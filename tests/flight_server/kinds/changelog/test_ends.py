@@ -33,6 +33,7 @@ from flight_server.protocol import (
 )
 from flight_server.storage import Forgotten
 from flight_server.tiering import Reader
+from tests.support.background_tasks import idle
 from tests.support.catalogues import expired
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA
@@ -152,7 +153,7 @@ def test_what_is_at_work_when_a_changelog_ends_gets_a_typed_error_and_leaves_not
         assert [part async for part in snapshot], "a snapshot that has begun is read to its end"
         await engine.store.compactor.look(changelog)
         assert not changelog.merges
-        await engine.background.idle()
+        await idle(engine.background)
         with pytest.raises(DatasetDropped):
             await merge.publish(engine.store.threads, engine.store.memory)
         engine.store.expire_holds()

@@ -18,6 +18,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog.store import CHANGELOG_BYTES
 from flight_server.memory import DATASET_BYTES
 from flight_server.protocol import CreateRequest, KeepRule, Kind
+from tests.support.background_tasks import idle
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA
 from tests.support.ram_directory import ram_directory
@@ -51,7 +52,7 @@ async def commit(engine: Engine, name: str) -> int:
 
 async def settle(engine: Engine) -> None:
     """Do what is due of compaction, and let the tasks of commits end."""
-    await engine.background.idle()
+    await idle(engine.background)
     compactor = engine.store.compactor
     while (due_in := compactor.due_in()) is not None and due_in < 1.0:
         if due_in:

@@ -19,6 +19,7 @@ from flight_server.memory import Pace
 from flight_server.protocol import Compacted, DatasetDropped, Versions
 from flight_server.protocol.ipc_framing import encapsulate
 from flight_server.tiering import Reader
+from tests.support.background_tasks import idle
 from tests.support.changelog_store import NAME, Engine
 from tests.support.polling import eventually
 
@@ -52,7 +53,7 @@ def merge_all(engine: Engine, *, to_file: bool = True) -> None:
     while not merge.done:
         merge.step()
     engine.publish(merge)
-    engine.run(engine.background.idle())
+    engine.run(idle(engine.background))
 
 
 async def used_bytes(engine: Engine) -> int:

@@ -24,6 +24,7 @@ from flight_server.protocol.errors import (
     PartitionFailed,
     SourceUnavailable,
 )
+from tests.support.background_tasks import idle
 from tests.support.file_sources import TABLE, WRITERS, Served
 from tests.support.nodes import read_messages, read_table, running_node
 
@@ -83,7 +84,7 @@ async def test_a_file_that_was_written_again_is_a_new_generation_never_a_mixture
     os.utime(path, ns=(1, 1))
     with pytest.raises(SourceUnavailable, match=r"written again.*new generation"):
         await read_table(served.node, old)
-    await served.node.background.idle()
+    await idle(served.node.background)
     new = served.node.catalogue.find("d")
     assert new.generation != old.generation
     assert (await read_table(served.node, new)).to_pylist() == [{"n": 4}, {"n": 5}]
@@ -103,7 +104,7 @@ async def test_a_new_generation_has_the_owner_of_the_old_one_and_not_the_reader_
     os.utime(path, ns=(1, 1))
     with usages.calls_of(reader), pytest.raises(SourceUnavailable, match="new generation"):
         await read_table(served.node, old)
-    await served.node.background.idle()
+    await idle(served.node.background)
     new = served.node.catalogue.find("d")
     assert new is not old
     assert new.owner is usages.of(owner)
@@ -129,7 +130,7 @@ async def test_a_file_that_is_gone_is_an_error_and_the_rest_a_new_generation(ser
     assert (await read_table(served.node, old, 1)).equals(TABLE)
     with pytest.raises(SourceUnavailable, match="a is gone"):
         await read_table(served.node, old, 0)
-    await served.node.background.idle()
+    await idle(served.node.background)
     assert served.node.catalogue.find("d").partition_count == 1
 
 
@@ -140,12 +141,12 @@ async def test_when_the_last_file_is_gone_the_dataset_stays_and_says_so_at_each_
     for _ in range(2):
         with pytest.raises(SourceUnavailable, match="a is gone"):
             await read_table(served.node, dataset)
-        await served.node.background.idle()
+        await idle(served.node.background)
     assert served.node.catalogue.find("d") is dataset
     served.write("parquet", TABLE, "a")
     with pytest.raises(SourceUnavailable):  # back, but not the file that it was
         await read_table(served.node, dataset)
-    await served.node.background.idle()
+    await idle(served.node.background)
     assert (await read_table(served.node, served.node.catalogue.find("d"))).equals(TABLE)
 
 

@@ -30,6 +30,7 @@ from flight_server.protocol.errors import (
     SourceUnavailable,
     Unavailable,
 )
+from tests.support.background_tasks import count
 from tests.support.nodes import PATIENCE_SECONDS, decoded, read_messages, read_table, running_node
 
 FRAMES = 6
@@ -305,7 +306,7 @@ async def test_dropping_the_dataset_ends_its_pulls_and_their_readers(served: Ser
     served.node.catalogue.drop("numbers")
     await asyncio.wait([reader])
     assert isinstance(reader.exception(), DatasetDropped)
-    await served.until(lambda: not len(served.node.background))
+    await served.until(lambda: not count(served.node.background))
 
 
 async def test_a_reader_that_waits_for_a_pull_when_the_lease_ends_is_told_so(served: Served) -> None:
