@@ -56,10 +56,9 @@ from flight_server.protocol import (
 from flight_server.tracing import traceparent
 from spark_client.connection import Compression, ForkedProcess, RemoteServer, TimedOut, Unreachable
 
-from .compression import BufferCompressor, most_to
 from .http import Body, Connection, HttpPool, NoBulkLane
 from .lane import BrokenStream, Closed
-from .messages import MessageWriter, Part
+from .messages import BufferCompressor, MessageWriter, Part, most_to
 from .partition_stream import StreamStalled
 
 MAX_ANSWER_BYTES = 64 << 20
