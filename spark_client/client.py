@@ -1,7 +1,7 @@
 """ShuffleClient: a client of one server, for a driver or any Python program.
 
-Guarantees and errors of its calls: ``dataset_calls``, ``pipeline_calls``, ``pipeline``, ``broadcast.broadcasts``,
-``changelogs``, ``lookup.lookups``.
+Guarantees and errors of its calls: ``dataset_calls``, ``pipeline``, ``scan.scans``, ``jobs.results``,
+``broadcast.broadcasts``, ``changelogs``, ``lookup.lookups``.
 
 Owned by a client
     The results of its pipelines and its broadcasts. A thread renews their leases until :meth:`ShuffleClient.close`;
@@ -18,16 +18,24 @@ tasks can use broadcasts, but not the client: it cannot be pickled.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NoReturn,
+    Self,
+)
 
-from flight_server.protocol import InvalidRequest
-from spark_client import cluster_servers
-from spark_client.changelog_calls import ChangelogCalls
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest, KeepRule, check_dataset_name
 from spark_client.connection import (
     CREDENTIALS,
     Reading,
@@ -40,16 +48,22 @@ from spark_client.connection import (
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.either import OnClassOrObject
 from spark_client.hosts import Copies, HostFiles
-from spark_client.pipeline_calls import PipelineCalls
-from spark_client.servers import ServerList
+from spark_client.servers import DriverServer, ServerList
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
+    from spark_client.broadcast import Broadcast
+    from spark_client.changelogs import Changelog, Columns
     from spark_client.executors import ExecutorServers
     from spark_client.jobs import Shuffles
+    from spark_client.lookup import Lookups
+    from spark_client.pipeline import Pipeline
 
 LEASE_SECONDS = 300.0
+_LEAST_BYTES = 256 << 20
+"""Of the servers of an executor."""
 
 _registered: weakref.WeakKeyDictionary[SparkSession, ShuffleClient] = weakref.WeakKeyDictionary()
 """Whose settings each session's source ``flight`` has."""
@@ -116,7 +130,7 @@ def _of_session(
     return client
 
 
-class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
+class ShuffleClient(DatasetCalls):
     """A client of the server at ``location``; also a context manager that closes it.
 
     Args:
@@ -177,6 +191,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         self._embedded: embedded.Embedded | None = None
         self._executors = executors
         self._shuffles: Shuffles | None = None
+        self._lookups: Lookups | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -210,7 +225,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
             Unavailable: a server did not start; the message says why.
         """
         if reachable and "host" not in server_options:
-            server_options["host"] = cluster_servers.address_of_driver()
+            server_options["host"] = _address_of_driver()
         if copies is not None and copies.dirs is not None:
             server_options.setdefault("host_file_dirs", copies.dirs)
         process = embedded.start(**server_options)
@@ -272,9 +287,7 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         if "offload_to" in server_options:
             driver = {"offload_to": server_options["offload_to"], **driver}
         calls = {"timeouts": timeouts, "reading": reading, "writing": writing}
-        servers, executors = cluster_servers.servers_in_executors(
-            spark, calls, server_options, tuple(scratch_dirs), driver
-        )
+        servers, executors = _servers_in_executors(spark, calls, server_options, tuple(scratch_dirs), driver)
         client = cls.__new__(cls)
         client._begin(servers, lease_seconds, copies, executors)
         return client
@@ -331,6 +344,161 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
         _registered[spark] = self
         self._owned().sessions.used(spark)
 
+    # Spark's rows: pipelines, scans, results and broadcasts.
+
+    def pipeline(self, df: DataFrame) -> Pipeline:
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
+
+        return Pipeline.of_frame(self._owned(), df)
+
+    def scan(
+        self,
+        what: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 - pyarrow's name
+        schema: StructType | pa.Schema | str | None = None,
+        spark: SparkSession | None = None,
+    ) -> Pipeline:
+        """A pipeline whose first tasks read Parquet, Arrow IPC, or a dataset themselves: no row goes through the JVM.
+
+        The driver lists the files and plans the tasks now, from their metadata; see ``scan.scans``.
+
+        Args:
+            what: a path or an address that pyarrow knows (``s3://``, ``gs://``, …) of a file or a directory, which may
+                have hive partitions, a list of these, or a ``pyarrow.dataset.Dataset``. All files below a directory
+                are read. Every executor must reach them, with credentials of its own environment, unless the address
+                or the Dataset's file system has some.
+            columns: their names, in the order of the result; None for all.
+            filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
+                fulfil. Partitions and row groups that cannot have such rows are not read. Comparisons are Arrow's: NaN
+                fulfils none but ``!=``, see ``Pipeline.filter``.
+            schema: the columns and their types, as DDL text, a ``StructType`` or a ``pyarrow.Schema``; None for those
+                of the first file. A column that a file lacks is null there, others of a file are left out; folders'
+                columns are added, with the types that it has for them.
+            spark: the session; None for the active one, else the client's last one, else the default one.
+
+        Raises:
+            InvalidRequest: an argument, or a file that cannot be read or has other columns than the first one.
+            NotFound: there is no file.
+        """
+        from spark_client.jobs import settings_once  # noqa: PLC0415 - as above
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
+        from spark_client.scan import Scan  # noqa: PLC0415 - as above
+
+        owned = self._owned()
+        session = owned.sessions.choose(spark, "scan")
+        with settings_once(session):
+            scan = Scan.plan(session, what, columns=columns, filter=filter, schema=schema)
+            return Pipeline.of_scan(owned, session, scan)
+
+    def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
+        """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are. Where a
+        pipeline ends with an exchange over several servers, the rows of a partition come in no certain order.
+
+        One Spark job writes them to the server, or none where they are there: a pipeline that ends with an exchange, or
+        the DataFrame that ``toDF`` returned for one; or where the driver runs the last steps, over little
+        (``pipeline.in_driver``). The driver reads them within the budget of ``Reading``, not bound
+        by ``spark.driver.maxResultSize`` and its heap. Unless a DataFrame reads them, the server drops the rows with
+        the last batch, an error, the collection of the reader, the end of a :meth:`scope`, or the client's close, not
+        with ``reader.close()``.
+
+        Raises:
+            InvalidRequest: ``data`` is neither; otherwise as ``Pipeline.toDF``. The reader raises if it cannot give
+                all rows.
+        """
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
+
+        return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
+
+    def broadcast(self, data: Any, name: str | None = None) -> Broadcast:
+        """A table that tasks on every host share, of a pipeline, a DataFrame of Spark or pandas, a pyarrow Table, or
+        other data as for :meth:`put`, see ``broadcast.broadcasts``. The last job of a pipeline writes it.
+        """
+        from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
+        from spark_client.pipeline import Pipeline, broadcast_rows  # noqa: PLC0415 - as above
+
+        owned = self._owned()
+        if isinstance(data, Pipeline):
+            return broadcast_rows(data, name)
+        return Broadcast.create(owned, data, name)
+
+    def release(self, result: DataFrame) -> None:
+        """Drop the results that a DataFrame reads: one that ``toDF`` returned, or all that it was made from.
+
+        Frames, views and caches made from them cannot be computed again.
+
+        Raises:
+            InvalidRequest: ``result`` is no DataFrame, or reads no result that this client still has.
+            FlightShuffleError: the server could not be reached; the datasets end with their leases.
+        """
+        self._owned().results.release(result)
+
+    def scope(self) -> AbstractContextManager[None]:
+        """``with client.scope():`` releases at its end the results that ``toDF`` returned in the block.
+
+        A program that makes many results needs this or :meth:`release`: garbage collection of a DataFrame releases
+        nothing.
+        """
+        return self._owned().results.scope()
+
+    # Changelogs.
+
+    def changelog(
+        self,
+        name: str,
+        schema: pa.Schema | None = None,
+        *,
+        key: Columns = None,
+        order_by: Columns = None,
+        keep: KeepRule | None = None,
+        delay_seconds: float | None = None,
+    ) -> Changelog:
+        """Create a changelog, or find the one that is declared alike; with a name only, the existing one.
+
+        See :meth:`.Changelog.declare`, also for the arguments and errors.
+        """
+        from spark_client.changelogs import Changelog  # noqa: PLC0415 - an add-on, which most clients do not use
+
+        return Changelog.declare(
+            self._open(name),
+            check_dataset_name(name),
+            schema,
+            key=key,
+            order_by=order_by,
+            keep=keep,
+            delay_seconds=delay_seconds,
+        )
+
+    def lookup(
+        self,
+        df: DataFrame,
+        changelog: str,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: Literal["left", "inner"] = "left",
+        as_of: int | None = None,
+    ) -> DataFrame:
+        """``df``, a stream or not, joined with the rows of a changelog, which do not go through Spark.
+
+        In a stream each micro-batch has the rows of one version, the newest when it first ran; see ``lookup.lookups``.
+
+        Args:
+            on: the key columns of both sides, as in ``df.join``; or for each of ``df`` that of the changelog, which
+                is then left out as well.
+            as_of: the version; None for the newest.
+
+        Raises:
+            InvalidRequest: an argument; types that are not compared; columns of both sides that have one name.
+            NotFound: there is no such changelog, or, ``Compacted``, it no longer has the version.
+        """
+        from spark_client.lookup import Lookups  # noqa: PLC0415 - as above
+
+        owner = self._owned()
+        if self._lookups is None:
+            # Two threads may make one each: both are closed with the client.
+            self._lookups = Lookups(owner)
+        return self._lookups.join(df, changelog, on, how, as_of)
+
     # Life.
 
     @property
@@ -383,3 +551,53 @@ class ShuffleClient(DatasetCalls, ChangelogCalls, PipelineCalls):
                     executors=self._executors,
                 )
             return self._shuffles
+
+
+def _servers_in_executors(
+    spark: SparkSession,
+    calls: Mapping[str, Any],
+    options: Mapping[str, Any],
+    scratch_dirs: tuple[str, ...],
+    driver: Mapping[str, Any],
+) -> tuple[ServerList, ExecutorServers]:
+    """What a client of :meth:`ShuffleClient.in_executors` has.
+
+    Args:
+        calls: arguments of a ``RemoteServer``, for all of them.
+        options: of the executors' servers.
+        driver: of the server on the driver's host.
+    """
+    from spark_client.executors import ExecutorServers  # noqa: PLC0415 - needs PySpark, which get and put do not
+    from spark_client.jobs import overhead_bytes  # noqa: PLC0415 - as above
+    from spark_client.settings import EXECUTORS  # noqa: PLC0415 - only here
+
+    token = secrets.token_urlsafe(32)
+    like = RemoteServer(EXECUTORS, token=token, direct=True, **calls)
+    host = driver["host"] if "host" in driver else _address_of_driver(spark)
+    home = DriverServer(like, {**driver, "host": host, "token": token})
+    options = {"memory_limit": max(_LEAST_BYTES, overhead_bytes(spark) // 2), **options}
+    return ServerList(like, home=home), ExecutorServers(
+        token, (str(spark.conf.get("spark.driver.host")), 9), options, scratch_dirs
+    )
+
+
+def _address_of_driver(spark: SparkSession | None = None) -> str:
+    """The address of this host for a session's executors, those of the active one for None: that by which this host
+    reaches ``spark.driver.host``, which on Spark Classic is this host.
+
+    Raises:
+        InvalidRequest: there is no session; or its driver's host is not known, or has no address here.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - not for clients without Spark
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+    from spark_client.executors import address_towards  # noqa: PLC0415 - as above
+
+    try:
+        host = (spark or SparkSession.active()).conf.get("spark.driver.host")
+        return address_towards(str(host))
+    except (PySparkException, OSError) as error:
+        raise InvalidRequest(
+            "by which address do executors reach this host? Make the Spark session first, whose spark.driver.host says "
+            f"it, or give host= and advertise_host= ({error})"
+        ) from error

@@ -72,7 +72,7 @@ ENVIRONMENT_ALLOWED = frozenset(
         "spark_client/connection/advice.py",
         "spark_client/executors/executor_servers.py",
         "spark_client/executors/interpreter.py",
-        "spark_client/executors/shown_errors.py",
+        "spark_client/executors/shipping.py",
     }
 )
 # An executor has these and the standard library. PySpark brings pandas.

@@ -1,6 +1,15 @@
 """The client's side of a server: connections, calls, errors, leases, and the embedded server."""
 
-from .advice import about, check_location, check_locations, check_mode, is_loopback, proxy_of
+from .advice import (
+    ClientCertificate,
+    TlsContexts,
+    about,
+    check_location,
+    check_locations,
+    check_mode,
+    is_loopback,
+    proxy_of,
+)
 from .calls import (
     AWAY,
     Call,
@@ -14,5 +23,4 @@ from .calls import (
 )
 from .leases import LeaseKeeper, drop, owner, owner_of_process, user
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
-from .tls import ClientCertificate, TlsContexts
 from .transport import CREDENTIALS, RemoteServer

@@ -54,7 +54,7 @@ class _Log:
         try:
             for line in self._stream:
                 self.tail.append(line.rstrip())
-                if not self.ready and (ready := _ready_line(line)):
+                if not self.ready and (ready := ready_line(line)):
                     self.ready = ready
                     self.decided.set()
         except ValueError:
@@ -202,7 +202,8 @@ def flags(options: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _ready_line(line: str) -> dict[str, Any]:
+def ready_line(line: str) -> dict[str, Any]:
+    """What the line says of a server that is ready; empty if it is another one."""
     try:
         body = json.loads(line)
     except ValueError:

@@ -49,7 +49,7 @@ class Writing:
         lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` as for :class:`Reading`.
         compression: of exchanges and broadcasts, which only this client reads; ``put`` has an argument of its own.
             ``auto`` compresses by LZ4 the columns that shrink to two thirds, or to an eighth if the server is on this
-            host (``lanes.compression``); ``lz4`` and ``zstd`` compress all.
+            host (``lanes.messages``); ``lz4`` and ``zstd`` compress all.
 
     Raises:
         InvalidRequest: another compression.

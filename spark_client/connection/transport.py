@@ -53,10 +53,9 @@ from pyarrow import flight
 
 from flight_server.protocol import FlightShuffleError, dump_json, parse_json
 
-from .advice import is_remote, read_token
+from .advice import ClientCertificate, is_remote, read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children, retrying
 from .stream_options import Reading, Timeouts, Writing
-from .tls import ClientCertificate
 
 CONNECTIONS = 4
 WINDOW_BYTES = 4 << 20
@@ -85,7 +84,7 @@ class RemoteServer:
         token: sent as ``authorization: Bearer …`` with every call. A path is the file that has it, in every process
             that uses the server: pickles then have the path only.
         tls_root_certs: PEM; None for the system's.
-        tls_client_cert, tls_client_key: PEM, or its files, for a server that wants it, see ``tls``.
+        tls_client_cert, tls_client_key: PEM, or its files, for a server that wants it, see ``ClientCertificate``.
         embedded: it is a client's own, which ends with the client: errors say so.
         direct: the client has started it, so that no proxy is between, see ``advice``.
 

@@ -42,8 +42,7 @@ from typing import Any
 
 from flight_server.host import machine
 from flight_server.protocol import InvalidRequest, Unavailable
-from spark_client.connection import RemoteServer, refuses
-from spark_client.connection.embedded import flags
+from spark_client.connection import RemoteServer, embedded, refuses
 
 
 def executor_process() -> int:
@@ -230,7 +229,7 @@ class ExecutorServers:
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own module with the application's own options
-                [sys.executable, "-m", "flight_server", *flags(given | dict(self.options))],
+                [sys.executable, "-m", "flight_server", *embedded.flags(given | dict(self.options))],
                 env={
                     **os.environ,
                     "FLIGHT_SERVER_TOKEN": self.token,
@@ -328,11 +327,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> dict[str, 
     while True:
         ended = process.poll() is not None
         lines = log.read_text(errors="replace").splitlines()
-        for line in lines:
-            with suppress(ValueError):
-                said = json.loads(line)
-                if isinstance(said, dict) and said.get("event") == "ready":
-                    return said
+        if said := next(filter(None, map(embedded.ready_line, lines)), None):
+            return said
         if ended or time.monotonic() > deadline:
             how = (
                 f"ended with code {process.returncode}"

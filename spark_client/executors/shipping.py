@@ -24,6 +24,12 @@ A worker's connection
     until it has all: four fifths of a small task. :func:`settle` lets the worker acknowledge at once. The kernel
     delays again when the worker has sent its results, so this is done for each task. Nor are the results held back.
     Where ``spark.python.unix.domain.socket.enabled`` is set, nothing is delayed, and nothing is done.
+
+Errors of users' functions
+    Spark shows them without the frames of PySpark that called the function
+    (``spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled``). :func:`shown_from_users` leaves out ours, too,
+    where Spark's setting, which it hands to its workers in their environment, is on. Errors that no function raised, of
+    the stages or their input, are shown whole.
 """
 
 from __future__ import annotations
@@ -35,6 +41,7 @@ import gc
 import hashlib
 import io
 import marshal
+import os
 import shutil
 import socket
 import sys
@@ -45,6 +52,7 @@ from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
+from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flight_server.protocol import InvalidRequest
@@ -52,6 +60,55 @@ from spark_client.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+Task = Callable[..., Iterator[Any]]
+
+_NOT_USERS = frozenset({"flight_server", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"})
+
+
+class ShownFromUsers:
+    """A task's function; in the task, where it is unpickled, :func:`shown_from_users` has wrapped it."""
+
+    def __init__(self, function: Task) -> None:
+        self._function = function
+
+    def __call__(self, *given: Any) -> Iterator[Any]:
+        return self._function(*given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return shown_from_users, (self._function,)
+
+
+def shown_from_users(function: Task) -> Task:
+    """The function, whose errors begin with the first line that is not of the libraries between Spark and the user's
+    function; an error without such a line is unchanged.
+    """
+    if not os.environ.get("SPARK_SIMPLIFIED_TRACEBACK"):
+        return function
+    import pyspark  # noqa: PLC0415 - only tasks come here
+
+    def run(*given: Any) -> Iterator[Any]:
+        try:
+            yield from function(*given)
+        except Exception as error:  # noqa: BLE001 - raised again
+            raise error.with_traceback(_of_users(error.__traceback__) or error.__traceback__)  # noqa: B904 - it is the same error
+
+    # Raising adds the frame of this function. Spark leaves out the first frames that are of files beside PySpark's.
+    beside = str(Path(pyspark.__file__).parent / "flight_shuffle.py")
+    return FunctionType(
+        run.__code__.replace(co_filename=beside), run.__globals__, "run", None, run.__closure__
+    )
+
+
+def _of_users(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and _library(trace) in _NOT_USERS:
+        trace = trace.tb_next
+    return trace
+
+
+def _library(trace: TracebackType) -> str:
+    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 _REGISTRATION = "pyspark_flight_shuffle.py"

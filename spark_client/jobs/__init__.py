@@ -5,7 +5,7 @@ from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import collected
 from .results import reader
-from .sealed import SealedDataset
+from .sealed import SealedDataset, TaskWork
 from .session_facts import (
     Sessions,
     SplitSizes,
@@ -32,6 +32,5 @@ from .spark_types import (
     spark_field,
     utc_arrow_schema,
 )
-from .task_reports import TaskWork
 from .tasks import WRITE_BUDGET_BYTES, ReadLimit, ReadTask, Sides, TaskSource, WriteTask
 from .write_job import TaskNumbers, TaskRows

@@ -70,9 +70,6 @@ def remove_stored(prefix: str, dataset: str, generation: str) -> None:
         _log.warning("%s stays below %s: %s", dataset, shown(folder), shown(str(error)))
 
 
-_log = logging.getLogger(__name__)
-
-
 @dataclass
 class _Places:
     """Where a dataset is.

@@ -1,19 +1,120 @@
 """A sealed dataset as the driver knows it: where it is read, its schema, and the sizes of its partitions.
 
 Guarantee: :meth:`SealedDataset.read` gives all partitions, in order, or an error.
+
+A task that writes it reports a row to the driver: its attempt, the totals of its rows, and its work. The driver holds
+one row of some hundred bytes for each task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+import json
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
+from flight_server.protocol import FlightShuffleError
+from spark_client.arrow import array_over
 from spark_client.merge import DatasetRef
+from spark_client.pyspark_parts import from_arrow_schema
 
-from .task_reports import TaskWork
+_REPORT = pa.schema(
+    [
+        ("target", pa.int32()),
+        ("producer", pa.int32()),
+        ("attempt", pa.string()),
+        ("rows", pa.int64()),
+        ("frames", pa.int64()),
+        ("bytes", pa.int64()),
+        ("work", pa.string()),
+        ("server", pa.string()),
+    ]
+)
+REPORT = from_arrow_schema(_REPORT)
+"""As Spark's type: of a text, the driver would ask Spark's parser at each job."""
+
+
+@dataclass
+class TaskWork:
+    """The work of one task, or of all tasks of a job together.
+
+    Args:
+        tasks: how many of Spark's; 0 where the driver did it.
+        pieces: how many partitions, pieces of partitions, or splits of files they read; 0 for a DataFrame.
+        spilled_bytes: the bytes that their stages, and the streams that they read, wrote to files of their own, for
+            want of memory.
+        counts: ``arrow.counts`` of the rows that they wrote, if they were asked for; empty if there were no rows,
+            either.
+    """
+
+    tasks: int = 1
+    pieces: int = 0
+    spilled_bytes: int = 0
+    counts: list[int] = field(default_factory=list)
+
+
+def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
+    """The row, as a batch of ``REPORT``. ``target`` is the dataset's number in the job, ``answer`` the server's to
+    the commit, with the ``server`` that the task has chosen.
+    """
+    # Not by ``pa.array``: see ``array_over``.
+    done = [work.tasks, work.pieces, work.spilled_bytes, answer.get("counts", [])]
+    columns = [
+        array_over(np.array([target], np.int32)),
+        array_over(np.array([producer], np.int32)),
+        text_array(attempt),
+        *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
+        text_array(json.dumps(done)),
+        text_array(json.dumps(answer.get("server"))),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+
+
+def text_array(value: str) -> Any:
+    """One text."""
+    data = value.encode()
+    bounds = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(data)])
+
+
+def server_of(row: Any) -> tuple[str, str, tuple[str, ...]]:
+    """The location, the start and all locations of the server that the task of a report has chosen."""
+    location, start, locations = json.loads(row["server"])
+    return location, start, tuple(locations)
+
+
+def accepted(reports: Iterable[Any]) -> dict[int, str]:
+    """The accepted attempt of each producer, from the tasks' reports. Raises FlightShuffleError: two attempts of one
+    producer; Spark never accepts two.
+    """
+    attempts: dict[int, str] = {}
+    for row in reports:
+        if row["producer"] in attempts:
+            raise FlightShuffleError(f"Spark reported producer {row['producer']} twice; nothing was sealed")
+        attempts[row["producer"]] = row["attempt"]
+    return attempts
+
+
+def added(counts: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Their sums; either may be empty."""
+    return [sum(pair) for pair in zip_longest(counts, others, fillvalue=0)]
+
+
+def work_of(reports: Iterable[Any]) -> TaskWork:
+    """The sum of the tasks' work."""
+    done = TaskWork(tasks=0)
+    for row in reports:
+        tasks, pieces, spilled_bytes, counts = json.loads(row["work"])
+        done.tasks += tasks
+        done.pieces += pieces
+        done.spilled_bytes += spilled_bytes
+        done.counts = added(done.counts, counts)
+    return done
+
 
 READ_AHEAD = 16
 """How many partitions of a result are read at once, each by a thread."""

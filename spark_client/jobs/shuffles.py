@@ -36,17 +36,15 @@ from spark_client.hosts import Copies, HostFiles
 from spark_client.pyspark_parts import interrupts_kept
 from spark_client.servers import ServerList
 
-from .driver_tasks import reports_of_driver
+from .driver_tasks import numbered, reports_of_driver
 from .held_datasets import HeldDatasets
-from .numbered_tasks import numbered
 from .persisting import AfterCollection, Persisted
 from .progress import watch
 from .results import Results
-from .sealed import SealedDataset
+from .sealed import REPORT, SealedDataset
 from .session_facts import Sessions, is_on, local_property
 from .size_checks import without_needless_checks
 from .spark_types import check_names_apart
-from .task_reports import REPORT
 from .write_job import Target, WriteJob
 
 _log = logging.getLogger(__name__)

@@ -37,8 +37,8 @@ from spark_client.spill import TaskMemory, reading_budget, writing_budget
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Kept, Pass, Stage, run
 
 from .placements import Placement
+from .sealed import TaskWork, added, report
 from .shares import PartitionSlice, Shares
-from .task_reports import TaskWork, added, report
 
 DECODED_TIMES = 8
 """What is read may be so many times as large in memory as the driver was to read, and what a stage gives, too."""

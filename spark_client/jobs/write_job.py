@@ -48,8 +48,7 @@ from spark_client.servers import (
 )
 
 from .held_datasets import HeldDatasets
-from .sealed import SealedDataset
-from .task_reports import accepted, server_of, work_of
+from .sealed import SealedDataset, accepted, server_of, work_of
 from .tasks import Sides, WriteTask
 
 

@@ -24,18 +24,13 @@ from flight_server.protocol import (
     CHECKSUMS_HEADER,
     FROM_TRAILER,
     PARTITION_HEADER,
-    FlightShuffleError,
-    Forbidden,
     Ticket,
-    Unauthenticated,
     bulk_path,
-    from_json,
 )
-from flight_server.tracing import traceparent
 from spark_client.connection import RemoteServer, TimedOut, Unreachable
 
 from .batch_bursts import BurstReader
-from .http import Arrivals, Body, Connection, HttpPool, NoBulkLane, PassedOver
+from .http import Body, Connection, HttpPool, NoBulkLane, PassedOver, headers_for, refusal
 from .lane import BatchBurst, BrokenStream, ReadTotals
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -86,11 +81,7 @@ class BulkReader:
         self._timeouts = server.timeouts
         self._target = target_of(location, ticket)
         self._asked = ticket
-        self._request_headers = {"Accept": ARROW_STREAM, CHECKSUMS_HEADER: CHECKSUMS}
-        if (parent := traceparent()) is not None:
-            self._request_headers["traceparent"] = parent
-        if (token := server.token) is not None:
-            self._request_headers["Authorization"] = f"Bearer {token}"
+        self._request_headers = {"Accept": ARROW_STREAM, **headers_for(server)}
         self._where = pool.location
         self._connection: Connection | None = None
         self._body: Body | None = None
@@ -104,9 +95,9 @@ class BulkReader:
             raise PassedOver("all connections to it are in use")
         with self._errors(Unreachable, "the connection failed"):
             status, self.headers = self._ask(self._connection)
-            self._body = body = Body(self._file(), self.headers)
+            self._body = body = self._connection.body(self.headers)
             if status != 200:
-                raise self._refusal(status, body)
+                raise refusal(self._where, status, body)
             kind = self.headers.get("content-type", "").partition(";")[0].strip()
             if kind != ARROW_STREAM:
                 raise NoBulkLane(f"{self._where} answered {kind!r}, which is not an Arrow stream")
@@ -125,11 +116,6 @@ class BulkReader:
         for name, value in wanted.items():
             if self.headers.get(name, value) != value:
                 raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")
-
-    def _file(self) -> Arrivals:
-        assert self._connection is not None
-        assert self._connection.file is not None
-        return self._connection.file
 
     def _ask(self, connection: Connection) -> tuple[int, dict[str, str]]:
         if self._cancelled:
@@ -161,18 +147,6 @@ class BulkReader:
             raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
         except (OSError, pa.ArrowException) as error:
             raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
-
-    def _refusal(self, status: int, body: Body) -> FlightShuffleError:
-        try:
-            return from_json(body.read())
-        except ValueError:
-            pass
-        sentence = f"{self._where} answered status {status}"
-        kinds: dict[int, type[FlightShuffleError]] = {401: Unauthenticated, 403: Forbidden}
-        if status in kinds:
-            return kinds[status](sentence, server=self._where)
-        # A body without our JSON is a proxy's.
-        return NoBulkLane(sentence, server=self._where)
 
     @property
     def totals(self) -> ReadTotals | None:

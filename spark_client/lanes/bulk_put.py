@@ -47,19 +47,15 @@ from flight_server.protocol import (
     UPGRADE,
     Commit,
     FlightShuffleError,
-    Forbidden,
     InvalidRequest,
     PutCommand,
-    Unauthenticated,
     from_json,
 )
-from flight_server.tracing import traceparent
 from spark_client.connection import Compression, ForkedProcess, RemoteServer, TimedOut, Unreachable
 
-from .compression import BufferCompressor, most_to
-from .http import Body, Connection, HttpPool, NoBulkLane
+from .http import Connection, HttpPool, NoBulkLane, headers_for, refusal
 from .lane import BrokenStream, Closed
-from .messages import MessageWriter, Part
+from .messages import BufferCompressor, MessageWriter, Part, most_to
 from .partition_stream import StreamStalled
 
 MAX_ANSWER_BYTES = 64 << 20
@@ -326,11 +322,7 @@ class BulkWriter:
     def _upgrade(self, location: str) -> bool:
         """Upgrade the connection; whether the server takes checksums."""
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}
-        headers[CHECKSUMS_HEADER] = CHECKSUMS
-        if (parent := traceparent()) is not None:
-            headers["traceparent"] = parent
-        if (token := self._server.token) is not None:
-            headers["Authorization"] = f"Bearer {token}"
+        headers |= headers_for(self._server)
         try:
             status, answered = self._connection.request(_target(location), headers, "POST")
             if status != 101:
@@ -352,17 +344,9 @@ class BulkWriter:
         return answered.get(CHECKSUMS_HEADER) == CHECKSUMS
 
     def _refusal(self, status: int, headers: dict[str, str]) -> FlightShuffleError:
-        said = f"{self._where} answered status {status}"
-        if status not in _NOT_THE_LANES:
-            assert self._connection.file is not None
-            try:
-                return from_json(Body(self._connection.file, headers).read())
-            except ValueError:
-                pass
-            kinds: dict[int, type[FlightShuffleError]] = {401: Unauthenticated, 403: Forbidden}
-            if status in kinds:
-                return kinds[status](said, server=self._where)
-        return NoBulkLane(said, server=self._where)
+        if status in _NOT_THE_LANES:
+            return NoBulkLane(f"{self._where} answered status {status}", server=self._where)
+        return refusal(self._where, status, self._connection.body(headers))
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

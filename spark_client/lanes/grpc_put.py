@@ -22,9 +22,8 @@ from pyarrow import flight
 from flight_server.protocol import Commit, FlightShuffleError, PutCommand, Unavailable
 from spark_client.connection import Compression, RemoteServer
 
-from .compression import most_to, shrinks
 from .lane import BrokenStream, Closed, Tries
-from .messages import MessageWriter
+from .messages import MessageWriter, most_to, shrinks
 
 
 class GrpcWriter:

@@ -30,7 +30,16 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from flight_server.protocol import CHECKSUMS, FlightShuffleError, Unavailable
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    FlightShuffleError,
+    Forbidden,
+    Unauthenticated,
+    Unavailable,
+    from_json,
+)
+from flight_server.tracing import traceparent
 from spark_client.connection import RemoteServer, Timeouts, TlsContexts
 
 BUFFER_BYTES = 16 << 10
@@ -199,7 +208,7 @@ class HttpPool:
 
 
 class Connection:
-    """One HTTP/1.1 connection; the caller reads the body from ``file``."""
+    """One HTTP/1.1 connection."""
 
     def __init__(self, where: tuple[str, int], tls: TlsContexts | None, timeouts: Timeouts) -> None:
         self.has_slot = False
@@ -235,6 +244,11 @@ class Connection:
         if not parts[0].startswith("HTTP/1.") or len(parts) < 2 or not _STATUS.fullmatch(parts[1]):
             raise NoBulkLane(f"{named} does not speak HTTP/1.1: it answered {status_line[:80]!r}")
         return int(parts[1]), _headers(self.file)
+
+    def body(self, headers: Mapping[str, str]) -> Body:
+        """That of the answer with these headers."""
+        assert self.file is not None
+        return Body(self.file, headers)
 
     def taken_over(self) -> tuple[socket.socket, bytes]:
         """After an upgrade: the socket, now non-blocking, and the bytes received after the answer's head.
@@ -413,3 +427,25 @@ class Body:
             self._next_chunk()
         if not self.ended:
             raise ConnectionResetError("the body goes on after Arrow's end marker")
+
+
+def headers_for(server: RemoteServer) -> dict[str, str]:
+    """Of each request to the server: it is to send checksums, the span of this call, and the token."""
+    headers = {CHECKSUMS_HEADER: CHECKSUMS}
+    if (parent := traceparent()) is not None:
+        headers["traceparent"] = parent
+    if (token := server.token) is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+def refusal(where: str, status: int, body: Body) -> FlightShuffleError:
+    """The server's own error in the body, or that of the status."""
+    try:
+        return from_json(body.read())
+    except ValueError:
+        pass
+    sentence = f"{where} answered status {status}"
+    # A body without our JSON is a proxy's.
+    kinds: dict[int, type[FlightShuffleError]] = {401: Unauthenticated, 403: Forbidden}
+    return kinds.get(status, NoBulkLane)(sentence, server=where)

@@ -157,7 +157,7 @@ class ObjectReader:
         except FileNotFoundError as error:
             raise NotFound(f"{where} is not there", dataset=self._ticket.dataset) from error
         except (ValueError, ConnectionError) as error:
-            # ``checked`` has errors of connections; Arrow's are ValueErrors.
+            # ``CheckedMessages`` has errors of connections; Arrow's are ValueErrors.
             why = f"{where} is damaged: {error}"
             raise PartitionFailed(why, dataset=self._ticket.dataset) from error
         except (OSError, pa.ArrowException) as error:

@@ -43,8 +43,7 @@ from spark_client.connection import RemoteServer, Unreachable, refuses
 from .http import NoBulkLane
 from .lane import BatchBurst, BrokenStream, LaneChoice, LaneReader, ReadTotals
 from .object_get import ObjectReader
-from .partition_stream import Address, PartitionStream, StreamStalled
-from .received_frames import ReceivedFrames
+from .partition_stream import Address, PartitionStream, ReceivedFrames, StreamStalled
 
 _SHOWN = 5
 _AT_ONCE = 1000

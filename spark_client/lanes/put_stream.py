@@ -71,7 +71,7 @@ def open_writing(
 
     Args:
         places: the server's places, if the caller knows them; None to ask the server.
-        compression: see ``compression``.
+        compression: see ``messages``.
         once: see :class:`.PutStream`.
 
     Raises:
@@ -171,7 +171,7 @@ class PutStream:
     Args:
         schema: of every batch.
         places: the server's places, if the caller knows them; None to ask the server.
-        compression: see ``compression``.
+        compression: see ``messages``.
         once: for a caller that begins again by itself: a server that is away for a moment is an error at once.
 
     Raises:

@@ -21,7 +21,7 @@ from spark_client.arrow.types import Declared
 from spark_client.connection import Compression, Reading, RemoteServer, Writing
 from spark_client.jobs.placements import InTurn
 from spark_client.jobs.tasks import WriteTask
-from spark_client.lanes import compression
+from spark_client.lanes import messages
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.support.server_process import ServerProcess
 
@@ -53,14 +53,14 @@ def name() -> str:
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server counts as one on another host."""
-    monkeypatch.setattr(compression, "MOST_ON_THIS_HOST", compression.MOST)
+    monkeypatch.setattr(messages, "MOST_ON_THIS_HOST", messages.MOST)
 
 
 @pytest.fixture
 def all_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """``auto`` compresses every buffer, also those that do not shrink."""
-    monkeypatch.setattr(compression, "LEAST_BYTES", 1)
-    monkeypatch.setattr(compression, "MOST_ON_THIS_HOST", 1_000.0)
+    monkeypatch.setattr(messages, "LEAST_BYTES", 1)
+    monkeypatch.setattr(messages, "MOST_ON_THIS_HOST", 1_000.0)
 
 
 def stored_bytes(client: ShuffleClient, name: str) -> int:

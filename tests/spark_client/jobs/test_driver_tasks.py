@@ -14,7 +14,7 @@ from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import InTurn, Shares, TaskNumbers, WriteTask
 from spark_client.jobs.driver_tasks import reports_of_driver
-from spark_client.jobs.task_reports import work_of
+from spark_client.jobs.sealed import work_of
 from spark_client.jobs.tasks import DECODED_TIMES
 from spark_client.jobs.write_job import Target
 

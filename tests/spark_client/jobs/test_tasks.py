@@ -35,7 +35,7 @@ from spark_client.jobs.shares import Shares
 from spark_client.steps import GroupStage
 from spark_client.jobs.placements import ByColumn, ByKeys, InTurn
 from spark_client.jobs.tasks import ReadTask, WriteTask
-from spark_client.jobs.task_reports import TaskWork, report, work_of
+from spark_client.jobs.sealed import TaskWork, report, work_of
 
 schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 rows = pa.RecordBatch.from_arrays([array_over(np.arange(90) % 30), array_over(np.arange(90) * 0.5)], schema=schema)

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from flight_server.protocol import ipc_framing
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.connection import Writing
-from spark_client.lanes import compression
-from spark_client.lanes.compression import (
+from spark_client.lanes import messages as message_writing
+from spark_client.lanes.messages import (
     LEAST_BYTES,
     MOST,
     MOST_ON_THIS_HOST,
     REST_BATCHES,
     BufferCompressor,
+    MessageWriter,
     most_to,
     shrinks,
 )
-from spark_client.lanes.messages import MessageWriter
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.spark_client.lanes.test_messages import unframed
 from tests.support.raw_flight import fields_of
@@ -67,7 +67,7 @@ def compressed(message: dict[int, bytes]) -> list[bool]:
     header, body = ipc_framing.IpcHeader(message[2]), message.get(1000, b"")
     batch = header.message.table(2)
     assert batch
-    vector = compression._vector(header, batch, 2)
+    vector = message_writing._vector(header, batch, 2)
     places = [place for place in struct.iter_unpack("<qq", vector) if place[1]]
     if not batch.slot(3):
         return [False] * len(places)
@@ -78,7 +78,7 @@ def compressed(message: dict[int, bytes]) -> list[bool]:
 def test_every_type_decodes_to_itself_with_all_its_buffers_compressed(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compression, "LEAST_BYTES", 1)
+    monkeypatch.setattr(message_writing, "LEAST_BYTES", 1)
     columns = COLUMNS[case]
     whole = pa.RecordBatch.from_arrays(columns, [f"c{number}" for number in range(len(columns))])
     batches = [whole, whole.slice(1), whole.slice(0, 0), whole]
