@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.scan.kept_rows import KeptRows, gathered
+from spark_client.scan.filters import KeptRows, gathered
 from tests.support.arrow_peak import arrow_peak
 from tests.support.scanning import read, splits_of
 
