@@ -5,8 +5,8 @@ partitions and of the rows in them, on every host and at every call.
 
 Who holds the data
     The server holds the dataset until :meth:`Broadcast.destroy`, ``close`` of the client, or the end of its lease
-    after the driver died. A host holds the file until it is withdrawn (``host_copies``), or removed by the bound of
-    ``Copies`` or by a sweep (``host.directories``); then the next ``table`` fetches it again. A process keeps its
+    after the driver died. A host holds the file until it is withdrawn (``broadcast_copies``), or removed by the bound
+    of ``Copies`` or by a sweep (``host.directories``); then the next ``table`` fetches it again. A process keeps its
     mapping while an object of the broadcast lives in it and for a few seconds more (``hosts.open_files``), and a table
     that a function keeps stays readable; pages that are not accessed take no RAM.
 
@@ -57,8 +57,8 @@ from spark_client.jobs import (
 )
 from spark_client.lanes import PutStream, as_reader
 
+from .broadcast_copies import mapped, mapped_table, remove_here, withdraw
 from .content import BroadcastContent
-from .host_copies import mapped, mapped_table, remove_here, withdraw
 
 _log = logging.getLogger(__name__)
 

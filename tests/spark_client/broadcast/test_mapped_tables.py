@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client import Broadcast, Copies, ShuffleClient
-from spark_client.broadcast.host_copies import mapped
+from spark_client.broadcast.broadcast_copies import mapped
 from spark_client.hosts import HostFiles, open_files
 from tests.support.broadcast_copies import hosts_of
 from tests.support.server_process import ServerProcess

