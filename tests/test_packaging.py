@@ -122,6 +122,7 @@ def test_the_client_imports_where_only_its_core_is_installed(core: Path, tmp_pat
     assert Path(found).is_relative_to(core.parents[1])
 
 
+@pytest.mark.long
 def test_the_installed_client_writes_the_zip_for_executors(core: Path, tmp_path: Path) -> None:
     run(core.with_name("flight-shuffle"), "zip", "client.zip", directory=tmp_path)
     with zipfile.ZipFile(tmp_path / "client.zip") as archive:

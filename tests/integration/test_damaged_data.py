@@ -65,7 +65,7 @@ def create(client: flight.FlightClient, name: str, **options: Any) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    ["flipped_manifest", "cut_segment", "fifo_segment"],
+    ["flipped_manifest", "fifo_segment", pytest.param("cut_segment", marks=pytest.mark.long)],
 )
 def test_what_is_damaged_at_the_start_is_kept_aside_and_the_rest_is_served(
     damage: str, data_dir: Path, servers: Servers

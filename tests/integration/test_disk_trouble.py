@@ -231,6 +231,7 @@ def test_a_disk_that_cannot_be_read_at_the_start_ends_the_start_and_deletes_noth
         assert get(client, "d") == SMALL
 
 
+@pytest.mark.long
 def test_a_small_file_system_is_used_to_its_end_and_survived(
     tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
 ) -> None:

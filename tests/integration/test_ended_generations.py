@@ -59,7 +59,7 @@ def paused_over_http(server: ServerProcess) -> Iterator[None]:
 Pause = Callable[[ServerProcess], AbstractContextManager[None]]
 
 
-@pytest.mark.parametrize("pause", [paused_over_grpc, paused_over_http])
+@pytest.mark.parametrize("pause", [paused_over_grpc, pytest.param(paused_over_http, marks=pytest.mark.long)])
 def test_producers_get_the_disk_of_generations_that_only_paused_readers_hold(
     server: ServerProcess, pause: Pause
 ) -> None:

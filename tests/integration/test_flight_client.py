@@ -123,20 +123,6 @@ def test_app_metadata_is_echoed_where_no_commit_is_in_use(client: flight.FlightC
     assert read(client, b"d") == [1, 2, 3] * 2
 
 
-def test_a_put_that_the_client_cancels_fails_its_partition(
-    raw: RawFlight, client: flight.FlightClient
-) -> None:
-    for number in range(20):
-        name = f"d{number}"
-        open_put = OpenPut(raw)
-        for message in put_messages(path(name), [BATCH]):
-            open_put.send(message)
-        eventually(lambda name=name: name in act(client, "statistics")["datasets"], expected=True)  # type: ignore[misc]
-        open_put.cancel()
-        with pytest.raises(flight.FlightInternalError, match="its producer broke off"):
-            read(client, name.encode())
-
-
 def test_trailers_carry_the_totals_and_headers_the_generation(
     raw: RawFlight, client: flight.FlightClient
 ) -> None:
@@ -283,12 +269,3 @@ def test_an_overwrite_that_fails_leaves_the_old_dataset(
     eventually(lambda: message_bytes(act(client, "statistics")), message_bytes(before))
     assert read(client, b"d") == [1, 2, 3]
     assert act(client, "statistics")["datasets"]["d"]["generation"] == before["datasets"]["d"]["generation"]
-
-
-def test_an_overwrite_may_say_which_generation_it_replaces(client: flight.FlightClient) -> None:
-    put(client, "d", BATCH)
-    generation = act(client, "statistics")["datasets"]["d"]["generation"]
-    put(client, "d", mode="overwrite", generation=generation)
-    with pytest.raises(pa.ArrowKeyError, match="generation"):
-        put(client, "d", BATCH, mode="overwrite", generation=generation)
-    assert read(client, b"d") == []

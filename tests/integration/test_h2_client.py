@@ -142,7 +142,7 @@ def noise(mebibytes: int) -> pa.Table:
 
 @pytest.fixture
 def server(flight_server_process: Callable[..., ServerProcess]) -> ServerProcess:
-    return flight_server_process(memory_limit="64MiB", http_port=-1)
+    return flight_server_process(memory_limit="64MiB", http_port=-1, stall_seconds=2)
 
 
 @pytest.fixture

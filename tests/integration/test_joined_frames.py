@@ -205,10 +205,3 @@ def test_joined_messages_have_room_or_frames_go_out_one_by_one() -> None:
         peak_bytes = act(client, "statistics")["memory"]["peak_bytes"]
         assert peak_bytes <= 8 << 20
         assert server.events("internal_error") == []
-
-
-def test_without_full_validation_frames_are_not_joined() -> None:
-    stored = [frame(number) for number in range(100)]
-    with ServerProcess.start("--no-full-validation") as server, flight.connect(server.location) as client:
-        put(client, "d", stored)
-        same(read(client, b"d"), stored)

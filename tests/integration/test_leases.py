@@ -105,6 +105,7 @@ def test_a_slow_reader_that_is_alive_is_not_taken_for_a_dead_one(flight_server_p
         assert sum(chunk.data.num_rows for chunk in reader) == BIG.num_rows - 1
 
 
+@pytest.mark.long
 def test_a_producer_behind_a_dead_network_fails_its_partition(flight_server_process: Servers) -> None:
     server = flight_server_process(http_port=-1, keepalive_seconds=KEEPALIVE_SECONDS)
     with closing(flight.connect(server.location)) as client, Proxy.to(server.location) as proxy:

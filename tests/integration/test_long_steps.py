@@ -5,6 +5,7 @@ The tests ask; that no step took long is checked after each test, and of all oth
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flight_server.config import Settings
+from flight_server.protocol import CreateRequest
+from flight_server.server import Server
 from tests.support import bulk, changelogs, raw_put
 from tests.support.polling import eventually
 from tests.support.raw_flight import (
@@ -142,6 +146,27 @@ def test_a_partition_of_many_small_frames_is_read_and_dropped(server: ServerProc
     assert len(raw.get(b"d")) == 20_001
     raw.action("drop", {"dataset": "d"})
     eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
+
+
+async def test_of_leases_that_end_at_once_a_few_are_looked_at_in_a_step(tmp_path: Path) -> None:
+    server = Server(Settings(port=0, http_port=0, memory_limit=64 << 20, data_dir=tmp_path))
+    for number in range(1000):
+        server.catalogue.create(CreateRequest(f"d{number}", lease_seconds=0.1), None)
+    await asyncio.sleep(0.2)
+    left: list[int] = []
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(0)
+            left.append(len(server.catalogue))
+
+    looking = asyncio.create_task(look())
+    await server._expire()
+    looking.cancel()
+    await asyncio.wait([looking])
+    assert len(server.catalogue) == 0
+    assert len(set(left)) > 5
+    await server.stop()
 
 
 @pytest.mark.long

@@ -49,7 +49,7 @@ def test_a_call_without_a_token_is_refused_before_its_request_has_come(flight_se
         assert {calls.ended[number]["grpc-status"] for number in numbers} == {"16"}
 
 
-@pytest.mark.parametrize("method", ["DoAction", HEALTH])
+@pytest.mark.parametrize("method", ["DoAction", pytest.param(HEALTH, marks=pytest.mark.long)])
 def test_requests_that_never_arrive_whole_take_bounded_memory_and_end(
     flight_server_process: Start, method: str
 ) -> None:

@@ -217,6 +217,7 @@ def test_everything_else_is_gone_after_a_restart_and_its_files_too(tmp_path: Pat
             client.do_get(ticket).read_all()
 
 
+@pytest.mark.long
 def test_the_temporary_directory_of_a_killed_server_goes_with_the_next_start(
     tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
 ) -> None:

@@ -140,7 +140,7 @@ def test_the_only_server_that_is_gone_is_named_as_unreachable(opened: Counter[st
     assert opened == {"": 1}
 
 
-@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+@pytest.mark.parametrize("lane", ["bulk", pytest.param("grpc", marks=pytest.mark.long)])
 def test_two_sides_of_a_task_on_one_connection_do_not_wait_for_each_other(
     servers: Sequence[ServerProcess], opened: Counter[str], lane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

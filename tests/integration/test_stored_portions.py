@@ -63,6 +63,16 @@ def test_what_a_killed_server_held_is_read_from_its_object(
     ref.server.close()
 
 
+def test_another_start_at_the_same_port_does_not_hide_the_object(
+    servers: Sequence[ServerProcess], tmp_path: Path
+) -> None:
+    spread("d", servers, offload=str(tmp_path))
+    ref = ref_of(servers[0])
+    with servers[0].restart(), servers[1].restart():
+        assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(2)
+    ref.server.close()
+
+
 def written(server: ServerProcess, frames: Sequence[tuple[int, pa.RecordBatch]], **seals: Any) -> None:
     """Dataset ``d`` with these frames of partitions."""
     command = command_of("d", "00000000000000ab", 0)

@@ -148,14 +148,6 @@ def test_a_host_reads_only_from_places_that_its_configuration_lists(tree: Tree) 
     assert served(hosts[0]) == served(hosts[1]) == 1
 
 
-def test_a_host_that_has_said_nothing_else_to_the_origin_reads_from_it(tree: Tree) -> None:
-    hosts = [tree.host(name, keeps=False) for name in "abc"]
-    readers = [Reader(server) for server in hosts]
-    tree.writer.close()
-    assert [reader.result() for reader in readers] == [[0, 1]] * 3
-    assert served(tree.origin) == 3
-
-
 def test_what_a_tree_cannot_pass_on_is_refused(tree: Tree) -> None:
     words = pa.table({"word": pa.array(["a", "b"]).dictionary_encode()})
     writer, _ = tree.client.do_put(flight.FlightDescriptor.for_path("words"), words.schema)
