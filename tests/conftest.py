@@ -190,8 +190,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's."""
-    loop = getattr(item, "callspec", None) and item.callspec.params.get("_asyncio_loop_factory")
-    if loop is uvloop.new_event_loop and _of_client(item):
+    parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    if parameters.get("_asyncio_loop_factory") is uvloop.new_event_loop and _of_client(item):
         item.add_marker(pytest.mark.long)
 
 

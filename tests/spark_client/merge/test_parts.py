@@ -51,7 +51,7 @@ def test_a_stream_that_is_ahead_stops_at_half_of_the_memory_and_goes_on_when_its
         slow.finish()
         assert not list(first)
         assert merged.spilled_bytes == 0
-        assert merged._threads.pool.statistics().peak_bytes < 8 * BATCH_BYTES
+        assert merged._threads.pool.peak_bytes < 8 * BATCH_BYTES
         assert numbers(list(merged.part(1))) == list(range(20))
         assert not list(merged.part(2))
     assert all_closed(streams)

@@ -25,7 +25,7 @@ def side(schema: pa.Schema, *keys: str) -> GroupedSide:
 
 def limited(size_bytes: int) -> Any:
     """In the block groups are copied within so many bytes."""
-    limits = dict.fromkeys(("BLOCK_BYTES", "WINDOW_BYTES", "CHUNK_BYTES"), size_bytes)
+    limits: dict[str, Any] = dict.fromkeys(("BLOCK_BYTES", "WINDOW_BYTES", "CHUNK_BYTES"), size_bytes)
     return mock.patch.multiple(key_groups, **limits)
 
 

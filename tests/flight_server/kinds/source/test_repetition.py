@@ -156,7 +156,7 @@ def test_a_reader_that_resumes_over_any_tries_ends_with_one_state_of_the_source_
     for content, fails_before, patience in tries:
         if partition.state is not PartitionState.OPEN:
             partition.reopen()
-        with partition.subscribe(len(had)) as subscription:
+        with closing(partition.subscribe(len(had))) as subscription:
             try:
                 for number, text in enumerate(content):
                     if number == fails_before:
