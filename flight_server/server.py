@@ -383,4 +383,4 @@ def _credentials(newest: Callable[[], Pems]) -> grpc.ServerCredentials:
 
 def _configured(pems: Pems) -> Any:
     cert, key, client_ca = pems
-    return grpc.ssl_server_certificate_configured([(key, cert)], client_ca)
+    return grpc.ssl_server_certificate_configuration([(key, cert)], client_ca)
