@@ -25,8 +25,9 @@ def side(schema: pa.Schema, *keys: str) -> GroupedSide:
 
 def limited(size_bytes: int) -> Any:
     """In the block groups are copied within so many bytes."""
-    limits: dict[str, Any] = dict.fromkeys(("BLOCK_BYTES", "WINDOW_BYTES", "CHUNK_BYTES"), size_bytes)
-    return mock.patch.multiple(key_groups, **limits)
+    return mock.patch.multiple(
+        key_groups, BLOCK_BYTES=size_bytes, WINDOW_BYTES=size_bytes, CHUNK_BYTES=size_bytes
+    )
 
 
 def split(table: pa.Table, *keys: str, window_bytes: int = 1 << 20) -> list[tuple[Any, list[int]]]:
