@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import atexit
 import collections
-import difflib
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -36,6 +36,8 @@ _TAIL_LINES = 20
 _FOR_ONE = frozenset({"workers", "config", "port", "http_port", "data_dir"})
 """Options of one server, unless they say how many: a port, or a directory that outlives the machine's cores."""
 _PATHS = ("config", "data_dir", "host_file_dirs", "source_roots", "tls_cert", "tls_key")
+_UNKNOWN = re.compile(r"No such option: ([^│|]*[^│|\s])")
+"""What the server's command line says of an option that it does not have, with the nearest ones."""
 _ROOT = Path(errors.__file__).resolve().parents[2]
 """The server runs where the packages are, and finds them even if they are not installed."""
 
@@ -119,6 +121,11 @@ class Embedded:
         if not log.ready:
             code = self._process.wait(STOP_SECONDS)
             last = " | ".join(log.tail) or "nothing"
+            if (option := _UNKNOWN.search(last)) is not None:
+                raise InvalidRequest(
+                    f"the server has no option {option[1]}; flight-server --help lists those there are, which have "
+                    "underscores here"
+                )
             raise Unavailable(f"the embedded server ended with code {code}; it wrote last: {last}")
 
 
@@ -153,39 +160,10 @@ def start(**options: Any) -> Embedded:
     embedded = Embedded(process, token)
     try:
         embedded.wait_until_ready()
-    except Unavailable:
-        embedded.close()
-        _check_names(options)
-        raise
     except BaseException:
         embedded.close()
         raise
     return embedded
-
-
-def _check_names(options: dict[str, Any]) -> None:
-    # In a process of the server's: the client must not import the settings.
-    names = _run("from flight_server.config import Settings; print(*Settings.model_fields)").split()
-    for name in options:
-        if names and name not in (*names, "config"):
-            near = difflib.get_close_matches(name, names, 3) or [each for each in names if name in each]
-            raise InvalidRequest(
-                f"the server has no option {name!r}"
-                f"{': did you mean ' + ' or '.join(near) + '?' if near else ''}; it has {', '.join(names)}",
-                option=name,
-            )
-
-
-def _run(code: str) -> str:
-    done = subprocess.run(  # noqa: S603 - our own interpreter with our own code
-        [sys.executable, "-c", code],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-    )
-    return done.stdout
 
 
 def flags(options: Mapping[str, Any]) -> list[str]:

@@ -290,8 +290,6 @@ def _imports_of(root: Path, name: Path, source: bytes) -> Iterator[Path]:
 
 
 _modules = 0
-_QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-"""Linux has it."""
 
 
 def settle() -> None:
@@ -312,5 +310,4 @@ def _send_at_once() -> None:
     # A worker works also without.
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _QUICKACK is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

@@ -67,12 +67,7 @@ def open_writing(
     *,
     once: bool = False,
 ) -> LaneWriter:
-    """Begin a put, on the lanes that ``server.writing`` allows.
-
-    Args:
-        places: the server's places, if the caller knows them; None to ask the server.
-        compression: see ``messages``.
-        once: see :class:`.PutStream`.
+    """Begin a put, on the lanes that ``server.writing`` allows; the arguments are as for :class:`PutStream`.
 
     Raises:
         InvalidRequest: an unknown codec; or only the bulk lane is allowed, and the server names no place for it.

@@ -144,9 +144,6 @@ def _within(wanted_bytes: int, parts: int) -> int:
     limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit_bytes == resource.RLIM_INFINITY:
         return wanted_bytes
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except OSError:  # not Linux
-        return wanted_bytes
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
     left_bytes = limit_bytes - pages * os.sysconf("SC_PAGE_SIZE")
     return min(wanted_bytes, max(LEAST_BYTES, left_bytes // parts))

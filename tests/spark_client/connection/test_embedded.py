@@ -125,9 +125,10 @@ def test_a_wrong_option_is_an_error_with_the_servers_words() -> None:
 
 
 def test_an_option_that_the_server_has_not_is_named_with_the_nearest() -> None:
-    with pytest.raises(InvalidRequest, match="no option 'memory': did you mean memory_limit") as wrong:
+    with pytest.raises(
+        InvalidRequest, match=r"the server has no option --memory \(.*--memory-limit\S*\); flight"
+    ):
         ShuffleClient.embedded(memory="1GiB")
-    assert "disk_limit" in str(wrong.value)
 
 
 @pytest.mark.parametrize("token", [None, 'a "secret"'], ids=["random", "given"])
