@@ -213,6 +213,14 @@ def test_dictionary_columns_are_taken_and_come_back_by_value(client: flight.Flig
     assert Counter(rows(found)) == Counter([("EUR", 3), ("JPY", 2), (None, 4)])
 
 
+def test_a_changelog_is_kept_until_it_is_dropped(client: flight.FlightClient) -> None:
+    """Other datasets of this server have a lease."""
+    changelogs.create(client, "kept", SCHEMA)
+    assert action(client, "statistics", dataset="kept")["datasets"]["kept"]["lease_left_seconds"] is None
+    changelogs.create(client, "leased", SCHEMA, lease_seconds=50)
+    assert action(client, "statistics", dataset="leased")["datasets"]["leased"]["lease_left_seconds"] > 0
+
+
 # FlightInfo
 
 

@@ -199,6 +199,20 @@ def test_a_drop_that_the_disk_refuses_says_so_and_is_made_up_for(servers: Server
         eventually(lambda: files(tmp_path / "data") == [], "the files are gone")
 
 
+def test_a_frame_that_cannot_be_read_now_can_be_read_when_the_disk_is_well_again(servers: Servers) -> None:
+    server = servers()
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", partitions=2)
+        write(client, BIG, "d", partition=0)
+        write(client, SMALL, "d", partition=1)
+        server.fail(pread="EIO")
+        refusal = refused(lambda: get(client, "d", 0))
+        assert (refusal["error"], refusal["partition"]) == ("read_trouble", 0)
+        assert get(client, "d", 1) == SMALL
+        server.heal()
+        assert get(client, "d", 0) == BIG
+
+
 def test_what_was_spilled_stays_readable_when_the_directory_vanishes(
     servers: Servers, tmp_path: Path
 ) -> None:

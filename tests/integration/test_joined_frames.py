@@ -1,10 +1,11 @@
-"""Small frames over gRPC: any client gets exactly the rows, in fewer messages, whatever the readers do meanwhile."""
+"""Small frames over gRPC: any client gets exactly the rows, in fewer messages, and each frame at once."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -18,7 +19,7 @@ from flight_server.lanes.grpc.joined_frames import JOINED_BYTES, MAX_FRAMES, SMA
 from tests.integration.round_trip.flights import act, drop, put, same
 from tests.integration.round_trip.test_any_table import tables
 from tests.support.polling import eventually
-from tests.support.raw_flight import OpenPut, RawFlight, path, put_messages
+from tests.support.raw_flight import OpenPut, RawFlight, flight_data, ipc_messages, path, put_messages
 from tests.support.server_process import ServerProcess
 
 ROWS = 1000
@@ -205,3 +206,18 @@ def test_joined_messages_have_room_or_frames_go_out_one_by_one() -> None:
         peak_bytes = act(client, "statistics")["memory"]["peak_bytes"]
         assert peak_bytes <= 8 << 20
         assert server.events("internal_error") == []
+
+
+def test_frames_that_an_earlier_process_has_not_checked_end_no_server(tmp_path: Path) -> None:
+    codes, offsets = pa.array([0] * 16, pa.int8()), pa.array(range(16), pa.int32())
+    union = pa.UnionArray.from_dense(codes, offsets, [pa.array(range(16))])
+    schema, batch = ipc_messages(pa.schema([("union", union.type)]), [pa.record_batch({"union": union})])
+    assert batch.body.startswith(bytes(16))
+    malformed = flight_data(batch.header, b"\x80" * 16 + batch.body[16:])
+    with ServerProcess.start("--no-full-validation", data_dir=tmp_path) as server:
+        with RawFlight(server.location) as raw:
+            raw.action("create", {"dataset": "d", "kind": "stream", "durable": True})
+            raw.put([flight_data(schema.header, descriptor=path("d")), *[malformed] * 20])
+        server.terminate()
+    with ServerProcess.start(data_dir=tmp_path) as server, flight.connect(server.location) as client:
+        assert [batch.num_rows for batch in read(client, b"d")] == [16] * 20

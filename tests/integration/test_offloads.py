@@ -149,6 +149,13 @@ def test_a_prefix_that_is_not_allowed_is_refused_before_anything_is_sealed(
     assert json.loads(info.app_metadata)["sealed"] is False
 
 
+def test_a_server_without_prefixes_writes_nowhere(tmp_path: Path) -> None:
+    with ServerProcess.start() as server:
+        put(server.location, command_of("d", GENERATION, 0), [(0, [1])])
+        with pytest.raises(flight.FlightUnauthorizedError, match="without --offload-to"):
+            seal(server, dataset="d", offload=str(tmp_path))
+
+
 def test_a_directory_that_cannot_be_written_fails_the_seal_which_may_be_repeated(
     servers: Sequence[ServerProcess], prefix: Path
 ) -> None:
@@ -159,6 +166,14 @@ def test_a_directory_that_cannot_be_written_fails_the_seal_which_may_be_repeated
     prefix.unlink()
     seal(servers[0], dataset="offloaded/d", offload=str(prefix))
     assert len(names_below(prefix)) == 2
+
+
+def test_a_root_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with ServerProcess.start(offload_to=tmp_path / "not-mounted") as server:
+        put(server.location, command_of("d", GENERATION, 0), [(0, [1])])
+        with pytest.raises(flight.FlightUnavailableError, match=r"there is no directory .*not-mounted"):
+            seal(server, dataset="d", offload=str(tmp_path / "not-mounted/mine"))
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_link_that_leads_out_of_the_prefix_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from spark_client.lanes.partition_stream import PartitionStream, StreamStalled
 from spark_client.merge.merged import merge
 from tests.support.merging import (
     EVERYTHING,
+    FRAMES,
     QUICK,
     ROWS,
     batch_of,
@@ -52,6 +53,22 @@ def way(request: pytest.FixtureRequest, process: ServerProcess) -> Iterator[Way]
         )
         yield Way(request.param, between, server)
         server.close()
+
+
+def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
+    server: RemoteServer, proxy: Proxy, through: RemoteServer, name: str
+) -> None:
+    writer = open_put(server, name)
+    stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
+    for frame in range(FRAMES):
+        # Written when it is read, so that no frame has come before the cut.
+        writer.write_batch(batch_of(0, frame))
+        assert stream.read() == batch_of(0, frame)
+        assert stream.resumes >= frame
+        proxy.cut()
+    writer.close()
+    assert stream.read() is None
+    stream.close()
 
 
 def test_any_byte_can_be_the_last_one_of_its_connection(server: RemoteServer, way: Way, name: str) -> None:
