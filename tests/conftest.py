@@ -41,6 +41,7 @@ from tests.support import (
 )
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
+from tests.support.spark_cluster import SPECULATION, Cluster, standalone_cluster
 from tests.support.spark_home import spark_home
 from tests.support.spark_session import SharedSessions
 
@@ -189,28 +190,37 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's."""
+    """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's. With
+    ``--dist loadgroup`` one process runs all of Spark's tests that share something.
+    """
     loop = getattr(item, "callspec", None) and item.callspec.params.get("_asyncio_loop_factory")
     if loop is uvloop.new_event_loop and _of_client(item):
         item.add_marker(pytest.mark.long)
+    if item.get_closest_marker("spark"):
+        item.add_marker(pytest.mark.xdist_group("cluster" if _on_cluster(item) else item.path.name))
+
+
+def _on_cluster(item: pytest.Item) -> bool:
+    """Whether it uses the cluster of all tests."""
+    return "cluster" in (*getattr(item, "fixturenames", ()), spark_settings(item).get("master"))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for long runs; then what is quick runs first and load tests last, else in random order.
 
-    Of the tests of Spark the slow ones come first: each of their files is one process's, and the others would wait
-    for a long one that began last. Files that can share a Spark context follow each other. A worker begins with two
-    load tests: a long one and one of the shortest.
+    Of the tests of Spark those on the cluster come first, and then the slow ones: each file is one process's, and the
+    others would wait for a long one that began last. Files that can share a Spark context follow each other. A worker
+    begins with two load tests: a long one and one of the shortest.
     """
     if not config.getoption("--long"):
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
-    def rank(item: pytest.Item) -> tuple[bool, bool, bool, str]:
+    def rank(item: pytest.Item) -> tuple[bool, bool, bool, bool, str]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
-        return load, spark, slow != spark, spark_settings(item).get("master", "")
+        return load, spark, _on_cluster(item) != spark, slow != spark, spark_settings(item).get("master", "")
 
     def seconds(item: pytest.Item) -> int:
         marker = item.get_closest_marker("load")
@@ -311,7 +321,9 @@ def java_home() -> Iterator[str]:
 
 
 def spark_settings(node: pytest.Item | pytest.FixtureRequest) -> dict[str, str]:
-    """The arguments of ``local_session`` that a module wants, as its ``SPARK_SETTINGS`` say."""
+    """The arguments of ``local_session`` that a module wants, as its ``SPARK_SETTINGS`` say; ``cluster`` as the master
+    stands for the cluster of all tests.
+    """
     return getattr(getattr(node, "module", None), "SPARK_SETTINGS", {})
 
 
@@ -321,10 +333,21 @@ def _spark_sessions(java_home: str) -> Iterator[SharedSessions]:
         yield sessions
 
 
+@pytest.fixture(scope="session")
+def cluster(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Of two workers with room for two applications, whose executors have one core each."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), cores=2) as found:
+        yield found
+
+
 @pytest.fixture(scope="module")
 def spark(request: pytest.FixtureRequest, _spark_sessions: SharedSessions) -> SparkSession:
     """A session of this module, with the settings that it wants; see ``SharedSessions``."""
-    return _spark_sessions.session(**spark_settings(request))
+    settings = spark_settings(request)
+    if settings.get("master") == "cluster":
+        found: Cluster = request.getfixturevalue("cluster")
+        settings = found.settings | SPECULATION | settings | {"master": found.master}
+    return _spark_sessions.session(**settings)
 
 
 @pytest.fixture

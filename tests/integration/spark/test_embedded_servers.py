@@ -80,6 +80,7 @@ def test_the_data_source_and_a_lookup_find_what_the_client_put(
         assert sorted((row["k"], row["rate"]) for row in found) == [(0, 0.0), (1, 0.5), (2, 1.0)]
 
 
+@pytest.mark.long
 def test_a_run_goes_on_when_a_worker_is_killed_and_the_worker_comes_back(
     shuffle: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +16,7 @@ from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
 from spark_client import ShuffleClient
 from spark_client.connection import RemoteServer
 from spark_client.lanes import PutStream
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import ROOT, ServerProcess
 from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
@@ -172,3 +175,18 @@ def test_a_token_is_asked_of_the_driver_and_of_the_tasks(
     assert tables.load("d", token="secret").count() == 2
     tables.save(tables.load("d", token="secret"), "e", token="secret")
     assert tables.load("e", token="secret").count() == 2
+
+
+def test_a_module_that_cannot_load_the_client_is_no_error(tmp_path: Path) -> None:
+    file = ROOT / "spark_client" / "datasource" / "pyspark_flight_shuffle.py"
+    (tmp_path / "pyspark_flight_shuffle.py").write_bytes(file.read_bytes())
+    code = """
+import sys
+sys.modules["spark_client"] = None
+import pyspark_flight_shuffle
+assert not hasattr(pyspark_flight_shuffle, "DefaultSource")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
