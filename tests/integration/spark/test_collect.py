@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK_SETTINGS = {"master": "local[2, 2]", "driver__maxResultSize": "1m"}
 
 
 @pytest.fixture
@@ -46,10 +45,13 @@ def test_rows_come_in_the_order_of_sparks_partitions(client: ShuffleClient, spar
 
 
 def test_a_result_may_be_larger_than_what_spark_gives_to_the_driver(
-    client: ShuffleClient, spark: SparkSession
+    client: ShuffleClient, spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
     text = "array_join(transform(sequence(1, 8), n -> sha2(concat(id, '/', n), 512)), '') as text"
     df = spark.range(0, 10_000, 1, 4).selectExpr("id", text)
+    settings: Any = spark.sparkContext._jsc.sc().conf()
+    settings.set("spark.driver.maxResultSize", "1m")  # as each job finds it
+    request.addfinalizer(lambda: settings.remove("spark.driver.maxResultSize"))
     with pytest.raises(Exception, match="maxResultSize"):
         df.collect()
     rows = size_bytes = 0

@@ -137,6 +137,7 @@ def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_ask
     assert counts.statistics.exchanges[0].cut_partitions == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_tasks")
 def test_a_task_that_dies_in_a_piece_leaves_the_rows_as_they_are(
     spark: SparkSession, client: ShuffleClient

@@ -115,6 +115,7 @@ def test_values_of_folders_have_the_types_that_they_have_in_spark_or_are_texts(
     assert [*differing(spark, tmp_path / "pairs", list(zip(*pairs, strict=True)))] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_random_values_of_folders_are_as_in_spark_or_texts(
     spark: SparkSession, tmp_path: Path, seed: int

@@ -50,7 +50,7 @@ def test_rows_of_fixed_width_are_known_to_stay_below_the_limit(
     assert stays_below(limits, struct(*kinds)) is stays
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client() -> Iterator[ShuffleClient]:
     with ServerProcess.start() as server, ShuffleClient(server.location) as found:
         yield found
