@@ -76,11 +76,10 @@ torture: $(PROJECT) ## Kill one server after the other under random calls: SECON
 
 fuzz: SECONDS = 3600
 fuzz: SEED = $(shell date +%s)
-fuzz: ON = local
 fuzz: SERVERS = 1
-fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERVERS=1 ON=local, connect or cluster
+fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERVERS=1
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest --long -m spark \
-		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-on $(ON) --fuzz-servers $(SERVERS) --capture=no -k random tests/fuzz/test_fuzz.py
+		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-servers $(SERVERS) --capture=no -k random tests/fuzz/test_fuzz.py
 
 # atheris is no dependency: its wheels come late to a new Python.
 fuzz-bytes: SECONDS = 60

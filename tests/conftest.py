@@ -106,12 +106,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long programs are compared with Spark; a few without",
     )
     parser.addoption("--fuzz-seed", type=int, default=1, help="where the numbers of these programs begin")
-    parser.addoption(
-        "--fuzz-on",
-        default="local",
-        choices=["local", "connect", "cluster"],
-        help="the Spark that they run on",
-    )
     parser.addoption("--fuzz-servers", type=int, default=1, help="over how many servers they run")
     parser.addoption("--long", action="store_true", help="run the tests marked as long, too")
     parser.addoption(
@@ -193,34 +187,35 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's. With
     ``--dist loadgroup`` one process runs all of Spark's tests that share something.
     """
-    loop = getattr(item, "callspec", None) and item.callspec.params.get("_asyncio_loop_factory")
+    callspec = getattr(item, "callspec", None)
+    loop = callspec and callspec.params.get("_asyncio_loop_factory")
     if loop is uvloop.new_event_loop and _of_client(item):
         item.add_marker(pytest.mark.long)
-    if item.get_closest_marker("spark"):
-        item.add_marker(pytest.mark.xdist_group("cluster" if _on_cluster(item) else item.path.name))
-
-
-def _on_cluster(item: pytest.Item) -> bool:
-    """Whether it uses the cluster of all tests."""
-    return "cluster" in (*getattr(item, "fixturenames", ()), spark_settings(item).get("master"))
+    if item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
+        on_cluster = "cluster" in (*getattr(item, "fixturenames", ()), spark_settings(item).get("master"))
+        item.add_marker(pytest.mark.xdist_group("cluster" if on_cluster else item.path.name))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for long runs; then what is quick runs first and load tests last, else in random order.
 
-    Of the tests of Spark those on the cluster come first, and then the slow ones: each file is one process's, and the
-    others would wait for a long one that began last. Files that can share a Spark context follow each other. A worker
-    begins with two load tests: a long one and one of the shortest.
+    Of the tests of Spark those on the cluster come first, then those of the data source, for whose planning each Spark
+    context has seven Python processes, and then the slow ones: each file is one process's, and the others would wait
+    for a long one that began last. Files that can share a Spark context follow each other. A worker begins with two
+    load tests: a long one and one of the shortest.
     """
     if not config.getoption("--long"):
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
-    def rank(item: pytest.Item) -> tuple[bool, bool, bool, bool, str]:
+    def rank(item: pytest.Item) -> tuple[bool, bool, int, bool, str]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
-        return load, spark, _on_cluster(item) != spark, slow != spark, spark_settings(item).get("master", "")
+        group = item.get_closest_marker("xdist_group")
+        first = ("cluster", "data source")
+        place = first.index(group.args[0]) if spark and group and group.args[0] in first else len(first)
+        return load, spark, place, slow != spark, spark_settings(item).get("master", "")
 
     def seconds(item: pytest.Item) -> int:
         marker = item.get_closest_marker("load")

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_client import ShuffleClient
-from tests.demo import small_query
 from tests.demo.comparison import median_seconds, shown
 from tests.demo.flights import Flights, load
 from tests.demo.question import by_plain_spark, by_sparks_shuffle, by_the_service
@@ -29,7 +28,6 @@ from tests.support.spark_session import local_session
 
 SHOWN = 12
 FEW_FLIGHTS = 50
-SMALL_RUNS = 5
 Row = tuple[Any, ...]
 
 console = Console()
@@ -61,7 +59,7 @@ def main() -> int:
             return 1
         years = data.times(given.years, Path(directory) / "years")
         _show_comparison(spark, client, years, given.years, given.rounds)
-        return 0 if show_small_query(spark, client, data) else 1
+        return 0
 
 
 def answer(spark: SparkSession, client: ShuffleClient, home: Path) -> Flights | None:
@@ -108,15 +106,6 @@ def _show_comparison(
             else "Here it is faster than the plan without Python, too."
         )
     )
-
-
-def show_small_query(spark: SparkSession, client: ShuffleClient, data: Flights) -> bool:
-    """How long a small job takes in a session that has worked before; whether Spark gives the same answer."""
-    ours = small_query.by_the_service(spark, client, data)
-    same = _compare(ours, small_query.by_plain_spark(spark, data), "Spark's own sums")
-    taken = small_query.seconds_of(lambda: small_query.by_the_service(spark, client, data), SMALL_RUNS)
-    console.print(small_query.said(ours, taken))
-    return same
 
 
 def _collected(answer: DataFrame) -> list[Row]:

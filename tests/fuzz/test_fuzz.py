@@ -5,7 +5,6 @@ A short run in the long suite; ``make fuzz SECONDS=3600 SEED=1 SERVERS=3`` for t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,8 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.server_process import ServerProcess
-from tests.support.spark_cluster import ROOT, Cluster, connect_server
-from tests.support.spark_session import SharedSessions
 
 from .examples import EXAMPLES
 from .fuzzer import Fuzzer
@@ -26,25 +23,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SPARK_SETTINGS = {"sql__timeType__enabled": "true", "sql__shuffle__partitions": "3"}
 CASES = 20
-
-
-@pytest.fixture(scope="module")
-def spark(request: pytest.FixtureRequest, _spark_sessions: SharedSessions) -> Iterator[SparkSession]:
-    where = request.config.getoption("--fuzz-on")
-    if where == "connect":
-        from pyspark.sql import SparkSession
-
-        settings = {f"spark.{name.replace('__', '.')}": value for name, value in SPARK_SETTINGS.items()}
-        environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-        with connect_server({"spark.master": "local[2]", **settings}, environment) as address:
-            session = SparkSession.builder.remote(address).getOrCreate()
-            yield session
-            session.stop()
-    elif where == "cluster":
-        found: Cluster = request.getfixturevalue("cluster")
-        yield _spark_sessions.session(master=found.master, **found.settings, **SPARK_SETTINGS)
-    else:
-        yield _spark_sessions.session(**SPARK_SETTINGS)
 
 
 @pytest.fixture(scope="module")

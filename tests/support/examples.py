@@ -7,4 +7,6 @@ from hypothesis import settings
 
 def examples(share: float) -> int:
     """``max_examples`` for a property whose example costs more (or less) than most; 3 at least."""
-    return max(3, round(share * settings.default.max_examples))
+    profile = settings.default
+    assert profile is not None
+    return max(3, round(share * profile.max_examples))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 SCALE = 0.1
-BY_TASKS = ("q09", "q13", "q18", "q21")
+BY_TASKS = ("q13", "q21")
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,9 @@ from tests.support.spark_cluster import ROOT, Cluster, connect_server
 from tests.support.spark_session import local_session
 from tests.support.sums import ROWS, numbered
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
-@pytest.mark.long
 def test_a_session_without_settings_has_servers_in_its_executors_which_end_with_it(cluster: Cluster) -> None:
     """And with Python workers that the executors' JVMs start themselves."""
     settings = cluster.settings | {"python__use__daemon": "false"}
@@ -41,7 +40,6 @@ def test_a_session_without_settings_has_servers_in_its_executors_which_end_with_
         client.close()
 
 
-@pytest.mark.long
 def test_dynamic_allocation_keeps_executors_as_long_as_datasets_need_them(cluster: Cluster) -> None:
     settings = {
         "dynamicAllocation__enabled": "true",
@@ -89,7 +87,6 @@ spark.stop()
 """
 
 
-@pytest.mark.long
 def test_a_client_of_spark_connect_has_them_too(cluster: Cluster) -> None:
     for package in ("grpc_status", "google.rpc", "zstandard"):
         pytest.importorskip(package, reason="PySpark needs it for Connect")

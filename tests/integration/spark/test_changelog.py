@@ -20,8 +20,8 @@ from tests.support.spark_source import Tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
-SPARK_SETTINGS = {"master": "local[2, 2]", "sql__shuffle__partitions": "2"}
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
+SPARK_SETTINGS = {"sql__shuffle__partitions": "2"}
 
 
 def frame(spark: SparkSession, *rows: tuple[str, int, float, int]) -> DataFrame:

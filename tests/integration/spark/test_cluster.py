@@ -6,13 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 from spark_client import FlightDataSource, ShuffleClient
 from tests.support.polling import eventually
@@ -109,7 +107,9 @@ def speculating(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("speculating")
-@pytest.mark.parametrize("side", ["map", pytest.param("result", marks=pytest.mark.long), "data source"])
+@pytest.mark.parametrize(
+    "side", ["map", *(pytest.param(each, marks=pytest.mark.long) for each in ("result", "data source"))]
+)
 def test_of_speculated_attempts_one_counts(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path, side: str
 ) -> None:
@@ -172,53 +172,3 @@ def test_rows_are_whole_when_an_executor_is_killed_in_mid_stream(
         pipeline = pipeline.exchange(2, "id")
     assert sorted(row.id for row in pipeline.toDF().collect()) == list(range(2000))
     assert marker.exists()
-
-
-@pytest.mark.long
-def test_the_data_source_is_whole_when_executors_are_killed_in_mid_stream(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    def kills_once(marker: Path, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield batch
-            if not marker.exists():
-                marker.touch()
-                os.kill(executor(), signal.SIGKILL)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    spark.dataSource.register(FlightDataSource)
-    tables = Tables(spark, client.location)
-    written, read = tmp_path / "killed a writer", tmp_path / "killed a reader"
-    df = spark.range(0, 2000, 1, 4).mapInArrow(partial(kills_once, written), "id long")
-    tables.save(df, "d", "overwrite")
-    again = tables.load("d").mapInArrow(partial(kills_once, read), "id long")
-    assert sorted(row.id for row in again.collect()) == list(range(2000))
-    assert written.exists()
-    assert read.exists()
-
-
-@pytest.mark.long
-def test_a_scan_is_collected_whole_when_an_executor_is_killed_while_it_reads(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    marker = tmp_path / "killed"
-    (tmp_path / "lake").mkdir()
-    for number in range(4):
-        numbers = range(5000 * number, 5000 * (number + 1))
-        pq.write_table(pa.table({"id": numbers}), tmp_path / "lake" / f"{number}.parquet")
-
-    def kills_its_executor(batches: Iterator[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches):
-            yield batch
-            if number == 2 and not marker.exists():
-                marker.touch()
-                os.kill(executor(), signal.SIGKILL)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1000)
-    scan = client.scan(tmp_path / "lake", spark=spark)
-    reader = client.collect(scan.mapInArrow(kills_its_executor, "id long"))
-    assert reader.read_all()["id"].to_pylist() == list(range(20_000))
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert marker.exists()
-    assert client.datasets() == []

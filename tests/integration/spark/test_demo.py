@@ -15,22 +15,15 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spark
-def test_the_demo_compares_three_answers_and_says_what_was_moved_and_how_fast(
+def test_the_demo_compares_three_answers_and_says_what_was_moved(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.demo.__main__ import answer, show_small_query
+    from tests.demo.__main__ import answer
 
     with ShuffleClient.embedded(memory_limit="1GiB") as client:
-        data = answer(spark, client, tmp_path)
-        assert data is not None
-        assert show_small_query(spark, client, data)
+        assert answer(spark, client, tmp_path) is not None
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count("the answer is the same, row by row: 1,550 rows.") == 2
-    assert re.search(
-        r"flights to Honolulu .*: HA 342 flights, -6\.9 minutes; UA \d+ flights, \S+ minutes\. Median of 5 runs",
-        shown,
-    )
-    assert "By Spark's own sums the answer is the same, row by row: 2 rows." in shown
     moved = re.search(r"in (\S+) frames, (\d+) readers, (\S+) encodes", shown)
     assert moved is not None
     assert moved[1] == moved[3], "each frame is encoded once"

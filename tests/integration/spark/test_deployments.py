@@ -1,6 +1,6 @@
 """How executors get the package: from their image, by ``ship``, by ``--py-files``; each on the cluster of all tests.
 
-``test_connect`` has the shipping of Spark Connect.
+``test_connect``, in every run, has the shipping of Spark Connect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.spark_cluster import Cluster
 from tests.support.spark_session import local_session
 from tests.support.wheels import build_wheel, install
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 OF_README = pages.blocks()["spark"].replace("ShuffleClient.embedded()", "ShuffleClient.get(spark)")
 # Spark finds the format by itself.
@@ -72,7 +72,6 @@ def test_a_new_user_needs_the_readmes_lines_and_what_they_install(cluster: Clust
     assert shown.startswith(pages.printed()["spark"])
 
 
-@pytest.mark.long
 def test_the_zip_of_py_files_is_all_that_driver_and_executors_need(
     cluster: Cluster, tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
 ) -> None:

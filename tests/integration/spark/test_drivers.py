@@ -19,7 +19,7 @@ from tests.support.server_holdings import held
 from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import Cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROWS = 2000
 
@@ -108,7 +108,6 @@ def test_ctrl_c_cancels_the_job_drops_its_dataset_and_leaves_driver_and_embedded
         eventually(driver.running, list[str]())
 
 
-@pytest.mark.long
 def test_rows_are_right_while_executors_come_and_go_with_fresh_workers_of_limited_memory(
     flight_server_process: Callable[..., ServerProcess], cluster: Cluster
 ) -> None:

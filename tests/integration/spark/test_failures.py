@@ -111,9 +111,8 @@ def test_a_server_that_is_not_there_is_an_error_before_any_job(spark: SparkSessi
             pipeline.toDF()
 
 
-@pytest.mark.parametrize("side", [pytest.param("map", marks=pytest.mark.long), "result"])
 def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_next_job(
-    spark: SparkSession, tmp_path: Path, side: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     def waits(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -129,12 +128,9 @@ def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_n
 
     server = ServerProcess.start(http_port=0)
     with ShuffleClient(server.location) as client:
-        pipeline = client.pipeline(spark.range(0, 4000, 1, 4))
-        if side == "map":
-            pipeline = pipeline.mapInArrow(waits, "id long").exchange(3, "id")
-        else:
-            # More tasks than cores: the last ones begin after the restart.
-            pipeline = pipeline.exchange(TASKS, "id", tasks=TASKS).mapInArrow(waits, "id long")
+        # More tasks than cores: the last ones begin after the restart.
+        pipeline = client.pipeline(spark.range(0, 4000, 1, 4)).exchange(TASKS, "id", tasks=TASKS)
+        pipeline = pipeline.mapInArrow(waits, "id long")
         with ThreadPoolExecutor() as threads:
             running = threads.submit(lambda: pipeline.toDF().collect())
             eventually((tmp_path / "begun").exists, True)
@@ -152,22 +148,3 @@ def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_n
         finally:
             again.terminate()
             again.close()
-
-
-@pytest.mark.long
-def test_back_pressure_fails_the_task_with_the_servers_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    from pyspark.errors import PythonException
-
-    server = ServerProcess.start(
-        http_port=0, memory_limit="32MiB", disk_limit="1MiB", budget_deadline_seconds=1, data_dir=tmp_path
-    )
-    try:
-        with ShuffleClient(server.location) as client:
-            df = spark.range(0, 1_000_000, 1, 2).selectExpr("id", "uuid() as u")
-            with pytest.raises(PythonException, match="OutOfBudget"):
-                client.pipeline(df).exchange(4, "id").toDF()
-            # What was refused is gone, so that there is room again.
-            assert client.pipeline(spark.range(1000)).exchange(4, "id").toDF().count() == 1000
-    finally:
-        server.terminate()
-        server.close()

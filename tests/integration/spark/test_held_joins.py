@@ -169,29 +169,6 @@ def test_groups_of_a_side_are_held_as_the_driver_has_finished_them(
     assert found == rows_of(expected.toArrow())
 
 
-def test_a_frame_and_a_users_exchange_and_a_persisted_one_are_sent(
-    joining: SparkSession, client: ShuffleClient, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    large, small = scanned(client, files, "large"), scanned(client, files, "small")
-    frame = large.join(small, on="k", partitions=5).toDF()
-    assert (
-        frame.count()
-        == joining.read.parquet(str(files / "large.parquet"))
-        .join(joining.read.parquet(str(files / "small.parquet")), "k")
-        .count()
-    )
-    client.release(frame)
-    own = large.exchange(3, "k", name="own").join(small, on="k")
-    assert own.collect().read_all().num_rows
-    assert own.statistics is not None
-    assert [each.partitions for each in statistics_of(own).exchanges if each.name == "own"] == [3]
-    joined = large.join(small, on="k").persist()
-    assert joined.collect().read_all().num_rows
-    joined.explain()
-    assert "held" not in capsys.readouterr().out
-    joined.unpersist()
-
-
 @pytest.fixture
 def servers() -> Iterator[list[ServerProcess]]:
     started = [ServerProcess.start() for _ in range(3)]

@@ -25,7 +25,6 @@ from pyspark.errors import PySparkException
 from spark_client import Reading, ShuffleClient, Writing
 from spark_client.jobs import tasks
 from spark_client.pipeline import gathering
-from tests.support.arrow_peak import arrow_peak
 from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def join(how: str, left: Pipeline, right: Pipeline) -> Pipeline:
 
 
 PLANS: dict[str, Plan] = {
-    **{f"join {how}": partial(join, how) for how in ("inner", "left", "right", "full", "semi", "anti")},
+    **{f"join {how}": partial(join, how) for how in ("inner", "full", "anti")},
     "join as of": lambda a, b: a.join(b, on="k", how="asof", as_of=("v", "w")),
     "select and filter": lambda a, _: a.filter(pc.field("k") > 3).select("k", d=pc.field("v") * 2),
     "aggregate": lambda a, _: a.aggregate(by="s", total=("v", "sum"), n=("*", "count"), m=("v", "median")),
@@ -138,17 +137,6 @@ def test_exchanges_that_the_driver_wrote_have_the_same_rows_in_the_same_partitio
             return of(client, folder, PLANS[name]).toDF().rdd.map(tuple).glom().collect()
 
     assert partitions(client) == partitions(by_tasks)
-
-
-def test_a_sample_with_a_seed_is_that_of_tasks(
-    spark: SparkSession, client: ShuffleClient, by_tasks: ShuffleClient, folder: Path
-) -> None:
-    def boundaries(client: ShuffleClient) -> list[Any]:
-        return client.scan(folder / "left.parquet").exchange(3, "k").sample_boundaries(5, "v", seed=3)
-
-    expected, before = boundaries(by_tasks), jobs(spark)
-    assert boundaries(client) == expected
-    assert jobs(spark) == before
 
 
 def where(batches: Iterator[Any]) -> Iterator[Any]:
@@ -211,27 +199,6 @@ def test_a_result_that_is_large_though_its_input_is_small_comes_by_the_server(
     monkeypatch.setattr(gathering, "GATHERED_BYTES", 100)
     pipeline = client.scan(folder / "left.parquet").exchange(3, "k").select("v")
     assert sorted(pipeline.collect().read_all()["v"].to_pylist()) == [*np.arange(42.0)]
-    assert client.datasets("exchange/") == []
-
-
-def test_what_turns_out_large_in_memory_is_left_to_tasks(
-    client: ShuffleClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A text that all rows have is stored once, and 400 MB in memory; an exchange of it is compressed. The driver does
-    not try again.
-    """
-    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 40_000, pa.int32()), ["x" * 10_000])
-    pq.write_table(pa.table({"k": np.arange(40_000), "t": texts}), tmp_path / "x.parquet", store_schema=False)
-    exchanged = client.scan(tmp_path / "x.parquet").exchange(3, "k")
-    pipeline = exchanged.filter(pc.field("t") != "").aggregate(n=("*", "count"))
-    with arrow_peak() as pool, caplog.at_level("INFO", "spark_client"):
-        assert pipeline.collect().read_all()["n"].to_pylist() == [40_000]
-    assert len([line for line in caplog.messages if "left to Spark's tasks" in line]) == 1
-    assert pool.max_memory() < 200 << 20
-    assert pipeline.statistics is not None
-    written = pipeline.statistics.exchanges
-    assert written[0].tasks > 0
-    assert all(each.tasks > 0 for each in written if each.rows > 40)
     assert client.datasets("exchange/") == []
 
 

@@ -42,6 +42,12 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
+def test_a_session_without_settings_has_servers_in_its_executors(spark: SparkSession) -> None:
+    with ShuffleClient.get(spark) as client:
+        assert ShuffleClient.get(spark) is client
+        assert client.location == "executors"
+
+
 def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path
 ) -> None:
@@ -88,19 +94,6 @@ def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
         "n long",
     )
     assert {row["n"] for row in found.toDF().collect()} == {97}
-
-
-@pytest.mark.long
-def test_executors_with_two_servers_each_spread_over_all_of_them_and_end_them(spark: SparkSession) -> None:
-    options: dict[str, Any] = {"workers": 2, "memory_limit": "128MiB", "drain_grace_seconds": 0}
-    with ShuffleClient.in_executors(spark, timeouts=Timeouts(tries=2), **options) as client:
-        df = numbered(spark, 16)
-        summed = grouped(client.pipeline(df).mapInArrow(slowly, df.schema).exchange(8, "k"))
-        assert sums_of(summed.collect().read_all()) == expected()
-        pids = servers_of(client)
-        assert len(pids) == 6, "two workers and their supervisor in each executor"
-        assert len(client._servers.locations) == 4
-    wait_for_end(pids)
 
 
 def test_collected_rows_come_in_sparks_order_and_names_live_beside_the_driver(

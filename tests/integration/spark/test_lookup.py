@@ -78,9 +78,13 @@ _TYPES: dict[str, tuple[str, list[Any], pa.DataType, list[Any]]] = {
 }
 
 
+_QUICK = [("int, long",), ("decimal, double",), ("double", "date", "string")]
+_KEYS = [*((name,) for name in _TYPES), ("string", "int, long"), _QUICK[-1]]
+
+
 @pytest.mark.parametrize(
     "types",
-    [*((name,) for name in _TYPES), ("string", "int, long"), ("double", "date", "string")],
+    [pytest.param(each, marks=() if each in _QUICK else pytest.mark.long) for each in _KEYS],
     ids="; ".join,
 )
 def test_a_lookup_is_sparks_join(spark: SparkSession, client: ShuffleClient, types: tuple[str, ...]) -> None:

@@ -71,25 +71,6 @@ def test_a_frame_reads_on_when_all_servers_are_killed(
 
 
 @pytest.mark.long
-def test_collect_and_a_join_read_on(
-    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], shared: Path
-) -> None:
-    kept = several.pipeline(numbered(spark)).exchange(8, "k", offload=shared).persist()
-    names = several.pipeline(spark.range(0, 97).selectExpr("id AS k", "id * 2 AS v"))
-    named = names.exchange(8, "k", offload=shared).persist()
-    reader, joined = kept.collect(), kept.join(named, on="k").toDF()
-    servers[1].kill()
-    assert ids_of(reader.read_all()) == list(range(ROWS))
-    assert sorted((row["id"], row["v"]) for row in joined.collect()) == [
-        (number, number % 97 * 2) for number in range(ROWS)
-    ]
-    assert kept.count() == ROWS, "what is in objects is not written again"
-    several.release(joined)
-    kept.unpersist()
-    named.unpersist()
-
-
-@pytest.mark.long
 def test_a_server_that_is_lost_between_two_exchanges_is_read_from_its_object(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], shared: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import datetime as dt
 import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,37 +106,6 @@ def test_functions_get_each_type_as_in_spark(client: ShuffleClient, spark: Spark
     plain = rows_of(spark, PLAIN)
     found = client.pipeline(plain).mapInPandas(looks, LOOKED).toDF()
     assert content(found) == content(plain.mapInPandas(looks, LOOKED))
-
-
-def test_conditions_over_integers_with_nulls_are_numpys(client: ShuffleClient, spark: SparkSession) -> None:
-    def signs(frame: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame({"t": [f"{frame['v'].dtype} {np.where(frame['v'] > 0, 'up', 'down').tolist()}"]})
-
-    df = spark.sql("select * from values (1, 5L, 'a'), (1, null, 'b'), (1, -5L, 'c') as t(k, v, s)")
-    rows = client.pipeline(df.coalesce(1)).exchange(1, "k").applyInPandas(signs, "t string")
-    expected = df.coalesce(1).groupBy("k").applyInPandas(signs, "t string")
-    assert content(rows.toDF()) == content(expected)
-
-
-def test_a_scan_gives_functions_what_sparks_reader_gives_them(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "rows")
-    everything(spark).drop("step").coalesce(1).write.parquet(path)
-    found = client.scan(path, spark=spark).mapInPandas(looks, LOOKED).toDF()
-    assert content(found) == content(spark.read.parquet(path).mapInPandas(looks, LOOKED))
-
-
-def test_user_defined_types_are_what_they_consist_of_as_in_spark(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    from pyspark.ml.linalg import Vectors, VectorUDT
-    from pyspark.sql.types import LongType, StructType
-
-    schema = StructType().add("id", LongType()).add("v", VectorUDT())
-    df = spark.createDataFrame([(0, Vectors.dense([1.0, -0.0])), (1, None)], schema).coalesce(1)
-    found = client.pipeline(df).mapInPandas(looks, LOOKED).toDF()
-    assert content(found) == content(df.mapInPandas(looks, LOOKED))
 
 
 RETURNED: dict[str, tuple[str, Any]] = {

@@ -193,6 +193,7 @@ def test_a_server_that_stands_still_while_tasks_write_costs_a_rerun(
     os.kill(victim, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_server_that_is_started_again_is_another_one_and_is_used_again(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
@@ -218,6 +219,7 @@ def test_what_todf_has_returned_is_an_error_that_names_the_lost_server(
     assert servers[1].location in str(failed.value)
 
 
+@pytest.mark.long
 def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_error(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
@@ -235,6 +237,7 @@ def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_er
         reader.read_all()
 
 
+@pytest.mark.long
 def test_a_collected_result_on_one_server_is_run_again_when_that_is_lost(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
@@ -251,6 +254,7 @@ def test_what_was_released_is_not_run_again(spark: SparkSession, several: Shuffl
         reader.read_all()
 
 
+@pytest.mark.long
 def test_a_count_goes_on_after_a_loss(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
 ) -> None:

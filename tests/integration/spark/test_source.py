@@ -22,7 +22,7 @@ from tests.support.spark_source import Tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
 SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 Read = Callable[..., Any]
@@ -75,33 +75,6 @@ def test_there_is_a_task_for_each_partition_that_has_rows(server: ServerProcess,
     assert tasks(some) == 2
     assert sorted(row.n for row in some.collect()) == [1, 2, 4, 5, 6]
     assert load("read/parts", partitions="1").count() == 0
-
-
-def test_a_limit_is_exact_and_takes_only_the_partitions_that_it_needs(
-    server: ServerProcess, load: Read
-) -> None:
-    write_shuffle(server.location, "read/limit", {0: numbers(1, 2), 3: numbers(3, 4, 5), 5: numbers(6)}, 8)
-    for limit, expected in ((0, 0), (2, 1), (4, 2), (100, 3)):
-        df = load("read/limit", limit=str(limit))
-        assert df.count() == min(limit, 6)
-        assert tasks(df) == max(1, expected)
-
-
-def test_every_batch_is_cast_and_not_only_the_first(server: ServerProcess, load: Read) -> None:
-    batches = [
-        pa.record_batch(
-            {"s": pa.array(["a", "b"]).dictionary_encode(), "t": pa.array([1, 2], pa.timestamp("ns"))}
-        )
-        for _ in range(2)
-    ]
-    table = pa.Table.from_batches(batches).set_column(
-        1, "t", pa.chunked_array([[1000, 2000]] * 2, pa.timestamp("ns"))
-    )
-    write_shuffle(server.location, "read/cast", {0: table}, 1)
-    df = load("read/cast")
-    assert df.dtypes == [("s", "string"), ("t", "timestamp_ntz")]
-    assert [row.s for row in df.collect()] == ["a", "b", "a", "b"]
-    assert {row.t.microsecond for row in df.collect()} == {1, 2}
 
 
 def test_a_schema_of_the_users_chooses_and_casts_columns(

@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pytest
 
-from spark_client import ShuffleClient, latest
-from tests.support.polling import eventually
-from tests.support.proxy import Proxy
-from tests.support.server_process import ServerProcess
+from spark_client import ShuffleClient
 from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
 SPARK_SETTINGS = {"sql__shuffle__partitions": "2"}
 
 
@@ -82,42 +77,6 @@ def test_a_batch_that_spark_repeats_is_published_once(
     assert ids(client, "out") == [0, 1]
     tables.start(tables.stream("in"), "out", tmp_path / "another query")
     assert ids(client, "out") == [0, 1, 0, 1]
-
-
-@pytest.mark.long
-def test_a_running_query_goes_on_when_its_server_restarts(spark: SparkSession, tmp_path: Path) -> None:
-    schema = pa.schema({"id": pa.int64(), "rate": pa.int64()})
-    first = ServerProcess.start(http_port=0, data_dir=tmp_path / "data")
-    with Proxy.to(first.location) as proxy, ShuffleClient(proxy.location) as client:
-        rates = client.changelog("rates", schema, key="id", order_by="rate", keep=latest())
-        rates.put(pa.table([[0, 1], [5, 6]], schema=schema))
-        numbers = client.changelog("numbers", pa.schema({"id": pa.int64()}))
-        numbers.put(pa.table({"id": [0]}))
-        priced = client.lookup(
-            Tables(spark, proxy.location).stream("numbers").drop("_diff"), "rates", on="id"
-        )
-        writer = priced.writeStream.format("flight").option("location", proxy.location)
-        query = writer.options(changelog="all", checkpointLocation=str(tmp_path / "checkpoint")).start("out")
-        try:
-            query.processAllAvailable()
-            proxy.refuse()
-            proxy.cut()
-            first.kill()
-            first.close()
-            asked = proxy.connections
-            eventually(lambda: proxy.connections > asked + 3, True)
-            port, http_port = (urlsplit(address).port for address in (first.location, first.http or ""))
-            again = ServerProcess.start(port=port, http_port=http_port, data_dir=tmp_path / "data")
-            with again:
-                proxy.refuse(refusing=False)
-                numbers.put(pa.table({"id": [1]}))
-                query.processAllAvailable()
-                rows = client.changelog("out").snapshot().table.to_pylist()
-                assert sorted((row["id"], row["rate"]) for row in rows) == [(0, 5), (1, 6)]
-                query.stop()
-        finally:
-            query.stop()
-            first.close()
 
 
 @pytest.mark.long

@@ -38,19 +38,19 @@ def assert_placed_as_by_spark(
 def test_every_type_is_placed_as_by_spark(spark: SparkSession) -> None:
     from pyspark.sql import functions as f
 
-    placed = []
-    for name, values in COLUMNS.items():
-        rows = spark.createDataFrame(pa.table({"key": values(), "row": range(len(values()))}))
-        placed.append(
-            rows.select(f.lit(name).alias("type"), "row", f.pmod(f.hash("key"), f.lit(200)).alias("id"))
-        )
+    columns, hashed = {name: values() for name, values in COLUMNS.items()}, []
+    for name, values in columns.items():
+        rows = spark.createDataFrame(pa.table({"key": values, "row": range(len(values))}))
+        found = f.pmod(f.hash("key"), f.lit(200))
+        hashed.append(rows.select(f.lit(name).alias("type"), "row", found.alias("id")))
     theirs = (
-        reduce(DataFrame.unionAll, placed).toArrow().sort_by([("type", "ascending"), ("row", "ascending")])
+        reduce(DataFrame.unionAll, hashed)
+        .toArrow()
+        .sort_by([(name, "ascending") for name in ("type", "row")])
     )
-    for name, values in COLUMNS.items():
-        batch = pa.record_batch([values()], names=["key"])
-        found = theirs.filter(pc.field("type") == name)["id"].to_pylist()
-        assert found == partition_ids(batch, ["key"], 200).tolist(), name
+    for name, values in columns.items():
+        ours = partition_ids(pa.record_batch([values], names=["key"]), ["key"], 200)
+        assert theirs.filter(pc.field("type") == name)["id"].to_pylist() == ours.tolist(), name
 
 
 @pytest.mark.parametrize("partitions", [7, 60])
