@@ -27,15 +27,15 @@ help: ## Show this list
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
-# Four at a time, because many wait, but for those that load the machine. Tests of one file stay together, most
-# of those that share a server and all that share a Spark session; of the latter the files with long tests begin first.
+# Four at a time, because many wait, but for those that load the machine. One process has all tests that share a Spark
+# session or cluster; those that take long begin first.
 # Without a browser those that need one are skipped.
 test: ## Check style and types, then run every test
 	@$(MAKE) --no-print-directory --jobs=2 lint $(CLASSES) compiled
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 4 --dist loadfile \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 4 --dist loadgroup \
 			--no-loadscope-reorder -m spark && \
 		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
@@ -44,7 +44,7 @@ long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --ignore=tests/test_
 long: $(PROJECT) $(CLASSES) ## Run the tests that are rare or take long, and every property with many examples
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(LONG) -n 4 --dist worksteal -m "(long or hypothesis) and not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(LONG) -n 3 --dist loadgroup --no-loadscope-reorder \
 			-m "spark and (long or hypothesis)" && \
 		$(LONG) -n 2 --dist load -m "load and long" tests/load
 
@@ -65,7 +65,7 @@ versions: $(PROJECT) ## Run the tests on other versions: VERSIONS="4.1 oldest" P
 		venv=build/versions/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$$version && \
 		tests/support/other_versions.sh $(BIN)/uv $$python $$venv $$version && \
 		$$venv/bin/pytest $(LEAKING) -n 3 --dist worksteal -m "not spark and not load" $(UNITS) && \
-		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile --no-loadscope-reorder -m spark $(UNITS) $(TESTS) || \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadgroup --no-loadscope-reorder -m spark $(UNITS) $(TESTS) || \
 			failed="$$failed $$python-$$version"; \
 	done; done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
@@ -76,11 +76,10 @@ torture: $(PROJECT) ## Kill one server after the other under random calls: SECON
 
 fuzz: SECONDS = 3600
 fuzz: SEED = $(shell date +%s)
-fuzz: ON = local
 fuzz: SERVERS = 1
-fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERVERS=1 ON=local, connect or cluster
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -m spark \
-		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-on $(ON) --fuzz-servers $(SERVERS) --capture=no -k random tests/fuzz/test_fuzz.py
+fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERVERS=1
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest --long -m spark \
+		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-servers $(SERVERS) --capture=no -k random tests/fuzz/test_fuzz.py
 
 # atheris is no dependency: its wheels come late to a new Python.
 fuzz-bytes: SECONDS = 60

@@ -41,6 +41,7 @@ from tests.support import (
 )
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
+from tests.support.spark_cluster import SPECULATION, Cluster, standalone_cluster
 from tests.support.spark_home import spark_home
 from tests.support.spark_session import SharedSessions
 
@@ -105,12 +106,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long programs are compared with Spark; a few without",
     )
     parser.addoption("--fuzz-seed", type=int, default=1, help="where the numbers of these programs begin")
-    parser.addoption(
-        "--fuzz-on",
-        default="local",
-        choices=["local", "connect", "cluster"],
-        help="the Spark that they run on",
-    )
     parser.addoption("--fuzz-servers", type=int, default=1, help="over how many servers they run")
     parser.addoption("--long", action="store_true", help="run the tests marked as long, too")
     parser.addoption(
@@ -189,17 +184,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's."""
+    """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's. With
+    ``--dist loadgroup`` one process runs all of Spark's tests that share something.
+    """
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
     if parameters.get("_asyncio_loop_factory") is uvloop.new_event_loop and _of_client(item):
         item.add_marker(pytest.mark.long)
+    if item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
+        on_cluster = "cluster" in (*getattr(item, "fixturenames", ()), spark_settings(item).get("master"))
+        item.add_marker(pytest.mark.xdist_group("cluster" if on_cluster else item.path.name))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for long runs; then what is quick runs first and load tests last, else in random order.
 
-    Of the tests of Spark the slow ones come first: each of their files is one process's, and the others would wait
+    Of the tests of Spark those on the cluster come first, then those of the data source, for whose planning each Spark
+    context has seven Python processes, and then the slow ones: each file is one process's, and the others would wait
     for a long one that began last. Files that can share a Spark context follow each other. A worker begins with two
     load tests: a long one and one of the shortest.
     """
@@ -208,9 +209,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
-    def rank(item: pytest.Item) -> tuple[bool, bool, bool, str]:
+    def rank(item: pytest.Item) -> tuple[bool, bool, int, bool, str]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
-        return load, spark, slow != spark, spark_settings(item).get("master", "")
+        group = item.get_closest_marker("xdist_group")
+        first = ("cluster", "data source")
+        place = first.index(group.args[0]) if spark and group and group.args[0] in first else len(first)
+        return load, spark, place, slow != spark, spark_settings(item).get("master", "")
 
     def seconds(item: pytest.Item) -> int:
         marker = item.get_closest_marker("load")
@@ -311,7 +315,9 @@ def java_home() -> Iterator[str]:
 
 
 def spark_settings(node: pytest.Item | pytest.FixtureRequest) -> dict[str, str]:
-    """The arguments of ``local_session`` that a module wants, as its ``SPARK_SETTINGS`` say."""
+    """The arguments of ``local_session`` that a module wants, as its ``SPARK_SETTINGS`` say; ``cluster`` as the master
+    stands for the cluster of all tests.
+    """
     return getattr(getattr(node, "module", None), "SPARK_SETTINGS", {})
 
 
@@ -321,10 +327,21 @@ def _spark_sessions(java_home: str) -> Iterator[SharedSessions]:
         yield sessions
 
 
+@pytest.fixture(scope="session")
+def cluster(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Of two workers with room for two applications, whose executors have one core each."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), cores=2) as found:
+        yield found
+
+
 @pytest.fixture(scope="module")
 def spark(request: pytest.FixtureRequest, _spark_sessions: SharedSessions) -> SparkSession:
     """A session of this module, with the settings that it wants; see ``SharedSessions``."""
-    return _spark_sessions.session(**spark_settings(request))
+    settings = spark_settings(request)
+    if settings.get("master") == "cluster":
+        found: Cluster = request.getfixturevalue("cluster")
+        settings = found.settings | SPECULATION | settings | {"master": found.master}
+    return _spark_sessions.session(**settings)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_client import ShuffleClient
-from tests.demo import small_query
 from tests.demo.comparison import median_seconds, shown
 from tests.demo.flights import Flights, load
 from tests.demo.question import by_plain_spark, by_sparks_shuffle, by_the_service
@@ -29,7 +28,6 @@ from tests.support.spark_session import local_session
 
 SHOWN = 12
 FEW_FLIGHTS = 50
-SMALL_RUNS = 5
 Row = tuple[Any, ...]
 
 console = Console()
@@ -56,27 +54,31 @@ def main() -> int:
         ShuffleClient.embedded(memory_limit="1GiB") as client,
     ):
         console.print(f"Spark {spark.version} on two cores, a server of its own at {client.location}")
-        home = Path(directory)
-        with console.status("Reading the flights"):
-            data = load(spark, home)
-        console.print("The work in Python stages, with two exchanges and three broadcasts of the server:")
-        ours = _collected(by_the_service(spark, client, data))
-        _show(ours, {row["carrier"]: row["name"] for row in data.airlines.collect()})
-        with console.status("Answering with Spark alone"):
-            same = all(
-                _compare(ours, _collected(way(spark, data)), label)
-                for label, way in (
-                    ("the same stages on Spark's shuffle", by_sparks_shuffle),
-                    ("Spark's own joins and sums", by_plain_spark),
-                )
+        data = answer(spark, client, Path(directory))
+        if data is None:
+            return 1
+        years = data.times(given.years, Path(directory) / "years")
+        _show_comparison(spark, client, years, given.years, given.rounds)
+        return 0
+
+
+def answer(spark: SparkSession, client: ShuffleClient, home: Path) -> Flights | None:
+    """Show the answer, compare it with Spark's, and show what was moved; the data, or None if two answers differ."""
+    with console.status("Reading the flights"):
+        data = load(spark, home)
+    console.print("The work in Python stages, with two exchanges and three broadcasts of the server:")
+    ours = _collected(by_the_service(spark, client, data))
+    _show(ours, {row["carrier"]: row["name"] for row in data.airlines.collect()})
+    with console.status("Answering with Spark alone"):
+        same = all(
+            _compare(ours, _collected(way(spark, data)), label)
+            for label, way in (
+                ("the same stages on Spark's shuffle", by_sparks_shuffle),
+                ("Spark's own joins and sums", by_plain_spark),
             )
-        _show_moved(client.statistics())
-        if same:
-            _show_comparison(
-                spark, client, data.times(given.years, home / "years"), given.years, given.rounds
-            )
-            same = _show_small_query(spark, client, data)
-    return 0 if same else 1
+        )
+    _show_moved(client.statistics())
+    return data if same else None
 
 
 def _show_comparison(
@@ -104,15 +106,6 @@ def _show_comparison(
             else "Here it is faster than the plan without Python, too."
         )
     )
-
-
-def _show_small_query(spark: SparkSession, client: ShuffleClient, data: Flights) -> bool:
-    """How long a small job takes in a session that has worked before; whether Spark gives the same answer."""
-    ours = small_query.by_the_service(spark, client, data)
-    same = _compare(ours, small_query.by_plain_spark(spark, data), "Spark's own sums")
-    taken = small_query.seconds_of(lambda: small_query.by_the_service(spark, client, data), SMALL_RUNS)
-    console.print(small_query.said(ours, taken))
-    return same
 
 
 def _collected(answer: DataFrame) -> list[Row]:

@@ -1,11 +1,10 @@
 """Random programs over all of Spark's types give Spark's rows, types and order, or a refusal that says what to do.
 
-A short run with a seed of its own in the suite; ``make fuzz SECONDS=3600 SEED=1 SERVERS=3`` for the long form.
+A short run in the long suite; ``make fuzz SECONDS=3600 SEED=1 SERVERS=3`` for the long form.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,8 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.server_process import ServerProcess
-from tests.support.spark_cluster import ROOT, connect_server, standalone_cluster
-from tests.support.spark_session import local_session
 
 from .examples import EXAMPLES
 from .fuzzer import Fuzzer
@@ -23,36 +20,9 @@ from .fuzzer import Fuzzer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+SPARK_SETTINGS = {"sql__timeType__enabled": "true", "sql__shuffle__partitions": "3"}
 CASES = 20
-
-
-SETTINGS = {"sql__timeType__enabled": "true", "sql__shuffle__partitions": "3"}
-
-
-@pytest.fixture(scope="module")
-def spark(
-    java_home: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SparkSession]:
-    where = request.config.getoption("--fuzz-on")
-    if where == "connect":
-        from pyspark.sql import SparkSession
-
-        settings = {f"spark.{name.replace('__', '.')}": value for name, value in SETTINGS.items()}
-        environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-        with connect_server({"spark.master": "local[2]", **settings}, environment) as address:
-            session = SparkSession.builder.remote(address).getOrCreate()
-            yield session
-            session.stop()
-    elif where == "cluster":
-        with (
-            standalone_cluster(tmp_path_factory.mktemp("cluster")) as cluster,
-            local_session(cluster.master, **cluster.settings, **SETTINGS) as session,
-        ):
-            yield session
-    else:
-        with local_session(**SETTINGS) as session:
-            yield session
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,20 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flight_server.config import Settings
 from flight_server.protocol import ACTIONS
+from spark_client import cli
 from spark_client.reducing import FUNCTIONS, SYNONYMS
 from tests.support.pages import ROOT, anchors, blocks, links, pages, printed, python_blocks
 from tests.support.rooms import MODULES, ROOMS, parsed
 from tests.support.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 README = ROOT / "README.md"
 ERRORS = ROOT / "spark_client" / "errors.md"
@@ -179,27 +184,50 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
     assert (tmp_path / "countries.arrows").stat().st_size > 0
 
 
-@pytest.mark.slow
+Blocks = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run_in_session(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Blocks:
+    """Runs blocks one after the other in the session of all tests, with files of the test; what they have defined."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_all(*codes: str, **defined: Any) -> dict[str, Any]:
+        defined["__name__"] = "__main__"  # else tasks would look for a module of their functions
+        # Spark's directory is that in which its process began.
+        file = re.compile(r'("checkpointLocation", "|json\("|parquet\("|start\("(?=priced))')
+        for code in codes:
+            exec(file.sub(rf"\1{tmp_path}/", code), defined)
+        return defined
+
+    return run_all
+
+
 @pytest.mark.spark
+@pytest.mark.xdist_group("data source")
 def test_the_examples_of_the_data_source_read_what_they_write(
-    flight_server_process: Callable[..., ServerProcess], java_home: str, tmp_path: Path
+    flight_server_process: Callable[..., ServerProcess],
+    run_in_session: Blocks,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     server = flight_server_process()
-    checked = (
-        blocks()["source"]
-        + '\nassert spark.read.format("flight").options(**at).load("copy").count() == 1500\n'
-        + blocks()["each"]
-        + '\nassert spark.read.format("flight").options(**at).load("doubled").count() == 1500\n'
-    )
-    lines = run(at(checked, server), tmp_path).splitlines()
-    assert lines[3:6] == ["|   0|", "| 500|", "|1000|"]
+    run_in_session(at(blocks()["source"], server), blocks()["each"])
+    assert capsys.readouterr().out.splitlines()[3:6] == ["|   0|", "| 500|", "|1000|"]
+    for name in ("copy", "doubled"):
+        assert spark.read.format("flight").option("location", server.location).load(name).count() == 1500
 
 
 @pytest.mark.spark
-def test_the_example_of_the_readme_prints_what_stands_there(java_home: str, tmp_path: Path) -> None:
-    code = blocks()["spark"]
-    assert len([line for line in code.splitlines() if line.strip()]) == 12
-    shown = run(code + blocks()["pipelines"] + blocks()["collect"] + blocks()["notebook"], tmp_path)
+@pytest.mark.xdist_group("data source")
+def test_the_example_of_the_readme_prints_what_stands_there(
+    run_in_session: Blocks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLIGHT_SERVER_MEMORY_LIMIT", "1GiB")  # as the notebook's block does
+    found = blocks()
+    assert len([line for line in found["spark"].splitlines() if line.strip()]) == 12
+    run_in_session(found["spark"], found["pipelines"], found["collect"], found["notebook"])
+    shown = capsys.readouterr().out
     assert printed()["spark"] in shown
     # User 1 has the amounts 1, 1001, 2001, … of which the first is filtered out.
     assert sum(range(1, 1_000_000, 1000)) - 1 == 499_500_999
@@ -209,24 +237,27 @@ def test_the_example_of_the_readme_prints_what_stands_there(java_home: str, tmp_
         if number % 97 > 10:
             revenues[number % 5] = revenues.get(number % 5, 0.0) + number % 97
     best = sorted(revenues, key=lambda segment: -revenues[segment])[:3]
-    found = re.findall(r"^\|\s*(\d)\|\s*([0-9.E]+)\|\s*\d+\|$", shown, re.MULTILINE)
-    assert [(int(segment), float(revenue)) for segment, revenue in found] == [
+    rows = re.findall(r"^\|\s*(\d)\|\s*([0-9.E]+)\|\s*\d+\|$", shown, re.MULTILINE)
+    assert [(int(segment), float(revenue)) for segment, revenue in rows] == [
         (segment, revenues[segment]) for segment in best
     ]
     assert "segments by revenue" in shown
 
 
 @pytest.mark.spark
+@pytest.mark.xdist_group("data source")
 def test_the_orders_of_the_lookup_example_have_the_rates_of_their_time_and_the_package_is_shipped(
-    flight_server_process: Callable[..., ServerProcess], java_home: str, tmp_path: Path
+    flight_server_process: Callable[..., ServerProcess],
+    run_in_session: Blocks,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shipped = "\nfrom spark_client.cli import main\nmain(['zip', 'flight-shuffle.zip'])\n" + blocks()["ship"]
-    code = blocks()["lookups"] + shipped
-    shown = run(at(code, flight_server_process()), tmp_path)
-    assert [
-        (int(number), float(usd)) for number, usd in re.findall(r"(\d+)\s*\|\s*([0-9.]+)\s*\|", shown)
-    ] == [
-        (1, 108.0),
-        (2, 110.0),
-        (3, 7.0),
-    ]
+    defined = run_in_session(at(blocks()["lookups"], flight_server_process()))
+    rows = re.findall(r"(\d+)\s*\|\s*([0-9.]+)\s*\|", capsys.readouterr().out)
+    assert [(int(number), float(usd)) for number, usd in rows] == [(1, 108.0), (2, 110.0), (3, 7.0)]
+    file = str(tmp_path / "flight-shuffle.zip")
+    cli.main(["zip", file])
+    shuffle, session = defined["shuffle"], defined["spark"].newSession()
+    run_in_session(blocks()["ship"].replace("flight-shuffle.zip", file), shuffle=shuffle, spark=session)
+    assert session.range(1).mapInArrow(lambda batches: batches, "id long").count() == 1
+    shuffle.close()

@@ -1,11 +1,14 @@
-"""Stages that fail in the first task that runs them, when it has given some of its rows many times over."""
+"""Stages that fail or wait in the first task that runs them, when it has given some of its rows."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+FATE_SECONDS = 100.0
 
 
 def first_time(marker: Path) -> bool:
@@ -32,3 +35,17 @@ def fails_first(marker: Path, how: str) -> Callable[[Iterator[Any]], Iterator[An
             yield batch
 
     return fn
+
+
+def waits_for_its_fate(directory: Path, batches: Iterator[Any], first: int = 2) -> Iterator[Any]:
+    """A stage of which the first task, after some of its rows, writes its process to the file ``waits``, and goes on
+    when there is a file ``goes on``.
+    """
+    for number, batch in enumerate(batches):
+        yield batch
+        if number == first and first_time(directory / "came"):
+            (directory / "name").write_text(str(os.getpid()))
+            (directory / "name").rename(directory / "waits")
+            deadline = time.monotonic() + FATE_SECONDS
+            while not (directory / "goes on").exists() and time.monotonic() < deadline:
+                time.sleep(0.02)

@@ -1,6 +1,6 @@
 """Hosts on one machine: network namespaces with an address each, joined by a switch; nothing else has a way to them.
 
-Guarantee: after ``net_hosts`` is left none of its namespaces, interfaces and rules is there. Files and processes are
+Guarantee: after ``net_hosts`` is left none of its namespaces and interfaces is there. Files and processes are
 the machine's: what two hosts must not share has to have a name of its own. Needs root, and iproute2.
 """
 
@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -38,19 +38,6 @@ class NetHost(Host):
     def link(self, state: str) -> None:
         """``down``: no packet comes or goes, and connections do not end; ``up`` again."""
         self.ip("link", "set", "eth0", state)
-
-    @contextmanager
-    def closed_ports(self, ports: str, others: Sequence[NetHost], *, silently: bool) -> Iterator[None]:
-        """These ports of this host are closed to others: connections are refused there, or wait in vain."""
-        if silently:
-            rules = [(self, f"sport {ports} to {other.address} blackhole") for other in others]
-        else:
-            rules = [(other, f"dport {ports} to {self.address} prohibit") for other in others]
-        for host, rule in rules:
-            host.ip("rule", "add", "ipproto", "tcp", *rule.split())
-        yield
-        for host, rule in rules:
-            host.ip("rule", "del", "ipproto", "tcp", *rule.split())
 
 
 @contextmanager

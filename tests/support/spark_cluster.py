@@ -33,6 +33,18 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 _GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
 _WORKER_MIB = 1024
 
+QUANTILE = "spark.speculation.quantile"
+SPECULATION = {
+    "speculation": "true",
+    "speculation__interval": "100ms",
+    "speculation__quantile": "1.0",
+    "speculation__multiplier": "1.1",
+    "speculation__minTaskRuntime": "100ms",
+}
+"""Settings with which an application speculates where a test lowers ``QUANTILE``: by 1.0 all tasks of a stage must have
+ended before one is tried again, which is never.
+"""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -44,12 +56,13 @@ class Host:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The address to give to ``SparkSession.builder.master``, the settings that executors need, and the workers, if
-    they have a process each.
+    """The address to give to ``SparkSession.builder.master``, the settings that executors need, the directory of the
+    workers' files, and the workers, if they have a process each.
     """
 
     master: str
     settings: dict[str, str]
+    directory: Path
     workers: list[LoggedProcess] = field(default_factory=list)
 
 
@@ -148,6 +161,7 @@ def standalone_cluster(
     settings = {
         "executor__cores": "1",
         "executor__memory": "512m",
+        "cores__max": str(workers),
         "executorEnv__PYTHONPATH": str(ROOT),
     }
     with ExitStack() as stack:
@@ -158,7 +172,7 @@ def standalone_cluster(
             for host in others:
                 process.start_worker(host.address, cores, address)
             eventually(process.registered, len(others), deadline_seconds=START_SECONDS)
-            yield Cluster(address, settings)
+            yield Cluster(address, settings, directory)
             return
         arguments = [_MASTER, "--host", first.address, "--port", "0", "--webui-port", "0"]
         master = _daemon(arguments, shared, first.enter)
@@ -173,7 +187,7 @@ def standalone_cluster(
             stack.callback(daemons[-1].stop)
         for worker in daemons:
             worker.wait_for("Successfully registered with master")
-        yield Cluster(address, settings, daemons)
+        yield Cluster(address, settings, directory, daemons)
 
 
 @contextmanager

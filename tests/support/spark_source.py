@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.support.spark_session import local_session
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-@contextmanager
-def session_with_source(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
-    """A local session with the source ``flight``."""
-    from spark_client import FlightDataSource
-
-    with local_session(master, **settings) as session:
-        session.dataSource.register(FlightDataSource)
-        yield session
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 SCALE = 0.1
+BY_TASKS = ("q13", "q21")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def server() -> Iterator[ServerProcess]:
     process.close()
 
 
-@pytest.fixture(params=[0, Reading.driver_bytes], ids=["by tasks", "small jobs in the driver"])
+@pytest.fixture
 def tables(
     spark: SparkSession, server: ServerProcess, folder: Path, request: pytest.FixtureRequest
 ) -> Iterator[Tables]:
@@ -52,7 +53,15 @@ def duck(folder: Path) -> Iterator[Any]:
         yield connection
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+# Each as it is by default, where the driver runs what is small, and some by tasks alone, as all are on the cluster.
+CASES = [
+    pytest.param(query, driver_bytes, id=query.name if driver_bytes else f"{query.name} by tasks")
+    for query in QUERIES
+    for driver_bytes in ((Reading.driver_bytes, 0) if query.name in BY_TASKS else (Reading.driver_bytes,))
+]
+
+
+@pytest.mark.parametrize(("query", "tables"), CASES, indirect=["tables"])
 def test_the_pipeline_gives_the_answer_of_the_sql(query: Query, tables: Tables, duck: Any) -> None:
     expected = duck.sql(query.sql(tables.scale)).to_arrow_table()
     assert len(expected) > 0

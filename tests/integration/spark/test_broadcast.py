@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK_SETTINGS = {"master": "local[2, 2]"}
 
 
 @pytest.fixture
@@ -97,28 +95,6 @@ def test_all_tasks_of_a_host_share_one_file(
     assert len(spark.range(0, 10, 1, 2).mapInArrow(look_up(shared), DDL).collect()) == 10
 
 
-def test_a_broadcast_can_be_used_inside_a_pipeline(
-    client: ShuffleClient, spark: SparkSession, planes: DataFrame
-) -> None:
-    shared = client.broadcast(planes)
-
-    def count(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
-        known = shared.table().column("seats")
-        rows = pc.sum(pc.equal(known, keys[0])).as_py()
-        return pa.table({"seats": [keys[0].as_py()], "rows": [table.num_rows], "known": [rows]})
-
-    out = (
-        client.pipeline(spark.range(0, 5000, 1, 3))
-        .mapInArrow(look_up(shared), DDL)
-        .exchange(3, "seats")
-        .applyInArrow(count, "seats int, rows long, known long")
-        .toDF()
-    )
-    rows = out.collect()
-    assert len(rows) == 9
-    assert all(row.rows == row.known for row in rows)
-
-
 @pytest.mark.parametrize("in_driver", [False, True])
 def test_a_pipelines_last_job_writes_it(
     client: ShuffleClient, spark: SparkSession, planes: DataFrame, *, in_driver: bool
@@ -142,23 +118,6 @@ def test_a_pipelines_last_job_writes_it(
     for each in (shared, nothing):
         each.destroy()
     assert client.datasets() == []
-
-
-def test_a_writing_task_that_is_killed_counts_once(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    marker = tmp_path / "killed"
-
-    def dies_once(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield batch
-            if not marker.exists():
-                marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    shared = client.broadcast(spark.range(0, 1000, 1, 4).mapInArrow(dies_once, "id long"))
-    assert marker.exists()
-    assert shared.table().column("id").to_pylist() == list(range(1000))
 
 
 def test_using_it_after_destroy_is_a_clear_error_in_spark(

@@ -6,43 +6,26 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 from spark_client import FlightDataSource, ShuffleClient
 from tests.support.polling import eventually
 from tests.support.server_holdings import held
 from tests.support.server_process import ServerProcess
-from tests.support.spark_cluster import standalone_cluster
-from tests.support.spark_session import local_session
+from tests.support.spark_cluster import QUANTILE
 from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
+SPARK_SETTINGS = {"master": "cluster"}
 
 PATIENCE_SECONDS = 90
-
-
-@pytest.fixture(scope="module")
-def spark(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        settings = {
-            "speculation": "true",
-            "speculation__interval": "100ms",
-            "speculation__quantile": "0.5",
-            "speculation__multiplier": "1.1",
-            "speculation__minTaskRuntime": "100ms",
-        }
-        with local_session(cluster.master, **cluster.settings, **settings) as session:
-            yield session
 
 
 @pytest.fixture
@@ -85,19 +68,6 @@ def wait_until(path: Path) -> None:
         time.sleep(0.02)
 
 
-@contextmanager
-def each_task_tried_once(spark: SparkSession) -> Iterator[None]:
-    """Without speculation: of a stage's tasks all must have ended before one is tried again, which is never."""
-    settings = spark.sparkContext._jsc.sc().conf()
-    quantile = "spark.speculation.quantile"
-    before = settings.get(quantile)
-    settings.set(quantile, "1.0")
-    try:
-        yield
-    finally:
-        settings.set(quantile, before)
-
-
 def test_exchange_groups_and_broadcast_between_two_executors(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -115,21 +85,31 @@ def test_exchange_groups_and_broadcast_between_two_executors(
         return pa.table({"name": [name], "rows": [table.num_rows], "from": [seen], "at": [executor()]})
 
     df = spark.range(0, 1000, 1, 8).selectExpr("id % 10 as id")
-    # Else one executor may be done with seven tasks, and with a copy of the eighth, while the other is in its first.
-    with each_task_tried_once(spark):
-        out = (
-            client.pipeline(df)
-            .mapInArrow(where, "id long, executor long")
-            .exchange(8, "id")
-            .applyInArrow(total, "name string, rows long, from array<long>, at long")
-            .toDF()
-            .collect()
-        )
+    out = (
+        client.pipeline(df)
+        .mapInArrow(where, "id long, executor long")
+        .exchange(8, "id")
+        .applyInArrow(total, "name string, rows long, from array<long>, at long")
+        .toDF()
+        .collect()
+    )
     assert {(row.name, row.rows) for row in out} == {(f"n{number}", 100) for number in range(10)}
     assert any(len(row["from"]) == 2 for row in out), "rows of both executors met in one group"
 
 
-@pytest.mark.parametrize("side", ["map", "reduce", "result"])
+@pytest.fixture
+def speculating(spark: SparkSession) -> Iterator[None]:
+    settings: Any = spark.sparkContext._jsc.sc().conf()
+    before = settings.get(QUANTILE)
+    settings.set(QUANTILE, "0.5")
+    yield
+    settings.set(QUANTILE, before)
+
+
+@pytest.mark.usefixtures("speculating")
+@pytest.mark.parametrize(
+    "side", ["map", *(pytest.param(each, marks=pytest.mark.long) for each in ("result", "data source"))]
+)
 def test_of_speculated_attempts_one_counts(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path, side: str
 ) -> None:
@@ -139,7 +119,7 @@ def test_of_speculated_attempts_one_counts(
         context = TaskContext.get()
         assert context is not None
         # A reading task comes here once for each of its partitions: with some of its rows given, and more to read.
-        waits = context.partitionId() == (0 if side == "map" else 1)
+        waits = context.partitionId() == (1 if side == "result" else 0)
         for batch in batches:
             yield from [batch] * 50
             if waits:
@@ -148,18 +128,23 @@ def test_of_speculated_attempts_one_counts(
                 wait_until(tmp_path / "try-0")
                 wait_until(tmp_path / "try-1")
 
-    pipeline = client.pipeline(spark.range(0, 400, 1, 4))
-    if side == "map":
+    df = spark.range(0, 400, 1, 4)
+    pipeline = client.pipeline(df)
+    if side == "data source":
+        spark.dataSource.register(FlightDataSource)
+        Tables(spark, client.location).save(df.mapInArrow(slow_at_first, "id long"), "d", "overwrite")
+        rows = client.get("d").read_all()["id"].to_pylist()
+    elif side == "map":
         pipeline = pipeline.mapInArrow(slow_at_first, "id long").exchange(3, "id")
+        rows = [row.id for row in pipeline.toDF().collect()]
     else:
         pipeline = pipeline.exchange(6, "id", tasks=2).mapInArrow(slow_at_first, "id long")
-    if side == "reduce":
-        pipeline = pipeline.exchange(3, "id")
-    rows = [row.id for row in pipeline.toDF().collect()]
+        rows = [row.id for row in pipeline.toDF().collect()]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["try-0", "try-1"]
     assert sorted(rows) == sorted([*range(400)] * 50)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", ["map", "after Spark's own shuffle", "reduce", "result"])
 def test_rows_are_whole_when_an_executor_is_killed_in_mid_stream(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path, side: str
@@ -187,75 +172,3 @@ def test_rows_are_whole_when_an_executor_is_killed_in_mid_stream(
         pipeline = pipeline.exchange(2, "id")
     assert sorted(row.id for row in pipeline.toDF().collect()) == list(range(2000))
     assert marker.exists()
-
-
-def test_the_data_source_publishes_one_of_speculated_attempts(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    def slow_at_first(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        for batch in batches:
-            yield from [batch] * 50
-        if context.partitionId() == 0:
-            (tmp_path / f"try-{context.attemptNumber()}").touch()
-            wait_until(tmp_path / "try-0")
-            wait_until(tmp_path / "try-1")
-
-    spark.dataSource.register(FlightDataSource)
-    df = spark.range(0, 400, 1, 4).mapInArrow(slow_at_first, "id long")
-    Tables(spark, client.location).save(df, "d", "overwrite")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["try-0", "try-1"]
-    ids = client.get("d", ordered=True).read_all()["id"].to_pylist()
-    assert len(ids) == 400 * 50
-    assert set(ids) == set(range(400))
-
-
-def test_the_data_source_is_whole_when_executors_are_killed_in_mid_stream(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    def kills_once(marker: Path, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield batch
-            if not marker.exists():
-                marker.touch()
-                os.kill(executor(), signal.SIGKILL)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    spark.dataSource.register(FlightDataSource)
-    tables = Tables(spark, client.location)
-    written, read = tmp_path / "killed a writer", tmp_path / "killed a reader"
-    df = spark.range(0, 2000, 1, 4).mapInArrow(partial(kills_once, written), "id long")
-    tables.save(df, "d", "overwrite")
-    again = tables.load("d").mapInArrow(partial(kills_once, read), "id long")
-    assert sorted(row.id for row in again.collect()) == list(range(2000))
-    assert written.exists()
-    assert read.exists()
-
-
-def test_a_scan_is_collected_whole_when_an_executor_is_killed_while_it_reads(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    marker = tmp_path / "killed"
-    (tmp_path / "lake").mkdir()
-    for number in range(4):
-        numbers = range(5000 * number, 5000 * (number + 1))
-        pq.write_table(pa.table({"id": numbers}), tmp_path / "lake" / f"{number}.parquet")
-
-    def kills_its_executor(batches: Iterator[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches):
-            yield batch
-            if number == 2 and not marker.exists():
-                marker.touch()
-                os.kill(executor(), signal.SIGKILL)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1000)
-    scan = client.scan(tmp_path / "lake", spark=spark)
-    reader = client.collect(scan.mapInArrow(kills_its_executor, "id long"))
-    assert reader.read_all()["id"].to_pylist() == list(range(20_000))
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert marker.exists()
-    assert client.datasets() == []

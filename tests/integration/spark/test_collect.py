@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet as pq
 from pyspark.errors import PySparkException
 
-from flight_server.protocol.errors import FlightShuffleError, InvalidRequest, NotFound
+from flight_server.protocol.errors import InvalidRequest, NotFound
 from spark_client import Reading, ShuffleClient
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK_SETTINGS = {"master": "local[2, 2]", "driver__maxResultSize": "1m"}
 
 
 @pytest.fixture
@@ -46,10 +45,13 @@ def test_rows_come_in_the_order_of_sparks_partitions(client: ShuffleClient, spar
 
 
 def test_a_result_may_be_larger_than_what_spark_gives_to_the_driver(
-    client: ShuffleClient, spark: SparkSession
+    client: ShuffleClient, spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
     text = "array_join(transform(sequence(1, 8), n -> sha2(concat(id, '/', n), 512)), '') as text"
     df = spark.range(0, 10_000, 1, 4).selectExpr("id", text)
+    settings: Any = spark.sparkContext._jsc.sc().conf()
+    settings.set("spark.driver.maxResultSize", "1m")  # as each job finds it
+    request.addfinalizer(lambda: settings.remove("spark.driver.maxResultSize"))
     with pytest.raises(Exception, match="maxResultSize"):
         df.collect()
     rows = size_bytes = 0
@@ -88,12 +90,11 @@ def jobs(spark: SparkSession, expected: int) -> Iterator[None]:
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == expected
 
 
-@pytest.mark.parametrize("partitions", [1, 40])
 def test_what_an_exchange_wrote_is_read_without_another_job(
-    client: ShuffleClient, spark: SparkSession, partitions: int
+    client: ShuffleClient, spark: SparkSession
 ) -> None:
-    rows = spark.range(0, 30_000, 1, 2).selectExpr("id", "repeat(sha2(cast(id as string), 256), 2) as text")
-    pipeline = client.pipeline(rows).exchange(partitions, "id", tasks=1)
+    rows = spark.range(0, 3000, 1, 2).selectExpr("id", "repeat(sha2(cast(id as string), 256), 2) as text")
+    pipeline = client.pipeline(rows).exchange(40, "id", tasks=1)
     df = pipeline.toDF()
     in_order = df.select("id").toArrow()["id"].to_pylist()
     with jobs(spark, 1):
@@ -102,27 +103,11 @@ def test_what_an_exchange_wrote_is_read_without_another_job(
     with jobs(spark, 0):
         found = client.collect(df).read_all()
         assert found["id"].to_pylist() == in_order
-        assert sum(batch.num_rows for batch in client.collect(df)) == 30_000
+        assert sum(batch.num_rows for batch in client.collect(df)) == 3000
     assert found.schema == client.collect(df.select("*")).schema
     client.release(df)
     with pytest.raises(PySparkException, match="what this DataFrame reads is gone"):
         client.collect(df)
-
-
-def test_an_exchange_without_rows_gives_its_schema(client: ShuffleClient, spark: SparkSession) -> None:
-    found = client.collect(client.pipeline(spark.range(10).where("id > 10")).exchange(7, "id")).read_all()
-    assert found.schema.names == ["id"]
-    assert found.num_rows == 0
-
-
-def test_a_frame_that_is_released_while_it_is_read_raises(client: ShuffleClient, spark: SparkSession) -> None:
-    big = spark.range(0, 300_000, 1, 2).selectExpr("id", "sha2(cast(id as string), 512) as text")
-    df = client.pipeline(big).exchange(40, "id", tasks=1).toDF()
-    reader = client.collect(df)
-    assert reader.read_next_batch().num_rows > 0
-    client.release(df)
-    with pytest.raises(NotFound, match="what this reader reads is gone: it was released"):
-        reader.read_all()
 
 
 def test_two_readers_of_one_frame_do_not_end_each_other(client: ShuffleClient, spark: SparkSession) -> None:
@@ -193,13 +178,6 @@ def test_a_scope_drops_a_result_that_was_not_read_to_its_end(
     with pytest.raises(
         NotFound, match="what this reader reads is gone: it was released, or its client closed"
     ):
-        reader.read_all()
-
-
-def test_a_reader_of_a_closed_client_raises(server: ServerProcess, spark: SparkSession) -> None:
-    with ShuffleClient(server.location) as client:
-        reader = client.collect(spark.range(10))
-    with pytest.raises(FlightShuffleError):
         reader.read_all()
 
 

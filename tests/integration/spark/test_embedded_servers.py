@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pyarrow as pa
 import pytest
 
 from spark_client import ShuffleClient, latest
-from tests.support.polling import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
 
 ROWS = 20_000
 RATES = pa.table({"k": [*range(7)], "rate": [number / 2 for number in range(7)]})
@@ -78,36 +76,3 @@ def test_the_data_source_and_a_lookup_find_what_the_client_put(
         shuffle.put(name, RATES)
         found = shuffle.lookup(spark.range(3).withColumnRenamed("id", "k"), name, on="k").collect()
         assert sorted((row["k"], row["rate"]) for row in found) == [(0, 0.0), (1, 0.5), (2, 1.0)]
-
-
-def test_a_run_goes_on_when_a_worker_is_killed_and_the_worker_comes_back(
-    shuffle: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    process = shuffle._embedded
-    assert process is not None
-    victim, marker = psutil.Process(process.pid).children()[0].pid, tmp_path / "killed"
-    starts = {each["start"] for each in servers(shuffle)}
-
-    def killing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import os
-        import signal
-
-        # The map stage has written to both by now.
-        try:
-            marker.touch(exist_ok=False)
-            os.kill(victim, signal.SIGKILL)
-        except FileExistsError:
-            pass
-        for batch in batches:
-            yield pa.record_batch({"n": pa.array([batch.num_rows])})
-
-    pipeline = (
-        shuffle.pipeline(spark.range(0, ROWS, 1, 8))
-        .mapInArrow(keyed, "k long, id long")
-        .exchange(4, "k")
-        .mapInArrow(killing, "n long")
-    )
-    assert sum(pipeline.collect().read_all()["n"].to_pylist()) == ROWS
-    assert marker.exists()
-    eventually(lambda: len({each["start"] for each in servers(shuffle)} - starts - {None}), 1)
-    assert shuffle.pipeline(spark.range(ROWS)).exchange(4).count() == ROWS

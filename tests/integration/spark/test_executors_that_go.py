@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 from flight_server.protocol import FlightShuffleError
 from spark_client import ShuffleClient, Timeouts
@@ -34,7 +31,7 @@ ROWS = 2000
 
 
 @pytest.fixture(scope="module")
-def cluster(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def workers(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Of workers with room for an executor of each of two applications."""
     options = {"SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true"}
     with standalone_cluster(tmp_path_factory.mktemp("cluster"), cores=2, environment=options) as found:
@@ -65,47 +62,15 @@ def executors(spark: SparkSession) -> int:
     return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
-def test_small_jobs_are_tasks_where_spark_takes_away_executors_without_data(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """The driver could run them, and write to servers that tasks have started before: but then Spark would keep no
-    executor for what it wrote.
-    """
-    settings = cluster.settings | {
-        "dynamicAllocation__enabled": "true",
-        "dynamicAllocation__initialExecutors": "2",
-        "dynamicAllocation__executorIdleTimeout": "1s",
-    }
-    pq.write_table(pa.table({"id": range(ROWS)}), tmp_path / "x.parquet")
-    with (
-        local_session(cluster.master, **settings) as spark,
-        ShuffleClient.in_executors(spark, memory_limit="64MiB", timeouts=Timeouts(tries=2)) as client,
-    ):
-        first = client.scan(tmp_path / "x.parquet").exchange(4, "id").persist()
-        check(first)
-        # Tasks of other executors, if there are any: Spark has taken away those that were idle.
-        second = client.scan(tmp_path / "x.parquet").exchange(3, "id").persist()
-        for pipeline in (first, second):
-            check(pipeline)
-            time.sleep(3)
-        for pipeline in (first, second):
-            check(pipeline)
-            assert pipeline.statistics is not None
-            (written,) = pipeline.statistics.exchanges
-            assert written.tasks > 0
-            assert written.is_reused
-            assert not pipeline.statistics.losses
-
-
-def test_what_dynamic_allocation_takes_away_after_all_is_written_again(cluster: Cluster) -> None:
-    settings = cluster.settings | {
+def test_what_dynamic_allocation_takes_away_after_all_is_written_again(workers: Cluster) -> None:
+    settings = workers.settings | {
         "dynamicAllocation__enabled": "true",
         "dynamicAllocation__initialExecutors": "2",
         "dynamicAllocation__executorIdleTimeout": "1s",
         "dynamicAllocation__shuffleTracking__timeout": "1s",
     }
     with (
-        local_session(cluster.master, **settings) as spark,
+        local_session(workers.master, **settings) as spark,
         ShuffleClient.in_executors(spark, memory_limit="64MiB", timeouts=Timeouts(tries=2)) as client,
     ):
         kept = kept_of(client, spark)
@@ -117,11 +82,11 @@ def test_what_dynamic_allocation_takes_away_after_all_is_written_again(cluster: 
 
 
 def test_what_a_decommissioned_worker_held_is_written_again_and_a_reused_port_is_another_server(
-    cluster: Cluster,
+    workers: Cluster,
 ) -> None:
-    settings = cluster.settings | {"decommission__enabled": "true", "cores__max": "2"}
+    settings = workers.settings | {"decommission__enabled": "true"}
     with (
-        local_session(cluster.master, **settings) as spark,
+        local_session(workers.master, **settings) as spark,
         ShuffleClient.in_executors(spark, memory_limit="64MiB", timeouts=Timeouts(tries=2)) as client,
     ):
         kept = kept_of(client, spark)
@@ -136,7 +101,7 @@ def test_what_a_decommissioned_worker_held_is_written_again_and_a_reused_port_is
             check(kept)
 
         before = {pid: executor_of(pid) for pid in servers_of(client)}
-        cluster.workers[0].process.send_signal(signal.SIGPWR)
+        workers.workers[0].process.send_signal(signal.SIGPWR)
         eventually(lambda: any(not runs(executor) for executor in before.values()), True)
         wait_for_end(pid for pid in before if not runs(before[pid]))
         check(kept)
@@ -153,11 +118,11 @@ def other_application(master: str, settings: dict[str, str], directory: str) -> 
 
 
 def test_two_applications_on_the_same_hosts_have_servers_of_their_own(
-    cluster: Cluster, tmp_path: Path
+    workers: Cluster, tmp_path: Path
 ) -> None:
-    settings = cluster.settings | {"cores__max": "2"}
-    with DriverProcess(other_application, cluster.master, settings, str(tmp_path)) as other:
-        with local_session(cluster.master, **settings) as spark, ShuffleClient.get(spark) as client:
+    settings = workers.settings
+    with DriverProcess(other_application, workers.master, settings, str(tmp_path)) as other:
+        with local_session(workers.master, **settings) as spark, ShuffleClient.get(spark) as client:
             kept_of(client, spark)
             ours, theirs = servers_of(client), other.wait_for("servers")
             assert ours

@@ -1,4 +1,4 @@
-"""A cluster whose hosts are network namespaces: which bytes cross the network, hosts that are cut off, closed ports.
+"""A cluster whose hosts are network namespaces: which bytes cross the network, and hosts that are cut off.
 
 One driver's host, and three hosts with a worker, an executor and its server each. Skipped where namespaces cannot be
 made.
@@ -7,7 +7,6 @@ made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 ROWS = 30_000
 ROW_BYTES = 1000
 REUSE = "arrow-flight-reuse-connection://?"
-PORTS = "18000-18999"
-"""Of the servers of a step: every host is its own. Clients' own ports are above."""
 SPARK = {
     "executor__heartbeatInterval": "1s",
     "network__timeout": "6s",
@@ -62,11 +59,8 @@ def drive(master: str, settings: dict[str, str], directory: str) -> None:
             name = wait_for(Path(directory, f"step {number}"))
             if name == "end":
                 return
-            # Those of the step before may still run, if the driver did not reach them.
-            first = 18000 + 2 * number
-            options: dict[str, Any] = {"port": first, "http_port": first + 1} if name == "closed" else {}
             with ShuffleClient.in_executors(
-                spark, memory_limit="64MiB", drain_grace_seconds=0, timeouts=TIMEOUTS, **options
+                spark, memory_limit="64MiB", drain_grace_seconds=0, timeouts=TIMEOUTS
             ) as client:
                 try:
                     say(f"step {number}", STEPS[name](client, spark, Path(directory)))
@@ -160,16 +154,11 @@ def cut(when: str, client: ShuffleClient, spark: SparkSession, directory: Path) 
     return complete(made.mapInArrow(ids, "id long"))
 
 
-def closed(client: ShuffleClient, spark: SparkSession, directory: Path) -> Any:
-    return complete(rows(client, spark).exchange(6, "id").mapInArrow(ids, "id long"))
-
-
 STEPS: dict[str, Callable[[ShuffleClient, SparkSession, Path], Any]] = {
     "measured": measured,
     "written": partial(cut, "written"),
     "sealed": partial(cut, "sealed"),
     "read": partial(cut, "read"),
-    "closed": closed,
 }
 
 
@@ -242,19 +231,3 @@ def test_rows_come_once_when_a_host_is_cut_off(hosts: list[NetHost], steps: Step
         assert steps.end() is True
     finally:
         host.link("up")
-
-
-@pytest.mark.parametrize("silently", [True, False])
-@pytest.mark.parametrize("who", ["driver", "executors"])
-def test_closed_ports_are_said_with_what_to_open(
-    hosts: list[NetHost], steps: Steps, who: str, *, silently: bool
-) -> None:
-    with ExitStack() as rules:
-        for host in hosts[1:]:
-            others = hosts[:1] if who == "driver" else [each for each in hosts[1:] if each is not host]
-            rules.enter_context(host.closed_ports(PORTS, others, silently=silently))
-        steps.begin("closed")
-        said = steps.end()
-    assert "TCP ports from 1024 on" in said
-    assert "grpc://10.66.0." in said
-    assert ("driver reaches none" if who == "driver" else "tasks do not reach") in said

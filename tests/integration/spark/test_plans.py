@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from spark_client.pipeline import Pipeline
 
 pytestmark = pytest.mark.spark
-# A task that dies is tried again.
-SPARK_SETTINGS = {"master": "local[2, 2]"}
 SEEN = "id long, k long, partition int, call long"
 
 
@@ -106,18 +103,6 @@ def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_o
         assert df.rdd.getNumPartitions() == 8
 
 
-def dying(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The first attempt of every third task ends its worker after its first rows."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    for batch in batches:
-        yield batch
-        if context.attemptNumber() == 0 and context.taskAttemptId() % 3 == 0:
-            os._exit(1)
-
-
 @pytest.mark.usefixtures("small_tasks")
 def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_asked_for(
     spark: SparkSession, client: ShuffleClient
@@ -135,17 +120,6 @@ def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_ask
     assert len(counts.collect().read_all()) == 200_000
     assert counts.statistics is not None
     assert counts.statistics.exchanges[0].cut_partitions == 1
-
-
-@pytest.mark.usefixtures("small_tasks")
-def test_a_task_that_dies_in_a_piece_leaves_the_rows_as_they_are(
-    spark: SparkSession, client: ShuffleClient
-) -> None:
-    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", split=True)
-    pipeline = exchanged.mapInArrow(dying, "id long, k long").exchange(3).mapInArrow(seen, SEEN)
-    assert ids(pipeline.collect().read_all()) == list(range(200_000))
-    assert pipeline.statistics is not None
-    assert pipeline.statistics.exchanges[0].cut_partitions == 1
 
 
 @pytest.mark.usefixtures("small_tasks")

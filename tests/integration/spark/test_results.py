@@ -11,7 +11,6 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 
 from flight_server.protocol.errors import InvalidRequest, Unavailable
 from spark_client import Pipeline, ShuffleClient, Timeouts
@@ -81,14 +80,6 @@ def test_release_takes_what_was_derived_and_drops_all_that_it_reads(
     ):
         left.collect()
     spark.catalog.dropTempView("cached")
-
-
-def test_a_derived_frame_outlives_the_one_that_it_was_made_from(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    derived = client.pipeline(spark.range(10)).exchange(2).toDF().filter("id > 5")
-    gc.collect()
-    assert derived.count() == 4
 
 
 def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_were_made_of_it(
@@ -244,17 +235,6 @@ def test_a_thread_without_an_active_session_takes_the_clients_last_one_else_the_
     assert chosen() is other
     client._owned().sessions.used(stopped)
     assert chosen() is spark
-
-
-def test_a_join_and_a_union_whose_rows_were_released_say_so(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    one, two = (client.pipeline(spark.range(9)).exchange(2, "id") for _ in range(2))
-    for plan in (one.join(two, "id"), one.union(two)):
-        df = plan.toDF()
-        client.release(df)
-        with pytest.raises(PySparkException, match="what this DataFrame reads is gone: it was released"):
-            df.count()
 
 
 def test_a_frame_is_explained_without_the_programs_output(

@@ -11,14 +11,14 @@ import pytest
 
 from flight_server.protocol import InvalidRequest
 from spark_client import Copies, Reading, ShuffleClient, Timeouts, Writing
-from spark_client.jobs import batch_limits, session_facts, settings_once, spark_setting
+from spark_client.jobs import batch_limits, session_facts
 from spark_client.steps import BatchLimits
 from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
 
 TOKEN = "a-token-that-no-plan-has"
 Settings = Callable[..., None]
@@ -201,32 +201,6 @@ def test_a_token_goes_to_no_other_server_than_the_sessions(
         given = {"location": elsewhere, "token": TOKEN}
         assert spark.read.format("flight").options(**given).load("one").count() == 1
         client.drop("one")
-
-
-def test_blocks_of_one_session_read_a_setting_once_until_something_is_set(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, read = "spark.sql.shuffle.partitions", list[str]()
-    get = type(spark.conf).get
-
-    def counted(conf: Any, key: str, *default: Any) -> Any:
-        read.append(key)
-        return get(conf, key, *default)
-
-    def value() -> str:
-        with settings_once(spark):
-            return spark_setting(spark, name)
-
-    before = value()
-    monkeypatch.setattr(type(spark.conf), "get", counted)
-    assert [value(), value()] == [before] * 2
-    assert read == []
-    spark.conf.set(name, "13")
-    try:
-        assert value() == "13"
-    finally:
-        spark.conf.set(name, before)
-    assert value() == before
 
 
 def test_what_a_session_does_not_set_is_as_spark_has_it(spark: SparkSession) -> None:

@@ -48,10 +48,6 @@ def swapped(frame: pd.DataFrame) -> pd.DataFrame:
     return seen(frame).rename(columns={"a": "b", "b": "a"})
 
 
-def swapped_of_both(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    return seen(left, right).rename(columns={"a": "b", "b": "a"})
-
-
 def seen_of_each(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     return map(seen, frames)
 
@@ -70,10 +66,6 @@ def types_of_group(keys: tuple[Any, ...], *tables: pa.Table) -> pa.Table:
     return pa.table({"c": pa.array([told], tables[0].schema.field("s").type)})
 
 
-def types_of_one(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
-    return types_of_group(keys, table)
-
-
 def types_of_both(keys: tuple[Any, ...], left: pa.Table, right: pa.Table) -> pa.Table:
     return types_of_group(keys, left, right)
 
@@ -83,31 +75,13 @@ METHODS: dict[str, tuple[Callable[[Any], Any], Callable[[DataFrame], DataFrame]]
         lambda rows: rows.mapInPandas(seen_of_each, SEEN),
         lambda df: df.mapInPandas(seen_of_each, SEEN),
     ),
-    "mapInPandas after an exchange": (
-        lambda rows: rows.exchange(1).mapInPandas(seen_of_each, SEEN),
-        lambda df: df.mapInPandas(seen_of_each, SEEN),
-    ),
-    "mapInPandas before an exchange": (
-        lambda rows: rows.mapInPandas(seen_of_each, SEEN).exchange(2),
-        lambda df: df.mapInPandas(seen_of_each, SEEN),
-    ),
     "applyInPandas": (
         lambda rows: rows.exchange(1, "k").applyInPandas(swapped, SEEN),
         lambda df: df.groupBy("k").applyInPandas(swapped, SEEN),
     ),
-    "cogroup in pandas": (
-        lambda rows: (
-            rows.exchange(1, "k").cogroup(rows.exchange(1, "k")).applyInPandas(swapped_of_both, SEEN)
-        ),
-        lambda df: df.groupBy("k").cogroup(df.groupBy("k")).applyInPandas(swapped_of_both, SEEN),
-    ),
     "mapInArrow": (
         lambda rows: rows.exchange(1).mapInArrow(types_of_each, "c string"),
         lambda df: df.mapInArrow(types_of_each, "c string"),
-    ),
-    "applyInArrow": (
-        lambda rows: rows.exchange(1, "k", "t").applyInArrow(types_of_one, "c string"),
-        lambda df: df.groupBy("k", "t").applyInArrow(types_of_one, "c string"),
     ),
     "cogroup in Arrow": (
         lambda rows: (

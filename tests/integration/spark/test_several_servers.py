@@ -17,17 +17,16 @@ from pyspark import TaskContext
 from flight_server.protocol import NotFound, ServerLost
 from spark_client import ShuffleClient, Timeouts
 from spark_client.jobs.sealed import READ_AHEAD
-from spark_client.servers import spread_write
+from tests.support.failing_tasks import first_time
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spread import everything, spread
+from tests.support.sums import ROWS, expected, grouped, numbered, sums_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-ROWS = 20_000
 
 
 @pytest.fixture
@@ -63,36 +62,19 @@ def held(servers: list[ServerProcess]) -> list[int]:
     return found
 
 
-def summed(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
-    import pyarrow.compute as pc
-
-    return pa.table({"k": [keys[0].as_py()], "n": [table.num_rows], "s": [pc.sum(table["id"]).as_py()]})
-
-
-def expected() -> list[tuple[int, int, int]]:
-    groups: dict[int, list[int]] = {}
-    for number in range(ROWS):
-        groups.setdefault(number % 97, []).append(number)
-    return sorted((key, len(found), sum(found)) for key, found in groups.items())
-
-
-def rows_of(table: pa.Table) -> list[tuple[int, int, int]]:
-    return sorted(zip(*(table[name].to_pylist() for name in ("k", "n", "s")), strict=True))
-
-
 def test_rows_are_spread_over_all_servers_and_come_once(
     spark: SparkSession,
     several: ShuffleClient,
     servers: list[ServerProcess],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
+    df = numbered(spark)
     sealed = grouped(several.pipeline(df).exchange(8, "k"))
     frame = several.pipeline(df).exchange(8, "k").toDF()
     assert sorted(row["id"] for row in frame.collect()) == list(range(ROWS))
     assert all(held(servers)), "each server has a portion"
     several.release(frame)
-    assert rows_of(sealed.collect().read_all()) == expected()
+    assert sums_of(sealed.collect().read_all()) == expected()
     held_by = sealed.statistics.exchanges[0].servers
     assert held_by.keys() == {server.location for server in servers}
     assert sum(held_by.values()) == sealed.statistics.exchanges[0].size_bytes
@@ -100,30 +82,6 @@ def test_rows_are_spread_over_all_servers_and_come_once(
     (line,) = [each for each in capsys.readouterr().out.splitlines() if "on 3 servers: grpc://" in each]
     assert all(location in line for location in held_by)
     assert sealed.count() == 97
-
-
-def test_rows_come_once_where_servers_name_their_largest_partitions_only(
-    spark: SparkSession, several: ShuffleClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spread_write, "EXACT_SIZES", 10)
-    monkeypatch.setattr(spread_write, "LARGEST_SIZES", 2)
-    df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
-    pipeline = grouped(several.pipeline(df).exchange(8, "k"))
-    assert rows_of(pipeline.collect().read_all()) == expected()
-    exchange, _ = pipeline.statistics.exchanges
-    assert exchange.size_bytes == sum(exchange.servers.values())
-
-
-def test_a_join_of_two_exchanges_and_a_broadcast(spark: SparkSession, several: ShuffleClient) -> None:
-    left = spark.range(0, 1000, numPartitions=4).selectExpr("id", "id % 50 AS k")
-    right = spark.range(0, 50, numPartitions=2).selectExpr("id AS k", "id * 2 AS v")
-    joined = several.pipeline(left).exchange(6, "k").join(several.pipeline(right).exchange(6, "k"), on="k")
-    table = joined.collect().read_all()
-    assert sorted(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True)) == [
-        (number, number % 50 * 2) for number in range(1000)
-    ]
-    names = several.broadcast(right)
-    assert names.value.num_rows == 50
 
 
 def test_one_partition_is_on_one_server_in_the_order_of_the_tasks(
@@ -137,66 +95,19 @@ def test_one_partition_is_on_one_server_in_the_order_of_the_tasks(
     assert sorted(pair[ROWS:]) == [*range(ROWS)]
 
 
-def test_names_have_one_server_each(several: ShuffleClient, servers: list[ServerProcess]) -> None:
-    names = [f"d{number}" for number in range(50)]
-    for number, name in enumerate(names):
-        several.put(name, pa.table({"n": [number]}))
-    assert [each.name for each in several.datasets()] == sorted(names)
-    for number in range(50):
-        assert several.get(f"d{number}").read_all().to_pydict() == {"n": [number]}
-    alone = []
-    for server in servers:
-        with ShuffleClient(server.location) as client:
-            alone.append(len(client.datasets()))
-    assert sum(alone) == 50
-    assert all(alone)
-    for name in names:
-        several.drop(name)
-
-
-def test_the_data_source_finds_the_server_of_each_name(spark: SparkSession, several: ShuffleClient) -> None:
-    several.register(spark)
-    for number in range(6):
-        rows = spark.range(number + 1)
-        rows.write.format("flight").mode("append").save(f"s{number}")
-        assert spark.read.format("flight").load(f"s{number}").count() == number + 1
-        assert several.get(f"s{number}").read_all().num_rows == number + 1
-    given = spark.read.format("flight").option("location", several.location)
-    assert given.load("s5").count() == 6
-    with ShuffleClient.get(spark, location=several.location) as client:
-        assert client.location == several.location
-        assert len(client.datasets("s")) == 6
-    for number in range(6):
-        several.drop(f"s{number}")
-
-
 def test_the_data_source_reads_all_portions_of_a_spread_dataset(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
     several.register(spark)
     spread("wide", servers)
-    for server in servers:
-        rows = spark.read.format("flight").option("location", server.location).load("wide")
-        assert sorted(row["n"] for row in rows.collect()) == everything(3)
-        assert rows.limit(20).count() == 20
-        stream = spark.readStream.format("flight").option("location", server.location).load("wide")
-        query = stream.writeStream.format("noop").trigger(availableNow=True).start()
-        with pytest.raises(Exception, match="is an exchange over several servers"):
-            query.awaitTermination()
+    location = servers[1].location
+    rows = spark.read.format("flight").option("location", location).load("wide")
+    assert sorted(row["n"] for row in rows.collect()) == everything(3)
+    stream = spark.readStream.format("flight").option("location", location).load("wide")
+    query = stream.writeStream.format("noop").trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="is an exchange over several servers"):
+        query.awaitTermination()
     several.drop("wide")
-
-
-def grouped(pipeline: Any) -> Any:
-    return pipeline.applyInArrow(summed, "k long, n long, s long")
-
-
-def once(path: Path) -> bool:
-    """Whether this is the first call for the path, over all processes."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
 
 
 def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
@@ -206,18 +117,18 @@ def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
 
     def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if once(marker):
+            if first_time(marker):
                 os.kill(victim, signal.SIGKILL)
             yield batch
 
-    df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
+    df = numbered(spark)
     pipeline = grouped(several.pipeline(df).exchange(8, "id").mapInArrow(kill, df.schema).exchange(8, "k"))
-    assert rows_of(pipeline.collect().read_all()) == expected()
+    assert sums_of(pipeline.collect().read_all()) == expected()
     assert marker.exists()
     assert len(pipeline.statistics.losses) == 1
     assert "run again: exchange(8, 'id')" in str(pipeline.statistics)
     # The next run does not ask the lost server first.
-    assert rows_of(pipeline.collect().read_all()) == expected()
+    assert sums_of(pipeline.collect().read_all()) == expected()
     assert not pipeline.statistics.losses
 
 
@@ -257,38 +168,37 @@ def test_rows_of_two_runs_of_an_exchange_do_not_meet(
     assert ", what it was made of was written again" in str(joined.statistics)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_server_that_is_lost_while_tasks_write_costs_a_rerun(
-    spark: SparkSession, servers: list[ServerProcess], tmp_path: Path, how: signal.Signals
+def test_a_server_that_stands_still_while_tasks_write_costs_a_rerun(
+    spark: SparkSession, servers: list[ServerProcess], tmp_path: Path
 ) -> None:
     marker, victim = tmp_path / "lost", servers[2].pid
 
     def lose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
         # Those before it have committed to each server.
-        if TaskContext.get().partitionId() == 11 and once(marker):  # type: ignore[union-attr] # in a task
-            os.kill(victim, how)
+        if TaskContext.get().partitionId() == 11 and first_time(marker):  # type: ignore[union-attr] # in a task
+            os.kill(victim, signal.SIGSTOP)
 
     location = ",".join(server.location for server in servers)
     timeouts = Timeouts(call_seconds=5, stall_seconds=5, first_message_seconds=5, connect_seconds=2)
     with ShuffleClient(location, timeouts=timeouts, lease_seconds=30) as client:
-        df = spark.range(0, ROWS, numPartitions=12).selectExpr("id", "id % 97 AS k")
+        df = numbered(spark, 12)
         pipeline = grouped(client.pipeline(df).mapInArrow(lose, df.schema).exchange(8, "k"))
-        assert rows_of(pipeline.collect().read_all()) == expected()
+        assert sums_of(pipeline.collect().read_all()) == expected()
         assert marker.exists()
         assert pipeline.statistics.losses
-    if how is signal.SIGSTOP:
-        os.kill(victim, signal.SIGCONT)
+    os.kill(victim, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_server_that_is_started_again_is_another_one_and_is_used_again(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
-    df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k")
+    df = numbered(spark)
     kept = several.pipeline(df).exchange(8, "k").persist()
-    assert rows_of(grouped(kept).collect().read_all()) == expected()
+    assert sums_of(grouped(kept).collect().read_all()) == expected()
     servers[0] = servers[0].restart()
-    assert rows_of(grouped(kept).collect().read_all()) == expected(), (
+    assert sums_of(grouped(kept).collect().read_all()) == expected(), (
         "the persisted exchange is written again"
     )
     assert all(held(servers))
@@ -306,6 +216,7 @@ def test_what_todf_has_returned_is_an_error_that_names_the_lost_server(
     assert servers[1].location in str(failed.value)
 
 
+@pytest.mark.long
 def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_error(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
@@ -323,6 +234,7 @@ def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_er
         reader.read_all()
 
 
+@pytest.mark.long
 def test_a_collected_result_on_one_server_is_run_again_when_that_is_lost(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
@@ -339,26 +251,19 @@ def test_what_was_released_is_not_run_again(spark: SparkSession, several: Shuffl
         reader.read_all()
 
 
-@pytest.mark.parametrize("persisted", [False, True])
+@pytest.mark.long
 def test_a_count_goes_on_after_a_loss(
-    spark: SparkSession,
-    several: ShuffleClient,
-    servers: list[ServerProcess],
-    tmp_path: Path,
-    *,
-    persisted: bool,
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
 ) -> None:
     marker, victim = tmp_path / "killed", servers[1].pid
 
     def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if once(marker):
+            if first_time(marker):
                 os.kill(victim, signal.SIGKILL)
             yield batch
 
     df = spark.range(0, ROWS, numPartitions=6)
     exchange = several.pipeline(df).exchange(8, "id")
-    if persisted:
-        exchange.persist()
     assert exchange.mapInArrow(kill, df.schema).count() == ROWS
     assert marker.exists()

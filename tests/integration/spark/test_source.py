@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,13 +16,13 @@ from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
 from spark_client import ShuffleClient
 from spark_client.connection import RemoteServer
 from spark_client.lanes import PutStream
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import ROOT, ServerProcess
 from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
 SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 Read = Callable[..., Any]
@@ -68,25 +71,6 @@ def test_there_is_a_task_for_each_partition_that_has_rows(server: ServerProcess,
     df = load("read/parts")
     assert tasks(df) == 3
     assert sorted(row.n for row in df.collect()) == [1, 2, 3, 4, 5, 6]
-    write_shuffle(server.location, "read/empty", {0: numbers()}, 8)
-    assert load("read/empty").count() == 0
-
-
-def test_every_batch_is_cast_and_not_only_the_first(server: ServerProcess, load: Read) -> None:
-    batches = [
-        pa.record_batch(
-            {"s": pa.array(["a", "b"]).dictionary_encode(), "t": pa.array([1, 2], pa.timestamp("ns"))}
-        )
-        for _ in range(2)
-    ]
-    table = pa.Table.from_batches(batches).set_column(
-        1, "t", pa.chunked_array([[1000, 2000]] * 2, pa.timestamp("ns"))
-    )
-    write_shuffle(server.location, "read/cast", {0: table}, 1)
-    df = load("read/cast")
-    assert df.dtypes == [("s", "string"), ("t", "timestamp_ntz")]
-    assert [row.s for row in df.collect()] == ["a", "b", "a", "b"]
-    assert {row.t.microsecond for row in df.collect()} == {1, 2}
 
 
 def test_a_schema_of_the_users_chooses_and_casts_columns(
@@ -156,3 +140,18 @@ def test_a_token_is_asked_of_the_driver_and_of_the_tasks(
     assert tables.load("d", token="secret").count() == 2
     tables.save(tables.load("d", token="secret"), "e", token="secret")
     assert tables.load("e", token="secret").count() == 2
+
+
+def test_a_module_that_cannot_load_the_client_is_no_error(tmp_path: Path) -> None:
+    file = ROOT / "spark_client" / "datasource" / "pyspark_flight_shuffle.py"
+    (tmp_path / "pyspark_flight_shuffle.py").write_bytes(file.read_bytes())
+    code = """
+import sys
+sys.modules["spark_client"] = None
+import pyspark_flight_shuffle
+assert not hasattr(pyspark_flight_shuffle, "DefaultSource")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -15,9 +15,8 @@ from tests.support.spark_source import Tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.spark
-# Each task may fail once, so that Spark tries again.
-SPARK_SETTINGS = {"master": "local[2, 2]", "sql__session__timeZone": "Europe/Berlin"}
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
+SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 
 def ids(df: DataFrame) -> list[int]:

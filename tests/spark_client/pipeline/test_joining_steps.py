@@ -6,7 +6,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -82,7 +81,7 @@ def test_a_join_has_the_rows_and_the_schema_of_sparks(
     expected = left.join(right, ["k", "s"], how)
     rows = bag(expected)
     sides: list[Any] = [client.pipeline(right)]
-    if how not in ("right", "full"):
+    if how in ("left", "anti"):
         sides.append(client.broadcast(right))
     for side in sides:
         plan = client.pipeline(left).join(side, ["k", "s"], how)
@@ -116,12 +115,6 @@ def test_keys_of_different_names_stay_both(client: ShuffleClient, left: DataFram
 KEYS: dict[str, tuple[str, str, list[Any], list[Any]]] = {
     "widths": ("tinyint", "int", [None, -1, 2, 3], [None, -1, 2, 255]),
     "a long and a double": ("long", "double", [None, 2**53 + 1, 0], [2.0**53, -0.0, math.nan]),
-    "scales": (
-        "decimal(4,1)",
-        "decimal(30,3)",
-        [Decimal("1.5"), Decimal(2)],
-        [Decimal("1.500"), Decimal("1.501")],
-    ),
 }
 
 
@@ -227,27 +220,13 @@ def test_a_key_that_a_stage_after_the_exchange_changes_fails_the_join(
         one.join(client.pipeline(left).exchange(3, "k"), "k").toDF().collect()
 
 
-@pytest.mark.parametrize("computed", ["select", "select before a function", "aggregate"])
 def test_a_key_that_a_step_after_the_exchange_computes_is_exchanged_again(
-    client: ShuffleClient, spark: SparkSession, computed: str
+    client: ShuffleClient, spark: SparkSession
 ) -> None:
-    def same(batches: Iterator[Any]) -> Iterator[Any]:
-        return batches
-
     rows = client.pipeline(spark.range(20)).exchange(3, "id")
-    steps = {
-        "select": lambda: rows.select(id=pc.add(pc.field("id"), 5)),
-        "select before a function": lambda: rows.select(id=pc.add(pc.field("id"), 5)).mapInArrow(
-            same, "id long"
-        ),
-        "aggregate": lambda: (
-            rows.select("id", at="id")
-            .aggregate({"id": "max"}, by="at")
-            .select(id=pc.add(pc.field("max(id)"), 5))
-        ),
-    }
     other = client.pipeline(spark.range(20)).exchange(3, "id")
-    found = steps[computed]().join(other, "id").toDF()
+    most = rows.select("id", at="id").aggregate({"id": "max"}, by="at")
+    found = most.select(id=pc.add(pc.field("max(id)"), 5)).join(other, "id").toDF()
     assert sorted(row.id for row in found.collect()) == list(range(5, 20))
 
 

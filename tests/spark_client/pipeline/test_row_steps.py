@@ -15,7 +15,7 @@ from spark_client import ShuffleClient
 from spark_client.pipeline.plan import Pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -31,9 +31,14 @@ def client() -> Iterator[ShuffleClient]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], DDL)
+
+
 @pytest.fixture
-def pipeline(spark: SparkSession, client: ShuffleClient) -> Pipeline:
-    return client.pipeline(spark.createDataFrame([], DDL))
+def pipeline(rows: DataFrame, client: ShuffleClient) -> Pipeline:
+    return client.pipeline(rows)
 
 
 ERRORS: list[tuple[Callable[[Any], Any], str]] = [
