@@ -73,6 +73,23 @@ def test_there_is_a_task_for_each_partition_that_has_rows(server: ServerProcess,
     assert sorted(row.n for row in df.collect()) == [1, 2, 3, 4, 5, 6]
 
 
+def test_every_batch_is_cast_and_not_only_the_first(server: ServerProcess, load: Read) -> None:
+    batches = [
+        pa.record_batch(
+            {"s": pa.array(["a", "b"]).dictionary_encode(), "t": pa.array([1, 2], pa.timestamp("ns"))}
+        )
+        for _ in range(2)
+    ]
+    table = pa.Table.from_batches(batches).set_column(
+        1, "t", pa.chunked_array([[1000, 2000]] * 2, pa.timestamp("ns"))
+    )
+    write_shuffle(server.location, "read/cast", {0: table}, 1)
+    df = load("read/cast")
+    assert df.dtypes == [("s", "string"), ("t", "timestamp_ntz")]
+    assert [row.s for row in df.collect()] == ["a", "b", "a", "b"]
+    assert {row.t.microsecond for row in df.collect()} == {1, 2}
+
+
 def test_a_schema_of_the_users_chooses_and_casts_columns(
     spark: SparkSession, server: ServerProcess, client: ShuffleClient
 ) -> None:
