@@ -87,7 +87,7 @@ def spilled_bytes(client: ShuffleClient) -> int:
     return int(client.statistics()["disk"]["used_bytes"])
 
 
-@pytest.mark.parametrize("make", [plain, coded], ids=["plain", "dictionaries"])
+@pytest.mark.parametrize("make", [plain, pytest.param(coded, marks=pytest.mark.long)])
 def test_what_was_appended_is_read_as_it_was_written_when_memory_has_ended(
     server: RemoteServer, make: Batches
 ) -> None:

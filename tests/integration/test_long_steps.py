@@ -149,9 +149,8 @@ def test_a_partition_of_many_small_frames_is_read_and_dropped(server: ServerProc
 
 
 async def test_of_leases_that_end_at_once_a_few_are_looked_at_in_a_step(tmp_path: Path) -> None:
-    server = Server(
-        config.load({"port": 0, "http_port": 0, "memory_limit": 64 << 20, "data_dir": tmp_path}, None)
-    )
+    given = {"port": 0, "http_port": 0, "memory_limit": "64MiB", "data_dir": tmp_path}
+    server = Server(config.load(given))
     for number in range(1000):
         server.catalogue.create(CreateRequest(f"d{number}", lease_seconds=0.1), None)
     await asyncio.sleep(0.2)

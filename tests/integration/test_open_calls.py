@@ -108,6 +108,7 @@ def test_refused_puts_leave_nothing_in_the_account_of_an_idle_put_on_their_conne
         assert raw.action("locations")
 
 
+@pytest.mark.long
 def test_half_sent_messages_are_bounded_though_calls_of_their_connection_end_unread(
     flight_server_process: Start,
 ) -> None:
