@@ -27,6 +27,7 @@ SUITES = {
     "on_spark.many_partitions": "2,000 partitions x 200 tasks of small data",
     "on_spark.tpch": "the 22 queries of TPC-H at any scale factor, with Spark SQL and DuckDB, in a limit of memory",
     "on_spark.collects": "10 M rows in the driver, against toArrow and toPandas",
+    "on_spark.broadcasts": "320 MB in 1 to 8 workers, and the memory of the host",
     "on_spark.lifetimes": "10,000 pipelines, persists and broadcasts in one session: what driver and server keep",
     "changelogs.open_loop": "updates for ever, compacted or not: latency, memory and disk of each second, with a plot",
     "changelogs.sizes": "rows, disk and memory under bursts, holds, change data and four writers, with a plot",
@@ -34,6 +35,7 @@ SUITES = {
     "changelogs.ingest": "10 M updates over 1 M keys, against Polars, DuckDB and pyarrow, which compute it at once",
     "changelogs.micro_batch": "a stream joined to 100 k to 10 M rows: Spark's broadcast join against lookup",
     "changelogs.feedback": "a query of Spark takes back the bids that lost: bids in, rows needed and stored over time",
+    "on_spark.other_engines": "the same jobs on Dask and on Daft, which it installs under build/",
 }
 
 
