@@ -135,7 +135,7 @@ class DictionaryMessage(Message):
     Args:
         payload: None if it is on disk only.
         sequence: its number among its producer's messages.
-        room: counts the object itself, see ``memory.metadata``.
+        room: counts the object itself, see ``memory.accounts``.
     """
 
     __slots__ = ("_room", "sequence")

@@ -158,27 +158,20 @@ class Observed:
     """Since the epoch."""
 
 
-@dataclass
-class _Ended:
-    """The bytes that generations without a name still hold, for the streams that read or write them."""
-
-    count: int = 0
-    resident_bytes: int = 0
-    disk_bytes: int = 0
-
-
 async def _ended(server: Observed, caller: Caller) -> dict[str, Any]:
-    """The sums over all ended generations, and up to ``MAX_NAMED_FILES`` of them, oldest first."""
-    sums = _Ended()
+    """The bytes that generations without a name still hold, for the streams that read or write them, and up to
+    ``MAX_NAMED_FILES`` of these generations, oldest first.
+    """
+    sums = {"count": 0, "resident_bytes": 0, "disk_bytes": 0}
     named: list[dict[str, Any]] = []
     reading = Counter(map(id, server.delivery.datasets()))
     async for dataset in in_slices(caller.seen(server.catalogue.alive()), _AT_ONCE):
         if not dataset.ended or dataset.dropped:
             continue
         totals = await _totals(dataset)
-        sums.count += 1
-        sums.resident_bytes += totals.resident_bytes
-        sums.disk_bytes += totals.disk_bytes
+        sums["count"] += 1
+        sums["resident_bytes"] += totals.resident_bytes
+        sums["disk_bytes"] += totals.disk_bytes
         if len(named) < MAX_NAMED_FILES:
             named.append(
                 {
@@ -189,7 +182,7 @@ async def _ended(server: Observed, caller: Caller) -> dict[str, Any]:
                     "disk_bytes": totals.disk_bytes,
                 }
             )
-    return {**asdict(sums), "generations": named}
+    return {**sums, "generations": named}
 
 
 async def _staged(server: Observed, name: str | None, caller: Caller) -> dict[str, Any]:

@@ -23,8 +23,7 @@ from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import Frame, Payload
 from flight_server.frames.records import COUNTED_AT_ONCE
-from flight_server.memory.accounts import Budget
-from flight_server.memory.metadata import RECORD_BYTES
+from flight_server.memory.accounts import RECORD_BYTES, Budget
 from flight_server.memory.pool import MemoryPool
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Retention

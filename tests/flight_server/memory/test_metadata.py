@@ -14,14 +14,14 @@ from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
 from flight_server.kinds.changelog.holds import HOLD_BYTES, Holds
-from flight_server.memory.accounts import Budget
-from flight_server.memory.metadata import (
+from flight_server.memory.accounts import (
     ATTEMPT_BYTES,
     DATASET_BYTES,
     DICTIONARY_BYTES,
     FRAME_BYTES,
     PARTITION_BYTES,
     RECORD_BYTES,
+    Budget,
 )
 from flight_server.memory.pool import MemoryPool, Reservation
 from flight_server.protocol import Commit, CreateRequest, Kind, Retention

@@ -15,7 +15,7 @@ import pytest
 from flight_server.datasets.partition import PartitionState
 from flight_server.frames import decoder
 from flight_server.memory import Reservation
-from flight_server.memory.metadata import FRAME_BYTES
+from flight_server.memory.accounts import FRAME_BYTES
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (
