@@ -34,6 +34,10 @@ from flight_server.protocol import (
     Unavailable,
 )
 
+_LOCATION = re.compile(r"grpc(\+tcp|\+tls)?://(\[[0-9a-fA-F:.]+\]|[^\s/:@]+):([0-9]{1,5})/?")
+_DNS = "dns+"
+MODES = ("create", "overwrite")
+
 
 def is_loopback(host: str | None) -> bool:
     """Whether the host of an address is this one by its loopback."""
@@ -71,11 +75,6 @@ def _covers(host: str, entry: str) -> bool:
         return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
     except ValueError:
         return host.lower().endswith(entry.lower())
-
-
-_LOCATION = re.compile(r"grpc(\+tcp|\+tls)?://(\[[0-9a-fA-F:.]+\]|[^\s/:@]+):([0-9]{1,5})/?")
-_DNS = "dns+"
-MODES = ("create", "overwrite")
 
 
 def check_location(location: Any) -> str:

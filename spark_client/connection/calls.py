@@ -59,6 +59,12 @@ from flight_server.tracing import traceparent
 
 from .stream_options import Timeouts
 
+_PREFIX = re.compile(r"^Flight (returned|cancelled) [a-z ]+, with message: ")
+_SUFFIX = re.compile(r"(\. Detail: \w+)?(\.? (gRPC client debug context|Client context): .*)?$", re.DOTALL)
+T = TypeVar("T")
+_LOOK_SECONDS = 1.0
+_AGAIN_SECONDS = 0.2
+
 
 class Unreachable(Unavailable):
     """The connection could not be made, or broke."""
@@ -151,10 +157,6 @@ class CollectFactory(flight.ClientMiddlewareFactory):
         return _Collect(calling.call)
 
 
-_PREFIX = re.compile(r"^Flight (returned|cancelled) [a-z ]+, with message: ")
-_SUFFIX = re.compile(r"(\. Detail: \w+)?(\.? (gRPC client debug context|Client context): .*)?$", re.DOTALL)
-
-
 def translate(error: BaseException, call: Call) -> FlightShuffleError:
     """Our error for pyarrow's exception."""
     texts: list[str | bytes] = [call.headers.get(ERROR_TRAILER, ""), getattr(error, "extra_info", b"") or b""]
@@ -203,8 +205,6 @@ def _make_immortal() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-T = TypeVar("T")
-
 AWAY = (Unreachable, Draining)
 """The errors of calls to a server that restarts."""
 
@@ -230,10 +230,6 @@ def retrying(
             if failures > timeouts.tries or time.monotonic() + pause_seconds > until or not again():
                 raise
         time.sleep(pause_seconds)
-
-
-_LOOK_SECONDS = 1.0
-_AGAIN_SECONDS = 0.2
 
 
 def refuses(locations: Iterable[str]) -> bool:

@@ -35,6 +35,8 @@ from flight_server.protocol import MAX_OWNER_CHARACTERS, DatasetRequest, FlightS
 from .transport import RemoteServer
 
 _log = logging.getLogger(__name__)
+_SECONDS = 10.0
+"""The deadline of each other server."""
 
 
 class LeaseKeeper:
@@ -91,10 +93,6 @@ class LeaseKeeper:
     def _run(self) -> None:
         while not self._closed.wait(self._interval_seconds):
             self.renew_all()
-
-
-_SECONDS = 10.0
-"""The deadline of each other server."""
 
 
 def drop(server: RemoteServer, dataset: str, generation: str | None = None) -> None:

@@ -44,6 +44,27 @@ from flight_server.host import machine
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer, embedded, refuses
 
+START_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
+ADDRESS_SPACE_BYTES = 2 << 30
+"""An idle server needs 0.45 GB of address space, a busy one what its threads and buffers map."""
+_NEEDED = (
+    "aiohttp",
+    "grpc",
+    "grpc_health",
+    "prometheus_client",
+    "pydantic_settings",
+    "structlog",
+    "typer",
+    "uvloop",
+)
+"""The modules of the extra ``server``."""
+_TAIL_LINES = 20
+_CONFIG = "server.toml"
+"""An empty file. Its path on the command line says whose server a process is."""
+_CANNOT = "no server can run in this executor: "
+_REASON = re.compile(f"{_CANNOT}[^\n]*")
+
 
 def executor_process() -> int:
     """The JVM that this process descends from: its executor, or the driver in local mode.
@@ -91,28 +112,6 @@ def _stat(pid: int) -> list[str]:
     text = Path(f"/proc/{pid}/stat").read_text()
     name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :]
     return [name, *rest.split()]
-
-
-START_SECONDS = 60.0
-ANSWER_SECONDS = 10.0
-ADDRESS_SPACE_BYTES = 2 << 30
-"""An idle server needs 0.45 GB of address space, a busy one what its threads and buffers map."""
-_NEEDED = (
-    "aiohttp",
-    "grpc",
-    "grpc_health",
-    "prometheus_client",
-    "pydantic_settings",
-    "structlog",
-    "typer",
-    "uvloop",
-)
-"""The modules of the extra ``server``."""
-_TAIL_LINES = 20
-_CONFIG = "server.toml"
-"""An empty file. Its path on the command line says whose server a process is."""
-_CANNOT = "no server can run in this executor: "
-_REASON = re.compile(f"{_CANNOT}[^\n]*")
 
 
 @dataclass(frozen=True)

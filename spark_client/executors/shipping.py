@@ -65,6 +65,10 @@ if TYPE_CHECKING:
 Task = Callable[..., Iterator[Any]]
 
 _NOT_USERS = frozenset({"flight_server", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"})
+_REGISTRATION = "pyspark_flight_shuffle.py"
+_OURS = ("spark_client/", "flight_server/", _REGISTRATION)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can hold."""
 
 
 class ShownFromUsers:
@@ -109,12 +113,6 @@ def _of_users(trace: TracebackType | None) -> TracebackType | None:
 
 def _library(trace: TracebackType) -> str:
     return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-_REGISTRATION = "pyspark_flight_shuffle.py"
-_OURS = ("spark_client/", "flight_server/", _REGISTRATION)
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip can hold."""
 
 
 def zipped(*, compiled: bool = False) -> bytes:

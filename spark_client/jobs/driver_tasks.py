@@ -66,6 +66,17 @@ from .write_job import Target, TaskNumbers, TaskRows
 
 _log = logging.getLogger(__name__)
 _ATTEMPT = "driver"
+_TAGS = "spark.job.tags"
+_SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+_FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
+"""What a query adds to a worker's environment where this setting is on."""
+_OF_QUERIES = (
+    "spark.sql.pyspark.worker.logging.enabled",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled",
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled",
+    "spark.sql.execution.pyspark.udf.killOnIdleTimeout",
+    "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled",
+)
 
 
 def reports_of_driver(spark: SparkSession, targets: Sequence[Target], label: str) -> list[Any] | None:
@@ -112,17 +123,6 @@ def _reports(task: WriteTask, numbers: Iterator[int]) -> Iterator[Any]:
         yield from report(task.target, producer, _ATTEMPT, answer, work).to_pylist()
 
 
-_TAGS = "spark.job.tags"
-_SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
-_FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
-"""What a query adds to a worker's environment where this setting is on."""
-_OF_QUERIES = (
-    "spark.sql.pyspark.worker.logging.enabled",
-    "spark.sql.execution.pyspark.udf.faulthandler.enabled",
-    "spark.sql.execution.pyspark.udf.hideTraceback.enabled",
-    "spark.sql.execution.pyspark.udf.killOnIdleTimeout",
-    "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled",
-)
 Run = Callable[..., Iterator[Any]]
 
 

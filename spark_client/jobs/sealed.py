@@ -36,6 +36,8 @@ _REPORT = pa.schema(
 )
 REPORT = from_arrow_schema(_REPORT)
 """As Spark's type: of a text, the driver would ask Spark's parser at each job."""
+READ_AHEAD = 16
+"""How many partitions of a result are read at once, each by a thread."""
 
 
 @dataclass
@@ -114,10 +116,6 @@ def work_of(reports: Iterable[Any]) -> TaskWork:
         done.spilled_bytes += spilled_bytes
         done.counts = added(done.counts, counts)
     return done
-
-
-READ_AHEAD = 16
-"""How many partitions of a result are read at once, each by a thread."""
 
 
 @dataclass(frozen=True)

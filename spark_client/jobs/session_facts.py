@@ -40,6 +40,34 @@ _Values = dict[str, str]
 _known: weakref.WeakKeyDictionary[SparkSession, tuple[bytes, _Values]] = weakref.WeakKeyDictionary()
 _settings: weakref.WeakKeyDictionary[SparkSession, Any] = weakref.WeakKeyDictionary()
 """The JVM's map of all that is set in a session."""
+KNOWN_SECONDS = 60.0
+_RANGE = re.compile(r"Range \(0, 1, step=1, splits=(?:Some\()?(\d+)")
+_WHERE_UNKNOWN = {
+    "spark.sql.autoBroadcastJoinThreshold": "10485760b",
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.executor.memory": "1g",
+    "spark.executor.memoryOverhead": "",
+    "spark.executor.memoryOverheadFactor": "0.1",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "67108864b",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.execution.pandas.convertToArrowArraySafely": "true",
+    "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled": "false",
+    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "false",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "false",
+    "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "false",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+    "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled": "false",
+    "spark.sql.files.maxPartitionBytes": "134217728b",
+    "spark.sql.files.openCostInBytes": "4194304b",
+    "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "true",
+    "spark.sql.pyspark.worker.logging.enabled": "false",
+    "spark.sql.shuffle.partitions": "200",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""The behaviour of Spark 4.3, where a version has no such setting."""
 
 
 class _Block(threading.local):
@@ -100,9 +128,6 @@ def _digest(spark: Any) -> bytes | None:
     return hashlib.sha256(str(text).encode()).digest()
 
 
-KNOWN_SECONDS = 60.0
-
-_RANGE = re.compile(r"Range \(0, 1, step=1, splits=(?:Some\()?(\d+)")
 _cores: weakref.WeakKeyDictionary[SparkSession, tuple[float, int | None]] = weakref.WeakKeyDictionary()
 
 
@@ -134,34 +159,6 @@ def explained(df: DataFrame, mode: str = "extended") -> str:
     # ``explain`` prints this on Spark Classic.
     functions = frame.sparkSession._jvm.PythonSQLUtils
     return str(functions.explainString(frame._jdf.queryExecution(), mode))
-
-
-_WHERE_UNKNOWN = {
-    "spark.sql.autoBroadcastJoinThreshold": "10485760b",
-    "spark.dynamicAllocation.enabled": "false",
-    "spark.executor.memory": "1g",
-    "spark.executor.memoryOverhead": "",
-    "spark.executor.memoryOverheadFactor": "0.1",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.execution.arrow.maxBytesPerBatch": "67108864b",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    "spark.sql.execution.arrow.useLargeVarTypes": "false",
-    "spark.sql.execution.pandas.convertToArrowArraySafely": "true",
-    "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled": "false",
-    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "false",
-    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
-    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "false",
-    "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "false",
-    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
-    "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled": "false",
-    "spark.sql.files.maxPartitionBytes": "134217728b",
-    "spark.sql.files.openCostInBytes": "4194304b",
-    "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "true",
-    "spark.sql.pyspark.worker.logging.enabled": "false",
-    "spark.sql.shuffle.partitions": "200",
-    "spark.ui.showConsoleProgress": "false",
-}
-"""The behaviour of Spark 4.3, where a version has no such setting."""
 
 
 def spark_setting(spark: SparkSession, name: str) -> str:

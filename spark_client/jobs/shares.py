@@ -37,6 +37,7 @@ from .sealed import SealedDataset
 TASK_BYTES = 64 << 20
 _PARTITION_BYTES = 64 << 10
 """The cost of a partition beside its data, so that empty ones are shared out, too."""
+LEAST_PIECES = 3
 
 
 class PartitionSlice(NamedTuple):
@@ -116,9 +117,6 @@ class Shares:
 def tasks_for(partition_bytes: Sequence[int], cores: int) -> int:
     """How many tasks the data and the cores pay for."""
     return cores * max(1, -(-sum(partition_bytes) // (TASK_BYTES * cores)))
-
-
-LEAST_PIECES = 3
 
 
 def skewed(partition_bytes: Sequence[int]) -> list[int]:

@@ -42,6 +42,15 @@ from .shares import PartitionSlice, Shares
 
 DECODED_TIMES = 8
 """What is read may be so many times as large in memory as the driver was to read, and what a stage gives, too."""
+GATHERING_READ_BYTES = 16 * 1024 * 1024
+"""Held of the arriving rows for a stage that gathers them: it takes them as fast as they come, until it writes them."""
+WRITE_BUDGET_BYTES = 64 * 1024 * 1024
+UNSEEN_LEASE_SECONDS = 3600.0
+"""The least lease of a dataset on a server that a task has started. The driver renews it only when it learns of the
+server, by the report that Spark delivers at the end of the job.
+"""
+_KEPT_BYTES = 128 * 1024 * 1024
+"""A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
 
 
 class TooMuchRead(Exception):
@@ -74,18 +83,6 @@ class ReadLimit:
             if self._bytes[name] > self.most_bytes:
                 raise TooMuchRead(f"{name}: more than {self.most_bytes} bytes in memory")
             yield batch
-
-
-GATHERING_READ_BYTES = 16 * 1024 * 1024
-"""Held of the arriving rows for a stage that gathers them: it takes them as fast as they come, until it writes them."""
-
-WRITE_BUDGET_BYTES = 64 * 1024 * 1024
-UNSEEN_LEASE_SECONDS = 3600.0
-"""The least lease of a dataset on a server that a task has started. The driver renews it only when it learns of the
-server, by the report that Spark delivers at the end of the job.
-"""
-_KEPT_BYTES = 128 * 1024 * 1024
-"""A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
 
 
 class TaskSource(Protocol):

@@ -51,6 +51,11 @@ from .held_datasets import HeldDatasets
 from .sealed import SealedDataset, accepted, server_of, work_of
 from .tasks import Sides, WriteTask
 
+_log = logging.getLogger(__name__)
+_SEALS_AT_ONCE = 32
+_LOST = re.compile("has lost the server[^\\n]*")
+"""In the error of a task that could not read (``lanes.PortionStream``)."""
+
 
 @dataclass(frozen=True)
 class TaskNumbers:
@@ -85,12 +90,6 @@ class Target:
     def task(self) -> WriteTask:
         """The first one; dataset, partitions and schema are the same in all."""
         return self.writes[0][1]
-
-
-_log = logging.getLogger(__name__)
-_SEALS_AT_ONCE = 32
-_LOST = re.compile("has lost the server[^\\n]*")
-"""In the error of a task that could not read (``lanes.PortionStream``)."""
 
 
 class WriteJob:

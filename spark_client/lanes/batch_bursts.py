@@ -47,6 +47,11 @@ from .lane import BatchBurst
 
 PREFIX_BYTES = 8
 _PREFIX = struct.Struct("<4si")
+MAX_CHUNK_BYTES = 4 << 20
+MIN_SCHEMAS = 8
+_MAX_SCHEMA_BYTES = 64 << 10
+_ALIGNMENT_BYTES = 8
+_PIECE_BYTES = 256 << 10
 
 
 class DamagedArrival(ConnectionResetError):
@@ -171,13 +176,6 @@ def check(said: tuple[int, int] | None, checksum: int) -> None:
 
 def _is_less(limit: int | None, value: int) -> bool:
     return limit is not None and limit < value
-
-
-MAX_CHUNK_BYTES = 4 << 20
-MIN_SCHEMAS = 8
-_MAX_SCHEMA_BYTES = 64 << 10
-_ALIGNMENT_BYTES = 8
-_PIECE_BYTES = 256 << 10
 
 
 class BurstReader:

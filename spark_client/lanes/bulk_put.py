@@ -63,6 +63,9 @@ MAX_ANSWER_BYTES = 64 << 20
 PARTS_AT_ONCE = 256
 _RECEIVE_BYTES = 16 << 10
 TLS_BLOCK_BYTES = 64 << 10
+HOLD_BYTES = 64 << 10
+_NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
+"""The statuses of a proxy, or of its server, that does not pass the upgrade; their bodies are not read."""
 
 
 class AnswerReader:
@@ -226,11 +229,6 @@ def _blocks(parts: Iterable[Part]) -> Iterator[memoryview]:
             size_bytes += len(part)
     if small:
         yield memoryview(b"".join(small))
-
-
-HOLD_BYTES = 64 << 10
-_NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
-"""The statuses of a proxy, or of its server, that does not pass the upgrade; their bodies are not read."""
 
 
 class BulkWriter:

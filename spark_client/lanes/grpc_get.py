@@ -45,6 +45,9 @@ from spark_client.connection import Call, RemoteServer, TimedOut, immortal_in_ch
 from .batch_bursts import MessageFile
 from .lane import BatchBurst, BrokenStream, Closed, ReadTotals
 
+_FRESH_SECONDS = 5.0
+_SLICE_SECONDS = 0.5
+
 
 class EnvelopedBatches:
     """The decoder of one read.
@@ -108,10 +111,6 @@ class _Messages(MessageFile):
 
     def _read_message(self) -> None:
         self._pieces.append(pa.py_buffer(b""))
-
-
-_FRESH_SECONDS = 5.0
-_SLICE_SECONDS = 0.5
 
 
 class _Proofs:

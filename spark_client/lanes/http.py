@@ -49,6 +49,11 @@ AT_ONCE_BYTES = 1 << 20
 
 
 WAITS = 4
+MAX_BUSY = 32
+MAX_IDLE = 8
+ERROR_BODY_BYTES = 64 << 10
+_MAX_LINE_BYTES = 8 << 10
+_RESET = struct.pack("ii", 1, 0)
 
 
 class Arrivals:
@@ -111,11 +116,6 @@ def _timeval(seconds: float) -> bytes:
     return struct.pack("@ll", *divmod(max(1, int(seconds * 1e6)), 1_000_000))
 
 
-MAX_BUSY = 32
-MAX_IDLE = 8
-ERROR_BODY_BYTES = 64 << 10
-_MAX_LINE_BYTES = 8 << 10
-_RESET = struct.pack("ii", 1, 0)
 _STATUS, _LENGTH = re.compile("[0-9]{3}"), re.compile("[0-9]{1,18}")
 
 

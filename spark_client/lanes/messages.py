@@ -62,6 +62,33 @@ from flight_server.protocol import (
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 from spark_client.connection import is_loopback
 
+Part = bytes | memoryview
+
+MOST = 2 / 3
+MOST_ON_THIS_HOST = 1 / 8
+SAMPLE_BYTES = 64 << 10
+LEAST_BYTES = 8 << 10
+REST_BATCHES = 32
+_ALIGNMENT_BYTES = 8
+_AS_IT_IS = struct.pack("<q", -1)
+_LZ4_FRAME = 0  # ``CompressionType`` of Arrow's ``Message.fbs``
+# Arrow's Message with a RecordBatch with a BodyCompression, up to the nodes. Offsets are from their own place.
+_FIXED = struct.Struct(
+    "<I"  # 0: of the message, at 16
+    "6H"  # 4: the message's layout: its size, its table's, and version, kind, header, length of the body in it
+    "iIqhBx"  # 16: the way back to the layout; header, at 48; length of the body; version; kind
+    "6H"  # 36: the batch's layout: rows, nodes, buffers, compression
+    "iIqII"  # 48: the way back; nodes, at 92; rows; buffers; compression, at 80
+    "3H2x"  # 72: the compression's layout: codec
+    "ib7x"  # 80: the way back; codec; the nodes' number is at 92
+)
+_DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
+_NODES_AT = 92
+_V5 = 4
+BLOCK_BYTES = 8 << 10
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+_PREFIX_BYTES = 8  # of an IPC message: continuation and length of its header
+
 
 class Pieces:
     """The bytes of ``parts``, one after the other, consumed from the front."""
@@ -87,19 +114,6 @@ class Pieces:
 
     def joined(self, size_bytes: int) -> bytes:
         return b"".join(self.take(size_bytes))
-
-
-MOST = 2 / 3
-MOST_ON_THIS_HOST = 1 / 8
-SAMPLE_BYTES = 64 << 10
-LEAST_BYTES = 8 << 10
-REST_BATCHES = 32
-
-Part = bytes | memoryview
-
-_ALIGNMENT_BYTES = 8
-_AS_IT_IS = struct.pack("<q", -1)
-_LZ4_FRAME = 0  # ``CompressionType`` of Arrow's ``Message.fbs``
 
 
 def most_to(host: str, own: str | None = None) -> float:
@@ -221,20 +235,6 @@ def _vector(header: IpcHeader, batch: Table, field: int) -> memoryview:
     return header.data[start : start + 16 * count]
 
 
-# Arrow's Message with a RecordBatch with a BodyCompression, up to the nodes. Offsets are from their own place.
-_FIXED = struct.Struct(
-    "<I"  # 0: of the message, at 16
-    "6H"  # 4: the message's layout: its size, its table's, and version, kind, header, length of the body in it
-    "iIqhBx"  # 16: the way back to the layout; header, at 48; length of the body; version; kind
-    "6H"  # 36: the batch's layout: rows, nodes, buffers, compression
-    "iIqII"  # 48: the way back; nodes, at 92; rows; buffers; compression, at 80
-    "3H2x"  # 72: the compression's layout: codec
-    "ib7x"  # 80: the way back; codec; the nodes' number is at 92
-)
-_NODES_AT = 92
-_V5 = 4
-
-
 def _header(header: IpcHeader, batch: Table, places: Sequence[tuple[int, int]], body_bytes: int) -> bytes:
     nodes = _vector(header, batch, 1)
     buffers_at = _NODES_AT + 4 + len(nodes) + 4
@@ -249,13 +249,6 @@ def _header(header: IpcHeader, batch: Table, places: Sequence[tuple[int, int]], 
     packed = b"".join(struct.pack("<qq", *place) for place in places)
     counts = struct.pack("<I", len(nodes) // 16), bytes(4) + struct.pack("<I", len(places))
     return b"".join((fixed, counts[0], nodes, counts[1], packed))
-
-
-BLOCK_BYTES = 8 << 10
-MAX_MESSAGE_BYTES = (1 << 31) - 1
-
-_DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
-_PREFIX_BYTES = 8  # of an IPC message: continuation and length of its header
 
 
 class MessageWriter:

@@ -78,6 +78,11 @@ from .grpc_get import GrpcReader
 from .http import HttpPool, NoBulkLane, PassedOver
 from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, ReadTotals, Tries, generation_of
 
+EVERY_BYTES = 32 << 20
+"""Decoded bytes between two acknowledgements; the server keeps the frames until then."""
+DOWN_SECONDS = 30.0
+_SLICE_SECONDS = 0.05
+
 
 class ReceivedFrames:
     """The frames from ``start`` to before ``until``; None: to the partition's end."""
@@ -188,10 +193,6 @@ def addresses(server: RemoteServer, locations: Sequence[str], lane: LaneChoice) 
     return found
 
 
-EVERY_BYTES = 32 << 20
-"""Decoded bytes between two acknowledgements; the server keeps the frames until then."""
-
-
 class Acknowledging:
     """The acknowledgements of one stream."""
 
@@ -228,10 +229,6 @@ class Acknowledging:
             )
             with contextlib.suppress(FlightShuffleError):
                 self._server.action(ACKNOWLEDGE, request.encode(), once=True)
-
-
-DOWN_SECONDS = 30.0
-_SLICE_SECONDS = 0.05
 
 
 class StreamStalled(Unavailable):

@@ -51,6 +51,7 @@ _AT_ONCE = 1000
 
 _silent: set[str] = set()
 """The starts at which a stream of this process has met its deadlines, and which have not answered since."""
+_log = logging.getLogger(__name__)
 
 
 class PortionStream(PartitionStream):
@@ -275,7 +276,6 @@ def _end_of(metadata: Any) -> PartitionEnd | None:
     return None if text is None else PartitionEnd.parse(text)
 
 
-_log = logging.getLogger(__name__)
 _lost: set[str | None] = set()
 """The starts of servers that streams of this process have found lost: none comes back."""
 

@@ -57,6 +57,13 @@ from .http import HttpPool, NoBulkLane
 from .lane import LaneWriter, Tries
 from .partition_stream import DOWN_SECONDS
 
+FRAME_BYTES = 2 << 20
+"""A batch above ``MAX_FRAME_BYTES`` is cut into frames of about this size."""
+MAX_FRAME_BYTES = (4 << 20) - (64 << 10)
+"""Other languages' Flight clients take 4 MiB by default; the rest is for metadata and envelope."""
+MOST_BYTES = (256 << 20) - (64 << 10)
+"""The server takes 256 MiB by default."""
+
 
 def open_writing(
     server: RemoteServer,
@@ -150,14 +157,6 @@ def _pool(server: RemoteServer, place: str) -> HttpPool:
     # Not the readers' pool: an address may answer GETs and not accept the upgrade, or the reverse.
     parts = urlsplit(place)
     return server.attached(("puts", parts.scheme, parts.netloc), lambda: HttpPool(place, server))
-
-
-FRAME_BYTES = 2 << 20
-"""A batch above ``MAX_FRAME_BYTES`` is cut into frames of about this size."""
-MAX_FRAME_BYTES = (4 << 20) - (64 << 10)
-"""Other languages' Flight clients take 4 MiB by default; the rest is for metadata and envelope."""
-MOST_BYTES = (256 << 20) - (64 << 10)
-"""The server takes 256 MiB by default."""
 
 
 class PutStream:

@@ -30,6 +30,15 @@ from spark_client.connection import RemoteServer, embedded
 
 from .spread_write import ServerStart
 
+_log = logging.getLogger(__name__)
+CALLS_AT_ONCE = 32
+_SECONDS = 10.0
+_AWAY_SECONDS = 2.0
+"""The deadline of calls to a server that did not answer the last one."""
+T = TypeVar("T")
+_FIRST = frozenset({"first", "limit", "partition_count", "server_count", "portions", "whole"})
+_ALL = frozenset({"sealed", "durable"})
+
 
 class DriverServer:
     """A server on the driver's host, started when it is first needed. Thread-safe. The process ends as
@@ -77,15 +86,6 @@ class DriverServer:
             server.close()
         if process is not None:
             process.close()
-
-
-_log = logging.getLogger(__name__)
-
-CALLS_AT_ONCE = 32
-_SECONDS = 10.0
-_AWAY_SECONDS = 2.0
-"""The deadline of calls to a server that did not answer the last one."""
-T = TypeVar("T")
 
 
 def owner_of(name: str, locations: Iterable[str]) -> str:
@@ -346,10 +346,6 @@ def _turn(producer: int, servers: int) -> int:
     """
     block, place_in_block = divmod(producer, servers)
     return place_in_block + ((block * 2654435769 % 2**32) * servers >> 32)
-
-
-_FIRST = frozenset({"first", "limit", "partition_count", "server_count", "portions", "whole"})
-_ALL = frozenset({"sealed", "durable"})
 
 
 def combined(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -46,6 +46,9 @@ from spark_client.connection import AWAY, TimedOut
 EXACT_SIZES = 10_000_000
 """Sizes that the driver takes from the servers' answers for one dataset: about 150 MB of JSON, one after the other."""
 LARGEST_SIZES = 1_000
+RERUNS = 2
+_GONE = (*AWAY, TimedOut)
+"""What the calls to a server end with that is gone for longer than they are made again."""
 
 
 class PartitionSizes:
@@ -229,9 +232,6 @@ def portions_of(
     return portions
 
 
-RERUNS = 2
-
-
 class WriteState(StrEnum):
     """See ``_AFTER``."""
 
@@ -258,8 +258,6 @@ _AFTER = transitions(
     """,
 )
 _ENDED = (WriteState.FAILED, WriteState.DROPPED)
-_GONE = (*AWAY, TimedOut)
-"""What the calls to a server end with that is gone for longer than they are made again."""
 
 
 class SpreadWrite:

@@ -44,6 +44,8 @@ from .gathered import OUT_BYTES, ROW_BYTES, Gathered, TaskMemory, cut, piece_byt
 from .scratch import Parked, Scratch, SharedHead
 
 _LEAST_BYTES = 64 << 10
+_MOST_BYTES = 1 << 30
+"""Of a run: columns of text have 32-bit offsets."""
 
 
 class Runs:
@@ -217,10 +219,6 @@ def _weave(parts: list[_Block], part_of: NDArray[np.int32], taken: NDArray[np.in
     places = np.empty(len(part_of), np.int64)
     places[np.argsort(part_of, kind="stable")] = np.arange(len(part_of))
     return Picker(pa.concat_batches(slices)).take(places)
-
-
-_MOST_BYTES = 1 << 30
-"""Of a run: columns of text have 32-bit offsets."""
 
 
 def sorted_batches(

@@ -38,6 +38,7 @@ ROW_BYTES = 16
 
 _BATCH_BYTES = 2048
 """Of a batch's objects, beside its buffers."""
+LEAST_BYTES = 1 << 20
 
 
 class Gathered:
@@ -104,9 +105,6 @@ def cut(batch: pa.RecordBatch, most_bytes: int = OUT_BYTES) -> Iterator[pa.Recor
         return
     for start, stop in pieces(row_weights(batch), most_bytes):
         yield batch.slice(start, stop - start)
-
-
-LEAST_BYTES = 1 << 20
 
 
 @dataclass

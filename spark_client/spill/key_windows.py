@@ -78,6 +78,10 @@ _FREQUENT = 8
 """A hash that one of so many rows has gets extents of its own."""
 _SAMPLE_ROWS = 4096
 _TOP = (1 << 64) - 1
+_SMALL = 8
+"""Of a window's room: smaller lists are one window with their neighbours."""
+_SPLIT = 128
+"""Of a window's room: lists with fewer rows are not split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +303,6 @@ def _frequent(hashes: Sequence[NDArray[np.uint64]]) -> list[np.uint64]:
     sample = np.concatenate([np.empty(0, np.uint64), *(each[::step] for each in hashes)])
     found, counts = np.unique(sample, return_counts=True)
     return list(found[counts * _FREQUENT >= len(sample)])
-
-
-_SMALL = 8
-"""Of a window's room: smaller lists are one window with their neighbours."""
-_SPLIT = 128
-"""Of a window's room: lists with fewer rows are not split."""
 
 
 class Rows:
