@@ -35,7 +35,7 @@ test: ## Check style and types, then run every test
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 3 --dist loadgroup \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 3 --dist loadfile \
 			--no-loadscope-reorder -m spark && \
 		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
@@ -44,7 +44,7 @@ long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --ignore=tests/test_
 long: $(PROJECT) $(CLASSES) ## Run the tests that are rare or take long, and every property with many examples
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(LONG) -n 4 --dist worksteal -m "(long or hypothesis) and not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(LONG) -n 3 --dist loadgroup --no-loadscope-reorder \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
 			-m "spark and (long or hypothesis)" && \
 		$(LONG) -n 2 --dist load -m "load and long" tests/load
 
@@ -65,7 +65,7 @@ versions: $(PROJECT) ## Run the tests on other versions: VERSIONS="4.1 oldest" P
 		venv=build/versions/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$$version && \
 		tests/support/other_versions.sh $(BIN)/uv $$python $$venv $$version && \
 		$$venv/bin/pytest $(LEAKING) -n 3 --dist worksteal -m "not spark and not load" $(UNITS) && \
-		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadgroup --no-loadscope-reorder -m spark $(UNITS) $(TESTS) || \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile --no-loadscope-reorder -m spark $(UNITS) $(TESTS) || \
 			failed="$$failed $$python-$$version"; \
 	done; done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
