@@ -27,15 +27,15 @@ help: ## Show this list
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
-# Four at a time, because many wait, but for those that load the machine. One process has all tests that share a Spark
-# session or cluster; those that take long begin first.
+# Four at a time, because many wait, but for those that load the machine; of Spark's three, because each has a JVM to
+# warm up. One process has all tests that share a cluster or a session's processes; those that take long begin first.
 # Without a browser those that need one are skipped.
 test: ## Check style and types, then run every test
 	@$(MAKE) --no-print-directory --jobs=2 lint $(CLASSES) compiled
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 4 --dist loadgroup \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 3 --dist loadfile \
 			--no-loadscope-reorder -m spark && \
 		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
@@ -44,7 +44,7 @@ long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --ignore=tests/test_
 long: $(PROJECT) $(CLASSES) ## Run the tests that are rare or take long, and every property with many examples
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(LONG) -n 4 --dist worksteal -m "(long or hypothesis) and not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(LONG) -n 3 --dist loadgroup --no-loadscope-reorder \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
 			-m "spark and (long or hypothesis)" && \
 		$(LONG) -n 2 --dist load -m "load and long" tests/load
 
@@ -65,7 +65,7 @@ versions: $(PROJECT) ## Run the tests on other versions: VERSIONS="4.1 oldest" P
 		venv=build/versions/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$$version && \
 		tests/support/other_versions.sh $(BIN)/uv $$python $$venv $$version && \
 		$$venv/bin/pytest $(LEAKING) -n 3 --dist worksteal -m "not spark and not load" $(UNITS) && \
-		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadgroup --no-loadscope-reorder -m spark $(UNITS) $(TESTS) || \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile --no-loadscope-reorder -m spark $(UNITS) $(TESTS) || \
 			failed="$$failed $$python-$$version"; \
 	done; done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 

@@ -64,6 +64,36 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 TESTS = Path(__file__).parent
 
+TOGETHER = {
+    "on the cluster": (
+        "test_applications",
+        "test_broadcast_hosts",
+        "test_cluster",
+        "test_deployments",
+        "test_drivers",
+        "test_in_executors",
+        "test_tpch_on_cluster",
+    ),
+    # Each Spark context starts seven Python processes to plan with a source.
+    "with the data source": (
+        "test_changelog",
+        "test_changelog_feedback",
+        "test_embedded_servers",
+        "test_pages",
+        "test_settings",
+        "test_source",
+        "test_source_streams",
+        "test_source_writes",
+    ),
+}
+"""Files of Spark's tests that one process runs, because they share what takes long to start."""
+
+
+def together(path: Path) -> str:
+    """What the tests of a file share; its own name if nothing."""
+    return next((name for name, files in TOGETHER.items() if path.stem in files), path.name)
+
+
 _failed = pytest.StashKey[bool]()
 
 
@@ -141,7 +171,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Else they would be as many as the machine's cores ask for.
     os.environ["FLIGHT_SERVER_WORKERS"] = str(config.getoption("--servers"))
     if config.pluginmanager.hasplugin("xdist"):
-        config.pluginmanager.register(_StepsOfWorkers(), "steps_of_workers")
+        config.pluginmanager.register(_Workers(), "workers")
 
 
 def pytest_unconfigure() -> None:
@@ -157,8 +187,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.workeroutput["longest_step"] = dict(loop_steps.longest)
 
 
-class _StepsOfWorkers:
-    """Collects the longest steps of pytest-xdist's workers."""
+class _Workers:
+    """Hands tests to pytest-xdist's workers, and collects the longest steps of theirs."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """With ``--dist loadfile`` one process runs all tests of a file, and of those that are ``TOGETHER``."""
+        from xdist.scheduler import LoadFileScheduling
+
+        class Together(LoadFileScheduling):
+            def _split_scope(self, nodeid: str) -> str:
+                return together(Path(nodeid.partition("::")[0]))
+
+        return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -184,24 +225,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's. With
-    ``--dist loadgroup`` one process runs all of Spark's tests that share something.
-    """
+    """Mark the client's async tests on the loop of the server as long: they repeat those on asyncio's."""
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
     if parameters.get("_asyncio_loop_factory") is uvloop.new_event_loop and _of_client(item):
         item.add_marker(pytest.mark.long)
-    if item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
-        on_cluster = "cluster" in (*getattr(item, "fixturenames", ()), spark_settings(item).get("master"))
-        item.add_marker(pytest.mark.xdist_group("cluster" if on_cluster else item.path.name))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for long runs; then what is quick runs first and load tests last, else in random order.
 
-    Of the tests of Spark those on the cluster come first, then those of the data source, for whose planning each Spark
-    context has seven Python processes, and then the slow ones: each file is one process's, and the others would wait
-    for a long one that began last. Files that can share a Spark context follow each other. A worker begins with two
+    Of the tests of Spark those that are ``TOGETHER`` come first, and then the slow ones: the others would wait for a
+    process that began with them last. Files that can share a Spark context follow each other. A worker begins with two
     load tests: a long one and one of the shortest.
     """
     if not config.getoption("--long"):
@@ -211,9 +246,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def rank(item: pytest.Item) -> tuple[bool, bool, int, bool, str]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
-        group = item.get_closest_marker("xdist_group")
-        first = ("cluster", "data source")
-        place = first.index(group.args[0]) if spark and group and group.args[0] in first else len(first)
+        shared = together(item.path)
+        place = [*TOGETHER].index(shared) if spark and shared in TOGETHER else len(TOGETHER)
         return load, spark, place, slow != spark, spark_settings(item).get("master", "")
 
     def seconds(item: pytest.Item) -> int:

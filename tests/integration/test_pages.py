@@ -204,7 +204,6 @@ def run_in_session(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("data source")
 def test_the_examples_of_the_data_source_read_what_they_write(
     flight_server_process: Callable[..., ServerProcess],
     run_in_session: Blocks,
@@ -219,7 +218,6 @@ def test_the_examples_of_the_data_source_read_what_they_write(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("data source")
 def test_the_example_of_the_readme_prints_what_stands_there(
     run_in_session: Blocks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,7 +243,6 @@ def test_the_example_of_the_readme_prints_what_stands_there(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("data source")
 def test_the_orders_of_the_lookup_example_have_the_rates_of_their_time_and_the_package_is_shipped(
     flight_server_process: Callable[..., ServerProcess],
     run_in_session: Blocks,

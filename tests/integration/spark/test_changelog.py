@@ -20,7 +20,7 @@ from tests.support.spark_source import Tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
+pytestmark = pytest.mark.spark
 SPARK_SETTINGS = {"sql__shuffle__partitions": "2"}
 
 

@@ -18,7 +18,7 @@ from tests.support.server_process import ServerProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
+pytestmark = pytest.mark.spark
 SPARK_SETTINGS = {"sql__shuffle__partitions": "2"}
 
 

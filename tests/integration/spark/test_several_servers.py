@@ -234,36 +234,8 @@ def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_er
         reader.read_all()
 
 
-@pytest.mark.long
-def test_a_collected_result_on_one_server_is_run_again_when_that_is_lost(
-    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
-) -> None:
-    reader = several.collect(spark.range(0, ROWS, numPartitions=6))
-    (owner,) = (server for server, size_bytes in zip(servers, held(servers), strict=True) if size_bytes)
-    owner.kill()
-    assert reader.read_all()["id"].to_pylist() == list(range(ROWS))
-
-
 def test_what_was_released_is_not_run_again(spark: SparkSession, several: ShuffleClient) -> None:
     with several.scope():
         reader = several.pipeline(spark.range(100)).exchange(4, "id").collect()
     with pytest.raises(NotFound):
         reader.read_all()
-
-
-@pytest.mark.long
-def test_a_count_goes_on_after_a_loss(
-    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
-) -> None:
-    marker, victim = tmp_path / "killed", servers[1].pid
-
-    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if first_time(marker):
-                os.kill(victim, signal.SIGKILL)
-            yield batch
-
-    df = spark.range(0, ROWS, numPartitions=6)
-    exchange = several.pipeline(df).exchange(8, "id")
-    assert exchange.mapInArrow(kill, df.schema).count() == ROWS
-    assert marker.exists()

@@ -22,7 +22,7 @@ from tests.support.spark_source import Tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
+pytestmark = pytest.mark.spark
 SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 Read = Callable[..., Any]

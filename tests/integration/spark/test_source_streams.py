@@ -14,7 +14,7 @@ from tests.support.spark_source import Tables
 if TYPE_CHECKING:
     pass
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("data source")]
+pytestmark = pytest.mark.spark
 SPARK_SETTINGS = {"sql__shuffle__partitions": "2"}
 
 
