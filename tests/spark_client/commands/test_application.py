@@ -1,4 +1,4 @@
-"""The command as a whole: exit codes, one line for an error, no secrets, old spellings, life without the extra."""
+"""The command as a whole: exit codes, one line for an error, no secrets, life without the extra."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def test_a_location_among_the_arguments_is_the_server(given: list[str], found: l
     assert with_server_named(given) == found
 
 
+@pytest.mark.usefixtures("hasty")
 def test_the_exit_code_says_what_went_wrong_and_one_line_why(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,15 +94,6 @@ def test_a_new_token_has_its_hash_beside_it(capsys: pytest.CaptureFixture[str]) 
     token, line = capsys.readouterr().out.splitlines()
     assert len(token) >= 43
     assert line == f'tokens = ["sha256:{hashlib.sha256(token.encode()).hexdigest()}"]'
-
-
-def test_completion_is_typers_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Else typer asks for the shell that has started the tests, which may have no completion.
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    assert run(["--show-completion", "bash"]) == 0
-    assert "_FLIGHT_SHUFFLE_COMPLETE=complete_bash" in capsys.readouterr().out
 
 
 def test_ctrl_c_while_modules_are_imported_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from spark_client.commands import doctor, run
 from spark_client.commands.connected import Link
 from spark_client.commands.doctor import Finding, ServerChecks, python_of_tasks
 from tests.support.bare_python import bare_python
-from tests.support.certificates import Authority, expired, self_signed
+from tests.support.certificates import expired, self_signed
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -87,7 +87,7 @@ def an_hour_ahead(where: tuple[str, int]) -> Iterator[None]:
 def checked(location: str, certificates: Path | None = None, token: str | None = None) -> dict[str, Finding]:
     """The finding of each check."""
     root = None if certificates is None else certificates.read_bytes()
-    checks = ServerChecks(Link(location, token, root, as_json=False), location, 1.0)
+    checks = ServerChecks(Link(location, token, root, as_json=False), location, 0.5)
     return {each.check: each for each in checks.findings()}
 
 
@@ -109,7 +109,7 @@ def test_planted_faults_are_found_and_each_has_its_remedy(
     (file := tmp_path / "token").write_text(token)
     options = ["--token-file", str(file), "--tls-root-certs", str(cert), "--pyspark-python", str(python)]
     with answering(("127.0.0.2", http_port(greedy)), b""), an_hour_ahead(("127.0.0.3", http_port(late))):
-        code = run(["doctor", "-s", ",".join(servers), *options, "--seconds", "2", "--json"])
+        code = run(["doctor", "-s", ",".join(servers), *options, "--seconds", "0.5", "--json"])
     said = capsys.readouterr()
     found = [json.loads(line) for line in said.out.splitlines()]
     assert code == 1
@@ -157,38 +157,6 @@ def test_a_server_without_faults_has_none(
     assert run(["doctor", "-s", server.location, *root]) == 0
     assert f"warn  Spark's Python: PYSPARK_PYTHON is {missing}, which has no " in capsys.readouterr().out
     assert run(["doctor", "-s", server.location, *root, "--pyspark-python", missing]) == 1
-
-
-def test_a_server_that_wants_a_certificate_of_its_clients_is_checked_with_one_and_found_without(
-    flight_server_process: Start,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    authority = Authority.new(tmp_path, "ours")
-    cert, key = authority.sign("server")
-    own_cert, own_key = map(str, authority.sign("client"))
-    server = flight_server_process(
-        tls_cert=cert, tls_key=key, tls_client_ca=authority.cert, memory_limit="64MiB"
-    )
-    (finding,) = [
-        each for each in checked(server.location, authority.cert).values() if each.check == "gRPC port"
-    ]
-    assert (finding.verdict, "wants a certificate of the client" in finding.text) == ("bad", True)
-    assert "--tls-client-cert" in (finding.remedy or "")
-    monkeypatch.setenv("FLIGHT_SHUFFLE_LOCATION", server.location)
-    monkeypatch.setenv("FLIGHT_SHUFFLE_TLS_ROOT_CERTS", str(authority.cert))
-    own = ["--tls-client-cert", own_cert, "--tls-client-key", own_key]
-    assert run(["doctor", *own, "--pyspark-python", sys.executable]) == 0, capsys.readouterr().out
-    assert "ok    HTTP port" in capsys.readouterr().out
-    assert run(["ls", *own[:2]]) == 2
-    assert "go together" in capsys.readouterr().err
-    monkeypatch.setenv("FLIGHT_SHUFFLE_TLS_CLIENT_CERT", own_cert)
-    monkeypatch.setenv("FLIGHT_SHUFFLE_TLS_CLIENT_KEY", own_key)
-    assert run(["ls"]) == 0
-    monkeypatch.setenv("FLIGHT_SHUFFLE_TLS_CLIENT_KEY", own_cert)
-    assert run(["doctor"]) > 0
-    assert "no PEM certificate chain" in capsys.readouterr().err
 
 
 def test_what_a_port_speaks_is_told_apart(flight_server_process: Start, tmp_path: Path) -> None:

@@ -141,29 +141,3 @@ def test_a_token_in_a_file_is_read_where_it_is_used_and_is_not_in_a_pickle(tmp_p
 
 def test_the_token_is_never_shown() -> None:
     assert "secret" not in repr(RemoteServer("grpc://h:1", token="secret"))
-
-
-class Thing:
-    def __init__(self) -> None:
-        self.closes = 0
-
-    def close(self) -> None:
-        self.closes += 1
-
-
-def test_what_is_attached_is_made_once_and_closed_with_the_server() -> None:
-    server = RemoteServer("grpc://h:1")
-    thing = server.attached("key", Thing)
-    assert server.attached("key", Thing) is thing
-    server.close()
-    server.close()
-    assert thing.closes == 1
-    assert server.attached("key", Thing) is not thing
-
-
-def test_a_peer_can_be_attached_where_peers_are_kept() -> None:
-    server = RemoteServer("grpc://127.0.0.1:1")
-    server.keep_peers()
-    peer = server.attached("peer", lambda: server.at("grpc://127.0.0.1:2"))
-    assert peer is server.at("grpc://127.0.0.1:2")
-    server.close()

@@ -74,9 +74,3 @@ def test_elsewhere_there_is_no_thread_and_no_call() -> None:
     # No server listens there: a call would fail.
     with watch(ServerList(RemoteServer("grpc://127.0.0.1:1")), ["d"], "label"):
         assert threading.active_count() == before
-
-
-def test_a_server_that_does_not_answer_is_no_error() -> None:
-    from spark_client.jobs.progress import _arrived
-
-    assert _arrived(ServerList(RemoteServer("grpc://127.0.0.1:1")), "d") is None
