@@ -13,6 +13,7 @@ import pytest
 from spark_client.cli import main
 from spark_client.commands import run
 from spark_client.commands.connected import with_server_named
+from spark_client.executors import shipping
 from tests.support.commands import Command
 from tests.support.server_process import ServerProcess
 
@@ -41,6 +42,7 @@ def test_the_exit_code_says_what_went_wrong_and_one_line_why(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLIGHT_SHUFFLE_LOCATION", raising=False)
+    monkeypatch.setattr(shipping, "zipped", lambda: b"")  # which takes a second
     for arguments, code, message in (
         (["ls"], 2, "no server is named: say -s grpc://host:8815, or set FLIGHT_SHUFFLE_LOCATION"),
         (["ls", "-s", "host"], 2, "write 'grpc://host:8815'"),

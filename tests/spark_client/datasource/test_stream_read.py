@@ -21,8 +21,8 @@ STRUCT = StructType([StructField("id", LongType())])
 
 
 @pytest.fixture
-def client() -> Iterator[ShuffleClient]:
-    with ServerProcess.start() as process, ShuffleClient(process.location) as found:
+def client(empty_server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(empty_server.location) as found:
         yield found
 
 
