@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_client.arrow.coalescer import Coalescer
 from spark_client.arrow.sizes import held_buffers, own_bytes
 from tests.support.coalescing import KIB, coalesced, encoded_bytes, expected_rows, numbered, rows_by_partition
+from tests.support.examples import examples
 
 # --- Every row once, in order -----------------------------------------------------------------------------
 
@@ -69,6 +70,7 @@ def inputs(draw: st.DrawFn) -> tuple[pa.Schema, int, list[tuple[pa.RecordBatch, 
     return schema, partitions, batches
 
 
+@settings(max_examples=examples(0.5))
 @given(
     data=inputs(),
     budget_bytes=st.sampled_from([20 * KIB, 200 * KIB]),

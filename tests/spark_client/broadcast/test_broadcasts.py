@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import subprocess
 import sys
@@ -202,32 +201,25 @@ sys.stdin.read()
 """
 
 
-@contextlib.contextmanager
-def driver(location: str, base: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process that made a broadcast and mapped it, and its file."""
-    command = [sys.executable, "-c", DRIVER, location, str(base)]
+def test_what_a_killed_driver_left_goes_with_the_next_client_and_what_lives_stays(
+    client: ShuffleClient, base: Path
+) -> None:
+    living = client.broadcast(TABLE)
+    living.table()
+    (living_file,) = files(base)
+    copies = Copies((str(base),))
+    command = [sys.executable, "-c", DRIVER, client.location, str(base)]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        (found,) = base.glob(f"*/{process.stdout.readline().strip()}.arrows")
-        yield process, found
-        process.kill()
-
-
-def test_what_a_killed_driver_left_goes_with_the_next_client_and_what_lives_stays(
-    empty_server: ServerProcess, base: Path
-) -> None:
-    location = empty_server.location
-    copies = Copies((str(base),))
-    with driver(location, base) as (dead, its_file), driver(location, base) as (_, living_file):
+        (its_file,) = base.glob(f"*/{process.stdout.readline().strip()}.arrows")
         task = host_files.HostFiles(copies).open(its_file.stem)
         assert task is not None
-        dead.kill()
-        dead.wait(30)
-        for mapped in (True, False):
-            with ShuffleClient(location, copies=copies):
-                assert its_file.exists() is mapped, "a task that lives maps it, then none"
-            task.close()
-        assert list(its_file.parent.glob(f"{its_file.stem.partition('-')[0]}*")) == []
-        assert living_file.exists()
+        process.kill()
+    for mapped in (True, False):
+        with ShuffleClient(client.location, copies=copies):
+            assert its_file.exists() is mapped, "a task that lives maps it, then none"
+        task.close()
+    assert list(its_file.parent.glob(f"{its_file.stem.partition('-')[0]}*")) == []
+    assert living_file.exists()

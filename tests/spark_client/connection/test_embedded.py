@@ -78,6 +78,7 @@ def test_several_servers_share_the_memory_and_the_names_and_end_together() -> No
     assert not any(map(alive, pids))
 
 
+@pytest.mark.long
 def test_an_embedded_worker_that_is_killed_comes_back_as_another_server_at_its_place() -> None:
     with ShuffleClient.embedded(workers=2, memory_limit="512MiB") as client:
         process = client._embedded
@@ -210,6 +211,7 @@ def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does
     assert gone_within(pid, 30)
 
 
+@pytest.mark.long
 def test_a_read_that_is_open_when_several_embedded_servers_end_does_not_wait_for_their_supervisor() -> None:
     for_ever = Timeouts(tries=1_000_000)
     with ShuffleClient.embedded(timeouts=for_ever, workers=2) as client:

@@ -106,7 +106,8 @@ def test_a_peer_that_never_answers_is_an_error_at_the_calls_deadline(silent_port
     server.close()
 
 
-def test_asking_why_never_raises(silent_port: int) -> None:
+def test_asking_why_never_raises(silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timeouts, "why_seconds", 0.2)
     server = RemoteServer(f"grpc://127.0.0.1:{silent_port}", timeouts=Timeouts())
     assert "nothing" in server.why("d")
     server.close()

@@ -170,7 +170,7 @@ def test_a_put_that_breaks_is_sent_again_while_its_rows_are_few(
     assert ids(client) == [1, 2]
 
 
-@pytest.mark.parametrize("kind", ["durable", "changelog"])
+@pytest.mark.parametrize("kind", ["changelog", pytest.param("durable", marks=pytest.mark.long)])
 def test_a_write_with_a_transaction_is_made_once_also_after_a_restart_of_the_server(
     tmp_path: Path, kind: str
 ) -> None:
@@ -306,7 +306,7 @@ def test_a_task_that_works_for_long_keeps_what_others_have_staged() -> None:
         assert ids(client) == [1, 2]
 
 
-@pytest.mark.parametrize("kind", ["durable", "changelog"])
+@pytest.mark.parametrize("kind", ["durable", pytest.param("changelog", marks=pytest.mark.long)])
 def test_a_write_that_another_one_has_made_since_its_plan_is_left_out_by_its_tasks(
     tmp_path: Path, kind: str
 ) -> None:

@@ -99,7 +99,7 @@ def test_many_versions_stay_few_layers_and_equal_the_changelog(
     of = content(source, SCHEMA, ["key"], base)
     images, chance = HostImages(of, old_seconds=0.0), random.Random(seed)
     changes: dict[int, float | None] = {}
-    for _ in range(60):
+    for _ in range(40):
         changes |= {
             chance.randrange(300): chance.choice([None, chance.random()])
             for _ in range(chance.randrange(1, 6))

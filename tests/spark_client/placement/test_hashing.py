@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_client.placement import murmur3
@@ -19,6 +19,7 @@ from spark_client.placement.hashing import (
     round_robin_ids,
     round_robin_start,
 )
+from tests.support.examples import examples
 from tests.support.spark_hash import COLUMNS, reference_ids
 
 # --- Against the reference --------------------------------------------------------------------------------
@@ -83,6 +84,7 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
     return batch.slice(first, draw(st.integers(0, rows - first)))
 
 
+@settings(max_examples=examples(0.5))
 @given(batch=batches(), partitions=st.sampled_from([1, 2, 3, 16, 200, 2**31 - 1]))
 def test_any_slice_of_any_schema_is_placed_as_the_reference_says(
     batch: pa.RecordBatch, partitions: int

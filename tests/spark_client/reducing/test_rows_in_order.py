@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.protocol import InvalidRequest
@@ -20,6 +20,7 @@ from spark_client.reducing import Reduction
 from spark_client.reducing.group_states import Extreme, Present, Product, RowCount, StateColumn, Sum
 from spark_client.reducing.reduction import MERGED_ROWS
 from spark_client.reducing.rows_in_order import RowsInOrder
+from tests.support.examples import examples
 
 SCHEMA = pa.schema(
     [
@@ -69,6 +70,7 @@ def as_set(table: pa.Table) -> set[str]:
     return {repr(tuple(row.values())) for row in table.to_pylist()}
 
 
+@settings(max_examples=examples(0.5))
 @given(st.lists(rows, max_size=12), st.lists(st.integers(0, 12), max_size=3), st.randoms())
 @pytest.mark.parametrize("keys", [("k",), ("k", "j")])
 def test_rows_in_order_become_the_groups_of_arrow_s_aggregation(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_client.arrow import Declared
@@ -18,6 +18,7 @@ from spark_client.joining import AsOf, Column, Direction, JoinPlan, KeyForm, Mat
 from spark_client.spill import TaskMemory
 from spark_client.steps import AsofStage, Both, Pass
 from tests.support.arrow_peak import arrow_peak
+from tests.support.examples import examples
 
 TINY, ROOMY = 1, 1 << 30
 Rows = list[tuple[Any, Any]]
@@ -84,6 +85,7 @@ times = st.none() | st.integers(-4, 4)
 sides = st.lists(st.tuples(st.none() | st.sampled_from(["a", "b", ""]), times), max_size=25)
 
 
+@settings(max_examples=examples(0.5))
 @given(
     sides,
     sides,
