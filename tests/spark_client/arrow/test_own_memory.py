@@ -154,6 +154,18 @@ def test_batches_that_the_caller_does_not_keep_are_not_copied() -> None:
     assert [batch.column(0).buffers()[1].address == made.ctypes.data for batch in found] == [True, False]
 
 
+def test_an_input_that_the_function_has_released_is_not_taken_for_its_memory() -> None:
+    """Another input is lent by then, so that the memory of the first may belong to anything."""
+    source = [pa.record_batch([pa.array([n]), pa.array([n])], schema=SCHEMA) for n in range(3)]
+    lent = Lent()
+    given = lent.each(iter(source))
+    first, second = next(given), next(given)
+    assert not lent.holds(first.column(0))
+    assert lent.holds(second.column(0))
+    assert list(given) == source[2:]
+    assert not lent.holds(second.column(0))
+
+
 @pytest.mark.parametrize(
     "array",
     [
