@@ -51,12 +51,6 @@ def test_everything_that_has_batches_can_be_put(client: ShuffleClient, data: Any
     assert client.get("d").read_all().combine_chunks().equals(TABLE)
 
 
-def test_a_polars_frame_can_be_put(client: ShuffleClient) -> None:
-    polars = pytest.importorskip("polars")
-    client.put("d", polars.DataFrame({"x": [1, 2]}))
-    assert client.get("d").read_all().column("x").to_pylist() == [1, 2]
-
-
 @pytest.mark.parametrize("data", [[], 7, [TABLE]], ids=["empty list", "number", "list of tables"])
 def test_what_cannot_be_put_is_named(client: ShuffleClient, data: Any) -> None:
     with pytest.raises(InvalidRequest, match="cannot put"):

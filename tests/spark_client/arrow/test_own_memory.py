@@ -146,14 +146,6 @@ def test_columns_that_only_pass_through_are_not_copied() -> None:
     assert rows_of([found]) == [(n + 1, n) for n in range(rows - 1)]
 
 
-def test_batches_that_the_caller_does_not_keep_are_not_copied() -> None:
-    made = np.arange(10_000)
-    batches = [pa.record_batch([pa.array(made[:rows])] * 2, schema=SCHEMA) for rows in (10_000, 9_000)]
-    stage = map_stage(lambda _: iter(batches))
-    found = run((stage,), iter([]), Pass(lambda batch: batch.num_rows < 10_000))
-    assert [batch.column(0).buffers()[1].address == made.ctypes.data for batch in found] == [True, False]
-
-
 def test_an_input_that_the_function_has_released_is_not_taken_for_its_memory() -> None:
     """Another input is lent by then, so that the memory of the first may belong to anything."""
     source = [pa.record_batch([pa.array([n]), pa.array([n])], schema=SCHEMA) for n in range(3)]

@@ -110,16 +110,6 @@ def test_an_error_ends_the_follower(server: RemoteServer) -> None:
         assert list(follower) == []
 
 
-def test_more_followers_than_connections_of_reads_each_have_one(
-    server: RemoteServer, source: HttpSource
-) -> None:
-    followers = [follower_of(server, source) for _ in range(40)]
-    assert [next(follower).version for follower in followers] == [5] * 40
-    assert source.connections == 40
-    for follower in followers:
-        follower.close()
-
-
 def test_a_forked_child_gets_an_error_and_leaves_the_connection_alone(
     server: RemoteServer, source: HttpSource
 ) -> None:

@@ -78,7 +78,6 @@ def test_several_servers_share_the_memory_and_the_names_and_end_together() -> No
     assert not any(map(alive, pids))
 
 
-@pytest.mark.long
 def test_an_embedded_worker_that_is_killed_comes_back_as_another_server_at_its_place() -> None:
     with ShuffleClient.embedded(workers=2, memory_limit="512MiB") as client:
         process = client._embedded
@@ -127,7 +126,7 @@ def test_there_is_a_server_for_each_four_cores(
 def test_cores_without_memory_for_their_servers_have_fewer(
     cores: int, memory_limit: int, workers: int, count: int
 ) -> None:
-    settings = Settings(cores=cores, memory_limit=memory_limit, workers=workers)
+    settings = Settings.model_validate({"cores": cores, "memory_limit": memory_limit, "workers": workers})
     assert settings.worker_count == count
 
 

@@ -119,7 +119,6 @@ def test_a_task_that_is_tried_again_replaces_a_server_that_stands_still(
         os.waitpid(second.pid, 0)
 
 
-@pytest.mark.long
 def test_an_executor_has_a_server_for_each_four_of_its_cores_and_they_end_together(
     executor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

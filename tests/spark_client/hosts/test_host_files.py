@@ -194,16 +194,6 @@ def test_opening_a_file_makes_it_recent(
     assert names(bases, ".arrows") == ["k.arrows"]
 
 
-def test_removing_takes_the_lock_file_too_unless_a_process_holds_it(
-    files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile], hanging_writer: subprocess.Popen[str]
-) -> None:
-    opened.append(make(files, "other"))
-    files.remove("other")
-    files.remove("k")
-    files.remove("unknown")
-    assert names(bases, ".lock") == ["k.lock"]
-
-
 def test_a_removed_file_stays_readable_for_those_who_have_it(
     files: HostFiles, opened: list[HostFile]
 ) -> None:

@@ -119,16 +119,6 @@ def test_values_of_earlier_blocks_hold_as_long_as_nothing_else_is_set() -> None:
             assert read_all(both[0]) == [session.settings[NAMES[0]], session.settings.get(NAMES[1], "false")]
 
 
-def test_what_was_read_while_settings_changed_is_not_known_later() -> None:
-    session: Any = Session(tells=True)
-    with settings_once(session):
-        session.settings[NAMES[0]] = "8"
-        assert read_all(session) == ["8", "false"]
-    session.settings[NAMES[0]] = "7"
-    with settings_once(session):
-        assert read_all(session) == ["7", "false"]
-
-
 def test_an_error_in_a_block_ends_it() -> None:
     session: Any = Session(tells=True)
     with pytest.raises(KeyError), settings_once(session):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import pickle
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ from tests.support.server_process import ServerProcess
 
 QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, tries=1)
 BATCH = pa.record_batch({"n": [1, 2, 3]})
-NOWHERE = "grpc://127.0.0.1:1"
 Lane = Literal["auto", "grpc", "bulk"]
 
 
@@ -217,12 +215,6 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert server.flight_info("d").total_records == 3
     server.action("drop", {"dataset": "d"})
-
-
-def test_the_lane_goes_with_the_server_into_tasks() -> None:
-    server = RemoteServer(NOWHERE, writing=Writing("grpc"))
-    travelled: RemoteServer = pickle.loads(pickle.dumps(server))
-    assert travelled.writing == travelled.at("grpc://127.0.0.1:2").writing == Writing("grpc")
 
 
 @pytest.mark.parametrize(

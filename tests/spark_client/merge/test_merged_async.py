@@ -8,7 +8,7 @@ import pytest
 
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import BadFrame
-from spark_client.merge.merged import AsyncMergedStream, merge, merge_async
+from spark_client.merge.merged import AsyncMergedStream, merge_async
 from tests.support.fake_stream import (
     BATCH_BYTES,
     QUICK,
@@ -108,12 +108,3 @@ async def test_the_first_error_reaches_the_async_consumer_and_ends_every_stream(
     with pytest.raises(BadFrame, match="broken"):
         await anext(merged)
     assert all_closed(streams)
-
-
-async def test_the_sync_stream_works_in_the_thread_of_a_running_loop() -> None:
-    streams = fakes(2)
-    for stream in streams:
-        stream.send(0)
-        stream.finish()
-    with merge(streams, timeouts=QUICK) as merged:
-        assert len(list(merged)) == 2

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from flight_server.keys import row_hashes
 from flight_server.protocol import OutOfBudget
-from spark_client.arrow import held_buffers, held_dictionaries
 from spark_client.spill import TaskMemory, Window, windows
 from tests.support.examples import examples
 
@@ -194,29 +193,6 @@ def test_rows_with_large_dictionaries_are_written_about_once(dictionaries: int) 
     assert rows == 300_000
     assert count < 200
     assert memory.spilled_bytes < 1.5 * data_bytes
-
-
-def test_neighbouring_lists_whose_dictionaries_alternate_count_them_as_often_as_they_are_read() -> None:
-    """Each batch has new words, so each list has rows with several dictionaries, and few rows beside one key's."""
-    words = [f"{number:>100}" for number in range(160)]
-    random = np.random.default_rng(1)
-
-    def side() -> Iterator[pa.RecordBatch]:
-        for number in range(1, 5):
-            keys = np.where(random.random(40_000) < 0.99, 7, random.integers(0, 1 << 30, 40_000))
-            codes = pa.array(random.integers(0, 40 * number, 40_000).astype(np.int32))
-            coded = pa.DictionaryArray.from_arrays(codes, pa.array(words[: 40 * number]))
-            yield pa.record_batch({"k": keys, "coded": coded})
-
-    memory = TaskMemory(1 << 20)
-    rows = 0
-    for window in windows([side()], [by_key], memory):
-        rows += window.sides[0].rows
-        if not window.one_hash:
-            read = [held_buffers(batch) | held_dictionaries(batch) for batch in window.sides[0]]
-            held = {address: size for sizes in read for address, size in sizes.items()}
-            assert sum(held.values()) <= memory.budget_bytes // 2
-    assert rows == 160_000
 
 
 def test_a_key_that_has_most_rows_of_later_batches_only_keeps_its_order() -> None:

@@ -282,19 +282,6 @@ def test_a_sum_of_decimals_that_leaves_its_type_is_an_error_and_never_wraps(sign
         reduced([top] * 4)
 
 
-def test_a_column_in_a_wide_message_is_copied_out_of_it() -> None:
-    wide = pa.schema([("k", pa.int32()), ("v", pa.int64()), ("text", pa.string())])
-    sink = pa.BufferOutputStream()
-    columns = [pa.array([1] * 100, pa.int32()), pa.array(range(100)), pa.array(["x" * 10_000] * 100)]
-    with pa.ipc.new_stream(sink, wide) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=wide))
-    message = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
-    partial, _ = stages(["k"], [("v", "min")])
-    before = {buffer.address for column in message.columns for buffer in column.buffers() if buffer}
-    lifted = partial.reduction.lift(message)
-    assert not before & {buffer.address for column in lifted.columns for buffer in column.buffers() if buffer}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["aggregate, groups of 3", "distinct, rows 3 times"])
 def test_arrow_holds_no_more_than_one_and_a_half_budgets(step: str, tmp_path: Path) -> None:

@@ -231,17 +231,6 @@ def test_a_result_batch_is_bounded_where_a_key_has_many_rows_on_both_sides(text:
     assert rows == 1000 * 1000
 
 
-def test_a_batch_of_which_each_row_has_one_match_is_not_copied() -> None:
-    of = stage("left", [(pa.int64(), pa.int64())])
-    (given_batch,) = batches([(number, [number], "text") for number in range(100)], of.plan.left_schema, 100)
-    right = batches([(number, None, None) for number in range(50)], of.plan.right_schema, 50)
-    (found,) = run([of], Both(iter([given_batch]), right))
-    assert (
-        found.column("left_text").buffers()[2].address == given_batch.column("left_text").buffers()[2].address
-    )
-    assert found.column("point").null_count == 100
-
-
 def test_a_key_that_a_stage_has_changed_is_an_error_that_names_the_exchange() -> None:
     of = stage("inner", [(pa.int64(), pa.int64())])
     placed = PlacedKeys("exchange(4, 'k0')", pa.schema([("k0", pa.int64())]), 4)

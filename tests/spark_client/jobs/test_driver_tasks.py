@@ -1,0 +1,125 @@
+"""The tasks that the driver runs itself: their producers, and what it leaves to Spark's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_client.arrow import Declared
+from spark_client.connection import Reading
+from spark_client.jobs import InTurn, Shares, TaskNumbers, WriteTask
+from spark_client.jobs.driver_tasks import reports_of_driver
+from spark_client.jobs.read_limit import DECODED_TIMES
+from spark_client.jobs.targets import Target
+
+SCHEMA = pa.schema({"n": pa.int64()})
+EXECUTORS: Any = "servers in executors"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A batch of one row, which has its number, for each part."""
+
+    def read(self, number: int, _: Any) -> Iterator[Any]:
+        yield pa.record_batch({"n": [number]})
+
+
+class Session:
+    """Of which only one setting is asked."""
+
+    def __init__(self, allocates: str = "false") -> None:
+        self.conf = SimpleNamespace(get=lambda _: allocates)
+
+
+Written = list[tuple[str, int, str, list[int]]]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Written:
+    """What tasks have written: dataset, producer, attempt and the rows."""
+    found: Written = []
+
+    def write(task: WriteTask, batches: Any, producer: int, attempt: str, _: int = 0) -> dict[str, Any]:
+        assert task.executors is None
+        rows = [row for batch in batches for row in batch.column(0).to_pylist()]
+        found.append((task.dataset, producer, attempt, rows))
+        return {"rows": len(rows), "frames": 1, "bytes": 8 * len(rows)}
+
+    monkeypatch.setattr(WriteTask, "write", write)
+    return found
+
+
+def target(*tasks: int, dataset: str = "d", **more: Any) -> Target:
+    """A dataset of so many parts of a union, each of so many tasks."""
+    server: Any = SimpleNamespace(reading=Reading())
+    writes = [
+        (
+            TaskNumbers(Session(), count),  # type: ignore[arg-type]  # not asked
+            WriteTask(
+                server,
+                dataset,
+                "g",
+                4,
+                Declared("d", SCHEMA),
+                InTurn(4),
+                (),
+                Parts(),
+                Shares.each(count),
+                part=part,
+                parts=len(tasks),
+                **more,
+            ),
+        )
+        for part, count in enumerate(tasks)
+    ]
+    return Target(writes, dataset)
+
+
+def run(*targets: Target, allocates: str = "false") -> list[Any] | None:
+    session: Any = Session(allocates)
+    return reports_of_driver(session, targets, "a job")
+
+
+def test_tasks_of_a_union_have_the_numbers_that_spark_gives_them(written: Written) -> None:
+    assert run(target(2, 1), target(1, dataset="e")) is not None
+    assert [(dataset, producer) for dataset, producer, _, _ in written] == [
+        ("d", 0),
+        ("d", 2),
+        ("d", 5),
+        ("e", 3),
+    ]
+    written.clear()
+    # Spark runs such parts in one task.
+    assert run(target(1, 1)) is not None
+    assert [producer for _, producer, _, _ in written] == [0, 1]
+
+
+def test_what_takes_far_more_memory_than_the_driver_reads_is_left_to_tasks(written: Written) -> None:
+    """A batch has 8 bytes, and all of the job's tasks count."""
+    server: Any = SimpleNamespace(reading=Reading(driver_bytes=2))
+    most = DECODED_TIMES * 2 // 8
+
+    def of(tasks: int) -> Target:
+        found = target(tasks)
+        return Target([(rows, replace(task, server=server)) for rows, task in found.writes], found.label)
+
+    assert run(of(most)) is not None
+    assert run(of(most), of(1)) is None
+
+
+def test_the_driver_writes_to_servers_of_executors_that_it_knows(written: Written) -> None:
+    assert run(target(1, executors=EXECUTORS)) is None
+    assert written == []
+    assert run(target(1, executors=EXECUTORS, servers=("grpc://a:1",))) is not None
+    assert len(written) == 1
+
+
+def test_where_executors_come_and_go_tasks_write(written: Written) -> None:
+    known = target(1, executors=EXECUTORS, servers=("grpc://a:1",))
+    assert run(known, allocates="true") is None
+    assert written == []
