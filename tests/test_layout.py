@@ -334,7 +334,9 @@ def test_importing_the_client_starts_no_thread_and_imports_neither_grpc_nor_the_
 
 def test_a_task_that_looks_up_loads_nothing_that_only_drivers_need() -> None:
     # Each Python worker loads it in its first batch, while the query waits.
-    program = "import sys, spark_client.lookup.lookup_tasks, spark_client.lookup.changelog_source; print(*sys.modules)"
+    program = (
+        "import sys, spark_client.lookup.lookup_join, spark_client.lookup.lookup_content; print(*sys.modules)"
+    )
     loaded = set(run_python(program).split())
     assert "spark_client.lookup.host_images" in loaded
     ours = {room_of(name) for name in loaded if name.startswith("spark_client.")}

@@ -3,6 +3,6 @@ out, and PEM texts for TLS.
 """
 
 from .board import Board
-from .directories import IDLE_SECONDS, HostDirectory, default_bases, locked, remove_ended, sweep
+from .directories import HostDirectory, default_bases, locked, remove_ended, sweep
 from .pauses import shorten_pauses
 from .pem import expiry_seconds, load_pair

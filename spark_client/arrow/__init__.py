@@ -3,16 +3,12 @@
 from flight_server.keys import array_over, offsets, values, view
 
 from .coalescer import Coalescer, fills_block
-from .expression_columns import fits, needed
-from .expression_parts import FunctionCall, folded, parts_of
+from .expression_parts import FunctionCall, fits, folded, kept_share, needed, parts_of
 from .key_codes import group_codes, groupable
-from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, joined, together
+from .numbered_rows import SMALL_BYTES, NumberedRows, Picker, cuts, gathered, joined, spread, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries
-from .ranges import ranges_of
-from .row_picking import Picker, spread
 from .scalar_values import ArrowValue, known_zone, python_values, shown
-from .selectivity import kept_share
 from .sizes import (
     batch_bits_before,
     batch_row_bits,
@@ -23,7 +19,6 @@ from .sizes import (
     own_bytes,
     readable_size,
 )
-from .sort_codes import SortCodes, SortKey, check_sortable
-from .sort_keys import is_pair, sort_key
+from .sort_codes import SortCodes, SortKey, check_sortable, ranges_of
 from .types import Declared
 from .widening import widened

@@ -28,8 +28,7 @@ import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
 
-from .decoded_texts import decoded
-from .widening import has_more_digits, with_more_digits
+from .widening import decoded, has_more_digits, with_more_digits
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _plain(column: Any) -> Any:
         return decoded(column)
     if not pa.types.is_run_end_encoded(column.type):
         return column
-    import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
+    import pyarrow.compute as pc  # noqa: PLC0415  # as in numbered_rows
 
     return pc.run_end_decode(column)
 

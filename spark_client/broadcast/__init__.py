@@ -1,3 +1,3 @@
 """Broadcasts: one table for every task, one copy per host."""
 
-from .broadcasts import Broadcast, SmallTable, Unpersisted
+from .broadcasts import Broadcast, SmallTable

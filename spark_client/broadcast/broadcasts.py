@@ -5,14 +5,15 @@ partitions and of the rows in them, on every host and at every call.
 
 Who holds the data
     The server holds the dataset until :meth:`Broadcast.destroy`, ``close`` of the client, or the end of its lease
-    after the driver died. A host holds the file until it is withdrawn (``withdrawing``), or removed by the bound of
-    ``Copies`` or by a sweep (``host.directories``); then the next ``table`` fetches it again. A process keeps its
-    mapping while an object of the broadcast lives in it and for a few seconds more (``mapped_tables``), and a table
+    after the driver died. A host holds the file until it is withdrawn (``broadcast_copies``), or removed by the bound
+    of ``Copies`` or by a sweep (``host.directories``); then the next ``table`` fetches it again. A process keeps its
+    mapping while an object of the broadcast lives in it and for a few seconds more (``hosts.open_files``), and a table
     that a function keeps stays readable; pages that are not accessed take no RAM.
 
 Reach of ``unpersist`` and ``destroy``
-    Both withdraw the copies of all hosts; ``close`` does so by dropping the dataset. After ``destroy`` the driver's
-    object raises, also when it is pickled; a function that was sent before can read only a copy that its host has.
+    Both withdraw the copies of all hosts; ``destroy`` and ``close`` do so by dropping the dataset. After ``destroy``
+    the driver's object raises, also when it is pickled; a function that was sent before can read only a copy that its
+    host has.
 
 ``spark.executor.pyspark.memory`` counts the mapping as address space.
 """
@@ -28,7 +29,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -56,20 +57,10 @@ from spark_client.jobs import (
 )
 from spark_client.lanes import PutStream, as_reader
 
-from . import withdrawing
+from .broadcast_copies import mapped, mapped_table, remove_here, withdraw
 from .content import BroadcastContent
-from .mapped_tables import mapped, mapped_table
 
 _log = logging.getLogger(__name__)
-
-
-class Unpersisted(NamedTuple):
-    """Hosts, each by a name that also tells containers of one machine apart: first the hosts whose copy is removed,
-    then the hosts that may still have a copy.
-    """
-
-    removed: frozenset[str]
-    left: frozenset[str]
 
 
 class Broadcast:
@@ -209,7 +200,7 @@ class Broadcast:
         self._check()
         return mapped_table(self._content, self)
 
-    def unpersist(self) -> Unpersisted:
+    def unpersist(self) -> None:
         """Withdraw the copies of all hosts; a later ``table`` fetches it again. Twice is fine.
 
         This host's copy is removed at once; the others when the tasks that use them have ended, or when a task there
@@ -219,10 +210,14 @@ class Broadcast:
             FlightShuffleError: the server did not answer; this host's copy is removed.
         """
         self._check()
-        return self._withdraw()
+        content = self._content
+        mapped.forget(content.key)
+        HostFiles(content.copies).remove(content.key)
+        withdraw(content)
+        remove_here(content)
 
-    def destroy(self) -> Unpersisted:
-        """Withdraw copies as :meth:`unpersist` does, and drop the dataset. Twice is fine.
+    def destroy(self) -> None:
+        """Withdraw copies as :meth:`unpersist` does, by dropping the dataset. Twice is fine.
 
         Raises:
             InvalidRequest: called in a task, not in the driver.
@@ -230,7 +225,7 @@ class Broadcast:
                 hosts remove their copies after that.
         """
         if self._destroyed:
-            return Unpersisted(frozenset(), frozenset())
+            return
         if self._owner is None:
             raise InvalidRequest(
                 f"broadcast {self.name!r} is destroyed by the driver that made it, not in a task"
@@ -238,31 +233,8 @@ class Broadcast:
         # Also if the server does not answer: then nothing renews the lease of the dataset, with which it ends.
         self._destroyed = True
         self._not_at_close()
-        try:
-            return self._withdraw()
-        finally:
-            self._owner.drop(self._content.source.dataset)
-
-    def discard(self) -> None:
-        """Drop the dataset, and remove this host's copy. Other hosts remove theirs when their tasks have ended. Raises
-        nothing: a dataset of a server that cannot be reached ends with its lease. Twice is fine.
-        """
-        assert self._owner is not None
-        if self._destroyed:
-            return
-        self._destroyed = True
-        self._not_at_close()
-        with contextlib.suppress(OSError):
-            _leave(self._content)
-        self._owner.discard(self._content.source.dataset)
-
-    def _withdraw(self) -> Unpersisted:
-        content = self._content
-        _remove(content)
-        hosts = withdrawing.withdraw(content)
-        left = hosts if withdrawing.remove_here(content) else set()
-        left = withdrawing.left(content) if left else left
-        return Unpersisted(frozenset(hosts - left), frozenset(left))
+        _leave(self._content)
+        self._owner.drop(self._content.source.dataset)
 
     def _check(self) -> None:
         if self._destroyed:
@@ -326,12 +298,7 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> SealedDatase
 
 
 def _leave(content: BroadcastContent) -> None:
-    """At the client's close, which drops the dataset: the server is to list no copy of this host."""
+    """Before its dataset is dropped: the server is to list no copy of this host."""
     mapped.forget(content.key)
-    with contextlib.suppress(FlightShuffleError):
-        withdrawing.remove_here(content)
-
-
-def _remove(content: BroadcastContent) -> None:
-    mapped.forget(content.key)
-    HostFiles(content.copies).remove(content.key)
+    with contextlib.suppress(FlightShuffleError, OSError):
+        remove_here(content)

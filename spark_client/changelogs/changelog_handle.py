@@ -32,12 +32,12 @@ from flight_server.protocol import (
     Unavailable,
     Versions,
 )
-from spark_client.connection import Compression, RemoteServer, about, drop, retrying
+from spark_client.connection import RemoteServer, about, drop, retrying
 from spark_client.lanes import Batch, PutStream, as_reader
 from spark_client.merge import DatasetRef
 
 from .declared_rules import Columns, declaration
-from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheredKind, GatheringWriter, KeptStream
+from .gathered_puts import LINGER_SECONDS, GatheredKind, GatheringWriter, KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
 from .version_holds import HeldVersion, NamedHold, VersionHold
@@ -127,7 +127,6 @@ class Changelog:
         data: Any,
         *,
         transaction: tuple[str, int] | Transaction | None = None,
-        compression: Compression = None,
     ) -> int:
         """Commit the rows as one version; its number. Followers have it when they read it, snapshots at once.
 
@@ -136,53 +135,48 @@ class Changelog:
                 often a row is asserted (above zero) or retracted (below zero).
             transaction: an id and a number that rises with each put of this id: a repeated put is not committed again,
                 and returns the version that the first one made.
-            compression: as for ``ShuffleClient.put``.
 
         Raises:
             InvalidRequest: the rows do not fit the schema.
             Conflict: the number is below the last one of its id and was not committed, or that may have been forgotten.
             FlightShuffleError: the put failed.
         """
-        return self._put_once(data, self._rows.given, transaction, compression)
+        return self._put_once(data, self._rows.given, transaction)
 
     def retract(
         self,
         data: Any,
         *,
         transaction: tuple[str, int] | Transaction | None = None,
-        compression: Compression = None,
     ) -> int:
         """As :meth:`put`, with ``_diff`` -1 where the rows have none, else of the other sign. A row retracted before it
         was asserted is cancelled when the assertion comes.
         """
-        return self._put_once(data, self._rows.retracted, transaction, compression)
+        return self._put_once(data, self._rows.retracted, transaction)
 
     def delete(
         self,
         keys: Any,
         *,
         transaction: tuple[str, int] | Transaction | None = None,
-        compression: Compression = None,
     ) -> int:
         """Delete all rows of these keys that were put before, as one version; its number. A key without rows is fine.
         Retractions of these keys that wait for their rows go, too. Later puts count anew.
 
         Args:
             keys: as ``data`` of :meth:`put`, with the columns of :attr:`key` and no other; or a list of dicts of these.
-            transaction, compression: as for :meth:`put`.
+            transaction: as for :meth:`put`.
 
         Raises:
             InvalidRequest: the columns are not those of the key, or the changelog's rule has no key.
             FlightShuffleError: the delete failed.
         """
         data = self._rows.listed_keys(keys)
-        return self._put_once(data, self._rows.keys, transaction, compression, delete=True)
+        return self._put_once(data, self._rows.keys, transaction, delete=True)
 
-    def writer(
-        self, *, linger_seconds: float = LINGER_SECONDS, limit_bytes: int = LIMIT_BYTES
-    ) -> GatheringWriter:
+    def writer(self, *, linger_seconds: float = LINGER_SECONDS) -> GatheringWriter:
         """Gathers small puts and deletes, see ``gathered_puts``. Close it, or use it as a context manager."""
-        kept = KeptStream(lambda schema: self._stream(schema, None, None, delete=False))
+        kept = KeptStream(lambda schema: self._stream(schema, None, delete=False))
 
         def put(batches: list[Batch]) -> int:
             return self._put(self._rows.joined(batches), lambda rows: rows, None, kept.lent, last=False)
@@ -192,7 +186,6 @@ class Changelog:
             GatheredKind(self._keys, lambda batches: self.delete(self._rows.joined(batches))),
             kept.end,
             linger_seconds=linger_seconds,
-            limit_bytes=limit_bytes,
         )
 
     def _put_once(
@@ -200,7 +193,6 @@ class Changelog:
         data: Any,
         rows_of: Callable[[Any], Any],
         transaction: tuple[str, int] | Transaction | None,
-        compression: Compression,
         *,
         delete: bool = False,
     ) -> int:
@@ -210,7 +202,7 @@ class Changelog:
             data,
             rows_of,
             transaction,
-            lambda schema: self._stream(schema, transaction, compression, delete=delete),
+            lambda schema: self._stream(schema, transaction, delete=delete),
             last=True,
         )
 
@@ -246,9 +238,7 @@ class Changelog:
     def _keys(self, keys: Any) -> list[Batch]:
         return [self._rows.keys(batch) for batch in as_reader(self._rows.listed_keys(keys))]
 
-    def _stream(
-        self, schema: pa.Schema, transaction: Transaction | None, compression: Compression, *, delete: bool
-    ) -> PutStream:
+    def _stream(self, schema: pa.Schema, transaction: Transaction | None, *, delete: bool) -> PutStream:
         # With an attempt the server requires a commit, so a put that ends early commits nothing.
         attempt = uuid.uuid4().hex
         command = PutCommand(
@@ -259,7 +249,7 @@ class Changelog:
             transaction=transaction,
             delete=delete,
         )
-        return PutStream(self.ref.server, command, schema, compression=compression, once=True)
+        return PutStream(self.ref.server, command, schema, once=True)
 
     # Reading.
 

@@ -1,5 +1,7 @@
 """The application: its commands, its exit codes, and one line on standard error for each error.
 
+It remembers Ctrl-C: gRPC loses a KeyboardInterrupt that is raised in Python that runs for it (pyarrow's middleware).
+
 Exit codes
     ======  =================================================================================================
     0       done
@@ -12,9 +14,12 @@ Exit codes
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
@@ -24,8 +29,7 @@ from typer.main import get_command
 from flight_server.protocol import FlightShuffleError
 from spark_client.connection import TimedOut, Unreachable
 
-from . import ctrl_c, dataset_commands, doctor, server_commands, transfer_commands
-from .connected import with_server_named
+from . import dataset_commands, doctor, server_commands, transfer_commands
 from .printing import printable
 
 PROGRAM = "flight-shuffle"
@@ -40,15 +44,17 @@ _app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_interrupted = threading.Event()
+"""Ctrl-C came since the last block of :func:`ctrl_c_remembered` began."""
 for _group in (dataset_commands, transfer_commands, doctor, server_commands):
     _group.add_to(_app)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. None for the command line's arguments."""
-    given = with_server_named(sys.argv[1:] if arguments is None else arguments)
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
-        with ctrl_c.remembered():
+        with ctrl_c_remembered():
             answer: Any = get_command(_app).main(
                 given or ["--help"], prog_name=PROGRAM, standalone_mode=False
             )
@@ -77,7 +83,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(code: int, message: str) -> int:
-    if ctrl_c.seen():
+    if _interrupted.is_set():
         return INTERRUPTED
     sys.stderr.write(f"{PROGRAM}: {printable(' '.join(message.split()))}\n")
     return code
+
+
+@contextmanager
+def ctrl_c_remembered() -> Iterator[None]:
+    """In the block, if this is the main thread and Ctrl-C is not ignored."""
+    _interrupted.clear()
+    handled = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or handled is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handled)
+
+
+def _interrupt(*_: object) -> None:
+    _interrupted.set()
+    raise KeyboardInterrupt

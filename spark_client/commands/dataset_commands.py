@@ -14,7 +14,6 @@ from spark_client.connection import TimedOut, Unreachable
 from .connected import Link, connected
 from .printing import duration, print_json, print_line, print_table, size
 
-_SHOWN_PARTITIONS = 20
 _SHOWN_PARTS = 5
 
 
@@ -102,26 +101,6 @@ def _stat(link: Link, name: Annotated[str, typer.Argument(help="the dataset")]) 
     }
     for label, text in lines.items():
         print_line(f"{label:<11} {text}")
-    partitions = facts.get("partitions", {})
-    if len(partitions) > 1:
-        print_line("")
-        shown = [*partitions.items()][:_SHOWN_PARTITIONS]
-        print_table(
-            ("partition", "state", ">rows", ">size", ">in memory", ">readers"),
-            [
-                (
-                    number,
-                    of["state"],
-                    of["rows"],
-                    size(of["bytes"]),
-                    size(of["resident_bytes"]),
-                    of["readers"],
-                )
-                for number, of in shown
-            ],
-        )
-        if len(shown) < facts["partition_count"]:
-            print_line(f"and {facts['partition_count'] - len(shown):,} more; --json has up to 1,000")
 
 
 def _rest(facts: Mapping[str, Any]) -> str:

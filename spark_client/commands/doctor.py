@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import ssl
@@ -45,20 +44,9 @@ _REMEDIES = {
     "speaks another protocol": "name the gRPC port, 8815 by default; 8816 is the HTTP port",
 }
 _PROBE = """
-import json, sys
-from importlib.metadata import version
-found = {"Python": "%d.%d" % sys.version_info[:2]}
-for name in ("pyarrow", "numpy", "google-crc32c"):
-    try:
-        found[name] = version(name)
-    except ImportError:
-        pass
-try:
-    from spark_client.version import __version__
-    found["flight-shuffle"] = __version__
-except ImportError:
-    pass
-print(json.dumps(found))
+import sys, google_crc32c, numpy, pyarrow
+from spark_client.version import __version__
+print("Python %d.%d," % sys.version_info[:2], f"pyarrow {pyarrow.__version__}, numpy {numpy.__version__},", __version__)
 """
 
 
@@ -231,20 +219,19 @@ def python_of_tasks(python: str | None, *, named: bool) -> Finding:
     """Compare the interpreter that Spark starts for tasks here with this one. ``named``: by the command line."""
     here, there = _versions_of(sys.executable), _versions_of(python or "python3")
     text = f"PYSPARK_PYTHON is {python}" if python else "PYSPARK_PYTHON is not set, so Spark takes python3"
-    apart = [name for name, number in there.items() if here.get(name) != number]
-    others = [f"{name} {there[name]}, here {here.get(name)}" for name in apart]
-    remedy = f"name another, such as {sys.executable}; or let it pip install the same versions"
-    missing = [each for each in here if each not in there] if there else ["program that runs"]
-    text += f", which has no {', '.join(missing)}" if missing else "".join(f"; {each}" for each in others)
-    differs = bool(missing or others)
+    differs = here != there
+    text += f", which says {there!r}, and this one {here!r}" if differs else ""
+    remedy = (
+        f"name another, such as {sys.executable}; or let it pip install flight-shuffle and the same versions"
+    )
     return found("Spark's Python", text, remedy, bad=differs and named, warn=differs)
 
 
-def _versions_of(python: str) -> dict[str, str]:
-    """By package; empty if it does not run."""
+def _versions_of(python: str) -> str:
+    """Those of the packages that a task needs, or why it cannot run one."""
     command = [shutil.which(python) or python, "-c", _PROBE]
     try:  # not in a folder that may have the package's sources
-        done = subprocess.run(command, capture_output=True, timeout=60, check=True, cwd="/")  # noqa: S603
-        return dict(json.loads(done.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return {}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/")  # noqa: S603
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return str(error)
+    return (done.stdout or done.stderr).strip().rpartition("\n")[2]

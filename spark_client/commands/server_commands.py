@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,15 +60,7 @@ def _holds(link: Link, changelog: Changelog) -> None:
         found = client.changelog(changelog).holds()
     for hold in found:
         if link.as_json:
-            print_json(
-                {
-                    "name": hold.name,
-                    "version": hold.version,
-                    "held_seconds": hold.held_seconds,
-                    "lease_left_seconds": hold.lease_left_seconds,
-                    "owner": hold.owner,
-                }
-            )
+            print_json(asdict(hold))
         else:
             print_line(
                 f"{hold.name}  version {hold.version}, for {duration(hold.held_seconds)}, "

@@ -1,17 +1,38 @@
 """Batch reads: the plan on the driver, and the tasks that read it.
 
-Guarantee: a DataFrame reads one generation of the dataset, whole (or the partitions and the number of rows asked for),
-or fails. It is the one that ``load`` finds; with a schema of the user's, the one of the first plan, because Spark then
-asks for nothing before. While the dataset is replaced a query finishes the partitions that it has begun to read; a
-task or a query that begins later fails, with an error that says so.
+Guarantee: a DataFrame reads one generation of the dataset, whole, or fails. It is the one that ``load`` finds; with a
+schema of the user's, the one of the first plan, because Spark then asks for nothing before. While the dataset is
+replaced a query finishes the partitions that it has begun to read; a task or a query that begins later fails, with an
+error that says so.
 
 Batches go to Spark as they are, but Spark makes rows of them: 4.1 to 4.3 have no columnar reader for Python sources.
-Changelogs are planned by ``changelog_reads``.
 
 Plan
     One input partition for each partition of the dataset. Of a sealed dataset the server knows the rows: empty ones
-    are left out, and a limit takes only as many as it needs. Where it does not know them, one task reads the
-    partitions in turn until the limit is reached. A dataset that is still written is read up to its end.
+    are left out. A dataset that is still written is read up to its end.
+
+Changelogs
+    A version's snapshot, or the deltas between two versions, with the column ``_diff``. All queries of a ``load`` read
+    one version, whole or an error: the option ``as_of``, or the newest when Spark plans the first of them. With
+    ``after`` they read the deltas from that version on. One task reads them: a changelog has one partition.
+
+Why not the newest of each query
+    Spark asks for the reader and its partitions once for each ``load``, and keeps both for later queries. A task could
+    ask for the newest version, but not whether it is run again and must give the same rows.
+
+The column ``_diff``
+    A 64-bit integer, after the declared columns: how often a row came (above zero) or went. A snapshot has each row as
+    often as it counts, each with 1. Spark asks for the schema of a name without saying whether it is for a batch or a
+    stream, so both have it; the option ``columns`` or a schema without it leaves it out.
+
+Holding
+    A ``load`` holds its version under a name of its own, because Spark may read much later, or again. The hold lasts
+    for ``PLAN_SECONDS`` until a task reads. A task that reads renews it; it ends ``AGAIN_SECONDS`` after the last task
+    has ended or died: Spark tells neither the source nor its tasks when a query ends, and runs a task again within that
+    time if its attempt or its executor failed. With the option ``hold_lease_seconds`` both last for so long: for a
+    DataFrame that is read again later. After that the version stays readable until the changelog is compacted beyond
+    it; then the error names the remedy. Two ``load`` s in one query are planned each by itself: with ``as_of`` both
+    read one version.
 """
 
 from __future__ import annotations
@@ -20,26 +41,32 @@ import contextlib
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from flight_server.memory import MemoryPool
 from flight_server.protocol import (
+    DIFF_COLUMN,
     Compacted,
     InvalidRequest,
     Kind,
     NotFound,
     Released,
     StaleTicket,
+    Versions,
     dump_json,
     parse_json,
 )
-from spark_client.connection import RemoteServer, about
-from spark_client.executors import portable
+from spark_client.changelogs import NamedHold, VersionBatches
+from spark_client.connection import LeaseKeeper, RemoteServer, about, owner_of_process
+from spark_client.executors import owner_of_task, portable
 from spark_client.merge import DatasetRef
 from spark_client.settings import OF_CHANGELOGS
+from spark_client.spill import reading_budget
 
 from .source_options import SourceOptions
 from .spark_schema import SparkSchema
@@ -83,51 +110,36 @@ def find(server: RemoteServer, dataset: str, generation: str | None = None) -> F
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """The work of one task: partitions, one after the other, and up to how many rows of them all. ``reader`` names the
-    planned query where retention counts readers: a task that Spark tries again counts once. Of two attempts that run at
-    once the later one goes on, and the earlier one fails.
+    """The partition that a task reads; None for none. ``reader`` names the planned query where retention counts
+    readers: a task that Spark tries again counts once. Of two attempts that run at once the later one goes on, and the
+    earlier one fails.
     """
 
-    partitions: tuple[int, ...]
-    limit: int | None = None
+    partition: int | None
     reader: str | None = field(default=None, compare=False)
-
-
-class ReadRows(Protocol):
-    """The rows of a dataset that a task reads, by partitions."""
-
-    @property
-    def dataset(self) -> str: ...
-
-    def read(self, partition: int) -> Generator[Any, None, None]: ...
 
 
 class FlightReader(DataSourceReader):
     """Reads one generation. Made on the driver; its pickle goes into the tasks."""
 
-    def __init__(self, ref: ReadRows, schema: SparkSchema, shares: tuple[Share, ...] = ()) -> None:
+    def __init__(
+        self, ref: DatasetRef | VersionRows, schema: SparkSchema, shares: tuple[Share, ...] = ()
+    ) -> None:
         self._ref = ref
         self._schema = schema
         self._shares = shares
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightReader:
-        """Share the dataset out. Raises InvalidRequest: a partition, a column or an option that the dataset does not
-        have, or a type that cannot be cast to ``struct``'s.
+        """Share the dataset out. Raises InvalidRequest: a column or an option that the dataset does not have, or a type
+        that cannot be cast to ``struct``'s.
         """
         options.refuse(OF_CHANGELOGS, "is no changelog")
-        wanted = options.get("partitions")
-        if wanted is not None and wanted[-1] >= found.partitions:
-            raise InvalidRequest(
-                f"option 'partitions': dataset {options.dataset!r} has partitions 0 to {found.partitions - 1}, not "
-                f"{wanted[-1]}",
-                dataset=options.dataset,
-            )
         schema = SparkSchema.of(found.schema, options.dataset, struct)
         # Of a spread dataset the server knows the rows of its own portion only.
-        rows = _rows(found) if found.sealed and not found.ref.is_spread else None
-        shares = share_out(wanted or range(found.partitions), rows, options.get("limit"))
-        return cls(found.ref, schema, tuple(shares))
+        partitions = _filled(found) if found.sealed and not found.ref.is_spread else range(found.partitions)
+        # Without one Spark would make one of its own.
+        return cls(found.ref, schema, tuple(map(Share, partitions)) or (Share(None),))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the shares: each task gets its own.
@@ -145,19 +157,15 @@ class FlightReader(DataSourceReader):
             InvalidRequest: a value does not fit Spark's type.
         """
         assert isinstance(partition, Share)
-        left = partition.limit
+        if partition.partition is None:
+            return
         rows = self._ref
         if isinstance(rows, DatasetRef):
             rows = replace(rows, reader=partition.reader)
-        for number in partition.partitions:
-            with contextlib.closing(self._batches(rows, number)) as batches:
-                for batch in batches if left != 0 else ():
-                    taken = batch if left is None or batch.num_rows <= left else batch.slice(0, left)
-                    yield self._schema.cast(taken)
-                    if left is not None and not (left := left - taken.num_rows):
-                        return
+        with contextlib.closing(self._batches(rows, partition.partition)) as batches:
+            yield from map(self._schema.cast, batches)
 
-    def _batches(self, rows: ReadRows, number: int) -> Generator[Any, None, None]:
+    def _batches(self, rows: DatasetRef | VersionRows, number: int) -> Generator[Any, None, None]:
         try:
             yield from rows.read(number)
         except (Released, Compacted):
@@ -170,26 +178,6 @@ class FlightReader(DataSourceReader):
                 f"dataset {ref.dataset!r} went away while Spark read it ({error.message})",
                 **error.detail,
             ) from error
-
-
-def share_out(partitions: Sequence[int], rows: dict[int, int] | None, limit: int | None) -> Iterator[Share]:
-    """The tasks' shares, at least one. ``rows`` has the partitions that are not empty; None if that is not known."""
-    if rows is None and limit is not None:
-        yield Share(tuple(partitions), limit)
-        return
-    left, made = limit, 0
-    for partition in partitions:
-        if (rows is not None and not rows.get(partition)) or left == 0:
-            continue
-        made += 1
-        if rows is None or left is None or rows[partition] <= left:
-            yield Share((partition,))
-        else:
-            yield Share((partition,), left)
-        if rows is not None and left is not None:
-            left = max(0, left - rows[partition])
-    if not made:
-        yield Share(())  # Spark would make one of its own
 
 
 def for_one_query(shares: Iterable[Share]) -> list[InputPartition]:
@@ -230,7 +218,110 @@ def pages(ref: DatasetRef, first: int, end: int | None) -> Iterator[tuple[int, d
         first = last
 
 
-def _rows(found: Found) -> dict[int, int]:
-    """The rows of each partition of a sealed dataset that is not empty."""
+def _filled(found: Found) -> list[int]:
+    """The partitions of a sealed dataset that are not empty."""
     facts = pages(found.ref, 0, found.partitions)
-    return {index: known["rows"] for index, known in facts if known is not None and known["rows"]}
+    return [index for index, known in facts if known is not None and known["rows"]]
+
+
+PLAN_SECONDS = 600.0
+AGAIN_SECONDS = 30.0
+_DIFF_FIELD = pa.field(DIFF_COLUMN, pa.int64(), nullable=False)
+
+
+def _ones(count: int) -> pa.Array:
+    # Not of Arrow's scalars, nor by its conversion: both import pandas, in each Python process that Spark starts.
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.ones(count, np.int64))])
+
+
+def with_diff(schema: pa.Schema) -> pa.Schema:
+    """The schema of a changelog's deltas."""
+    return schema.append(_DIFF_FIELD)
+
+
+def new_hold(ref: DatasetRef, lease_seconds: float) -> NamedHold:
+    """One that no other query has, on the driver."""
+    return NamedHold(ref, f"spark-{uuid.uuid4().hex}", lease_seconds, f"Spark, {owner_of_process()}")
+
+
+def owned_by_task(hold: NamedHold) -> NamedHold:
+    """The hold, whose owner is the query of this task of Spark, if it is one."""
+    return replace(hold, owner=owner_of_task() or hold.owner)
+
+
+def newest_version(ref: DatasetRef) -> int:
+    """The changelog's newest version. Raises NotFound if it was dropped, StaleTicket if it was made anew since."""
+    body = {"dataset": ref.dataset, "limit": 1}
+    facts = ref.server.action("statistics", body)["datasets"][ref.dataset]
+    if facts["generation"] != ref.generation:
+        raise replaced(ref.dataset)
+    return int(facts["changelog"]["upper"])
+
+
+@dataclass(frozen=True)
+class VersionRows:
+    """The rows of a changelog that ``versions`` name, read as a partition 0. ``hold`` is renewed meanwhile."""
+
+    ref: DatasetRef
+    versions: Versions
+    hold: NamedHold | None = None
+
+    @property
+    def dataset(self) -> str:
+        return self.ref.dataset
+
+    def read(self, partition: int) -> Generator[Any, None, None]:  # noqa: ARG002 - there is one
+        """The batches, with ``_diff``.
+
+        Raises:
+            Compacted: the versions are gone.
+            StaleTicket, NotFound: the changelog was replaced or dropped.
+        """
+        with contextlib.ExitStack() as held:
+            if self.hold is not None:
+                self._keep(self.hold, held)
+            pool = MemoryPool(reading_budget(self.ref.server.reading.budget_bytes), "merge")
+            is_snapshot = self.versions.after is None
+            for batch in held.enter_context(VersionBatches(self.ref, self.versions, pool)):
+                yield batch.append_column(_DIFF_FIELD, _ones(batch.num_rows)) if is_snapshot else batch
+
+    def _keep(self, hold: NamedHold, held: contextlib.ExitStack) -> None:
+        hold = owned_by_task(hold)
+        version = self.versions.as_of if self.versions.after is None else self.versions.after
+        try:
+            hold.renew(version)
+        except Compacted as error:
+            raise Compacted(
+                f"changelog {self.dataset!r}: version {version}, which this query was to read, is gone: nothing held "
+                f"it for {hold.lease_seconds:g} s, or its hold was released. A DataFrame reads the version of its "
+                "first query: load it again for the newest, or give the option 'hold_lease_seconds' more "
+                f"({error.message})",
+                **error.detail,
+            ) from error
+        keeper = LeaseKeeper(lambda *_: hold.renew(), hold.lease_seconds)
+        keeper.add(self.dataset, self.ref.generation)
+        held.callback(keeper.close)
+
+
+def plan_versions(options: SourceOptions, found: Found, struct: StructType) -> FlightReader:
+    """The reader of a snapshot or of deltas, which are held from now on.
+
+    Raises:
+        Compacted: the version is gone; the error says which there are.
+        InvalidRequest: there is no such version yet, or an option, column or type as for :meth:`FlightReader.plan`.
+    """
+    schema = SparkSchema.of(with_diff(found.schema), options.dataset, struct)
+    given = options.get("hold_lease_seconds")
+    hold = new_hold(found.ref, given or PLAN_SECONDS)
+    as_of, after = options.get("as_of"), options.get("after")
+    held = hold.renew(as_of if after is None else after)
+    if as_of is None:
+        as_of = held.version if after is None else held.upper
+    elif not (after or 0) <= as_of <= held.upper:
+        raise InvalidRequest(
+            f"changelog {options.dataset!r} is at version {held.upper}: option 'as_of' is a version up to that, not "
+            f"before 'after', and not {as_of}",
+            dataset=options.dataset,
+        )
+    rows = VersionRows(found.ref, Versions(as_of, after), replace(hold, lease_seconds=given or AGAIN_SECONDS))
+    return FlightReader(rows, schema, (Share(0),))

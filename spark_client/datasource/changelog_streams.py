@@ -6,7 +6,7 @@ keeps the versions between them. Where it cannot, or the changelog was dropped o
 error that names the remedy.
 
 Offsets
-    Those of ``query_reader``, with the query's ``hold``: the changes up to ``version`` were read. ``start`` null: the
+    Those of ``stream_read``, with the query's ``hold``: the changes up to ``version`` were read. ``start`` null: the
     first batch is the snapshot at its end, each row with ``_diff`` 1. An offset without ``start`` is never an end:
     Spark makes a batch of the first end, also if nothing is new.
 
@@ -54,11 +54,19 @@ from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import ReadAllAvailable
 from spark_client.settings import OF_PARTITIONS
 
-from .batch_read import FlightReader, Found, Share
-from .changelog_reads import VersionRows, new_hold, newest_version, owned_by_task, with_diff
-from .query_reader import Offset, QueryReader
+from .batch_read import (
+    FlightReader,
+    Found,
+    Share,
+    VersionRows,
+    new_hold,
+    newest_version,
+    owned_by_task,
+    with_diff,
+)
 from .source_options import SourceOptions
 from .spark_schema import SparkSchema
+from .stream_read import Offset, QueryReader
 
 STREAM_LEASE_SECONDS = 24 * 3600.0
 NEW_LEASE_SECONDS = 3600.0
@@ -179,9 +187,7 @@ class ChangelogStreamReader(QueryReader):
             with contextlib.suppress(FlightShuffleError):  # the hold is there without it
                 owned_by_task(partition.hold).renew(partition.versions.as_of if first is None else first)
         with self._explained():
-            yield from FlightReader(VersionRows(self._ref, partition.versions), self._schema).read(
-                Share((0,))
-            )
+            yield from FlightReader(VersionRows(self._ref, partition.versions), self._schema).read(Share(0))
 
     # Inside.
 

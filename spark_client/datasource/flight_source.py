@@ -26,14 +26,12 @@ from spark_client.connection import RemoteServer
 from spark_client.executors import portable
 from spark_client.settings import ANY_READ, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE
 
-from .batch_read import FlightReader, find
-from .batch_write import FlightWriter
-from .changelog_reads import plan_versions, with_diff
+from .batch_read import FlightReader, find, plan_versions, with_diff
 from .changelog_streams import ChangelogStreamReader
 from .source_options import SourceOptions
 from .spark_schema import spark_struct
 from .stream_read import FlightStreamReader
-from .stream_write import FlightStreamWriter
+from .writers import FlightStreamWriter, FlightWriter
 
 NAME = "flight"
 

@@ -11,7 +11,7 @@ Bound
     All files of a base together stay below ``limit_bytes``: a new file, and one that grows beyond its expected size,
     first removes files that no process maps, those opened longest ago first; their next reader makes them again. If
     mapped files leave no room in any base, a new file waits for ``ROOM_SECONDS`` that processes end or unmap one
-    (``broadcast.mapped_tables``); then it is an error.
+    (``broadcast.broadcast_copies``); then it is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from flight_server.host import IDLE_SECONDS, HostDirectory, directories, locked
+from flight_server.host import HostDirectory, directories, locked
 from flight_server.protocol import OutOfBudget, Unavailable
 
 MARGIN_BYTES = 64 * 1024 * 1024
@@ -60,12 +60,10 @@ class Copies:
     Args:
         dirs: directories to try, the preferred one first; None for ``/dev/shm`` and the temporary directory.
         limit_bytes: for all copies of the user in each of them together; None for half of the file system.
-        idle_seconds: how long a host without the application's driver keeps a copy that no task maps.
     """
 
     dirs: tuple[str, ...] | None = None
     limit_bytes: int | None = None
-    idle_seconds: float = IDLE_SECONDS
 
 
 @dataclass
@@ -224,7 +222,7 @@ class HostFiles:
     def sweep(self) -> list[Path]:
         """Remove files that no living process needs; their paths. Never waits or raises."""
         _swept[self.bases] = time.monotonic()
-        return directories.sweep(self.bases, self._copies.idle_seconds)
+        return directories.sweep(self.bases)
 
     def own(self, application: str) -> Callable[[], None]:
         """Mark the application as alive, until the returned function is called or this process ends. Raises

@@ -235,7 +235,7 @@ class Shuffles:
                 try:
                     self._end_application = HostFiles(self.copies).own(self._application)
                 except (OSError, Unavailable) as error:
-                    # Its files here are then removed after ``Copies.idle_seconds``.
+                    # Its files here are then removed after ``host.IDLE_SECONDS``.
                     _log.warning("this host cannot be told that the driver lives: %s", error)
             return self._application
 

@@ -25,7 +25,7 @@ from flight_server.keys import flags
 from spark_client.arrow import values, view, widened
 
 from .held_rows import HeldRows, joined
-from .match_keys import MatchKeys, Positions
+from .join_keys import MatchKeys, Positions
 
 Direction = Literal["backward", "forward", "nearest"]
 

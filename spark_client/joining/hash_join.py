@@ -23,13 +23,29 @@ from numpy.typing import NDArray
 
 from spark_client.arrow import Picker, cuts
 
-from .expanding import PIECE_BYTES, PIECE_ROWS, expanded
 from .held_rows import HeldRows, joined, largest, only, row_sizes, sizes_of
 from .join_plan import JoinPlan
 from .key_index import KeyIndex
-from .match_keys import Positions
 
+Positions = NDArray[np.int64]
+
+PIECE_ROWS = 64 * 1024
+PIECE_BYTES = 4 * 1024 * 1024
 STREAMED_ROWS = 256 * 1024
+
+
+def expanded(shown: Positions, piece_rows: int = PIECE_ROWS) -> Iterator[tuple[Positions, Positions]]:
+    """Each row ``shown`` times: for each piece of the result the rows' positions, and which time each is, from 0."""
+    ends = np.cumsum(shown)
+    total = int(ends[-1]) if len(ends) else 0
+    for start in range(0, total, piece_rows):
+        stop = min(start + piece_rows, total)
+        first = int(np.searchsorted(ends, start, side="right"))
+        last = int(np.searchsorted(ends, stop, side="left")) + 1
+        begins = ends[first:last] - shown[first:last]
+        lengths = np.minimum(ends[first:last], stop) - np.maximum(begins, start)
+        rows = np.repeat(np.arange(first, last), lengths)
+        yield rows, np.arange(start, stop) - np.repeat(begins, lengths)
 
 
 class Probing:

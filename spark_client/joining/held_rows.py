@@ -1,17 +1,30 @@
-"""The rows of the side of a join that is held in memory."""
+"""The rows of the side of a join that is held in memory.
+
+Guarantee of :func:`held_table`: a table that lives as long as a join's tasks need it, such as a broadcast's, is indexed
+once per process for the same keys and columns. Its index is dropped with it: the process holds the table only weakly.
+
+Memory of such tables
+    Of each table the index (``key_index``) and its keys in their normal form unless they are exact. Rows stay where
+    they are, in a broadcast's case in the mapped file, but for tables of several chunks up to ``COPIED_BYTES``: they
+    are copied together, because a row is then taken from one place. So are columns that are cast.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import NumberedRows, batch_row_bits, spread
+from spark_client.arrow import NumberedRows, batch_row_bits, spread, together
 
+from .join_keys import Keys, MatchKeys, Positions
+from .join_plan import Side
 from .key_index import KeyIndex
-from .match_keys import Keys, MatchKeys, Positions
 
 _CHUNK_BYTES = 1 << 30
 """Below the limit of 32-bit offsets."""
@@ -49,19 +62,8 @@ class HeldRows:
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The rows in as few batches as columns' 32-bit offsets allow: each row is then taken from one place."""
-    found: list[pa.RecordBatch] = []
-    run: list[pa.RecordBatch] = []
-    size_bytes = 0
-    for batch in batches:
-        if run and size_bytes + batch.nbytes > _CHUNK_BYTES:
-            found.append(pa.concat_batches(run))
-            run, size_bytes = [], 0
-        run.append(batch)
-        size_bytes += batch.nbytes
-    if run:
-        found.append(pa.concat_batches(run))
-    return found
+    """A copy of the rows in as few batches as columns' 32-bit offsets allow: each row is then taken from one place."""
+    return together([*batches], _CHUNK_BYTES, copied=True)
 
 
 def only(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -117,3 +119,31 @@ def _parts(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> Iterator[tuple
         found, rows = keys.of(batch)
         yield found, (np.arange(batch.num_rows) if rows is None else rows) + before
         before += batch.num_rows
+
+
+COPIED_BYTES = 32 * 1024 * 1024
+
+
+@dataclass
+class _Known:
+    table: weakref.ref[pa.Table]
+    rows: dict[Any, HeldRows] = field(default_factory=dict)
+
+
+_known: dict[int, _Known] = {}
+"""By the table's address; an entry goes with its table."""
+
+
+def held_table(table: pa.Table, side: Side, cast: Callable[[pa.Table], pa.Table]) -> HeldRows:
+    """The rows of a table for a join of which it is this side, after a cast to the side's types. The cast may raise."""
+    address = id(table)
+    known = _known.get(address)
+    if known is None or known.table() is not table:
+        known = _known[address] = _Known(weakref.ref(table, lambda _: _known.pop(address, None)))
+    wanted = (side.keys, side.schema)
+    if wanted not in known.rows:
+        batches = cast(table).to_batches()
+        if len(batches) > 1 and table.nbytes <= COPIED_BYTES:
+            batches = joined(batches)
+        known.rows[wanted] = HeldRows(batches, side.keys, side.schema)
+    return known.rows[wanted]

@@ -7,12 +7,16 @@ their bytes. A null equals nothing: :func:`present` says which rows have no null
 Types that differ are compared in the wider one, as Spark does it by implicit casts: integers in ``bigint``, an integer
 or decimal and a float in ``double``, decimals and integers in a decimal that holds both. Other pairs, and types that
 have no order of their own (lists, maps, structs), are refused by an error that names the cast.
+
+The keys of a batch's rows come with a 64-bit hash of each row (:class:`Keys`). Equal keys have equal hashes. Unequal
+keys may have equal ones, too, unless ``Keys.exact``: then nothing needs to be compared after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.keys import flags, float_bits, plain
+from flight_server.keys import flags, float_bits, plain, row_hashes, same
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import array_over, values, widened
 
@@ -112,9 +116,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    for same in (types.is_signed_integer, types.is_boolean, types.is_date32, types.is_floating):
-        if same(left) and same(right):
-            return {types.is_signed_integer: pa.int64(), types.is_floating: pa.float64()}.get(same, left)
+    for alike in (types.is_signed_integer, types.is_boolean, types.is_date32, types.is_floating):
+        if alike(left) and alike(right):
+            return {types.is_signed_integer: pa.int64(), types.is_floating: pa.float64()}.get(alike, left)
     numbers: tuple[Callable[[Any], bool], ...] = (
         types.is_signed_integer,
         types.is_decimal,
@@ -147,3 +151,75 @@ def _common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None
 
 def _digits(kind: pa.DataType) -> tuple[int, int]:
     return (kind.precision, kind.scale) if types.is_decimal(kind) else (_SMALL_DIGITS[kind.byte_width], 0)
+
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys in their normal form, without nulls. ``given`` are their hashes, where they are not those of
+    ``row_hashes``, which are computed when first asked for: what is found without them need not wait for them.
+    """
+
+    columns: tuple[pa.Array, ...]
+    given: NDArray[np.uint64] | None = None
+    exact: bool = False
+
+    @classmethod
+    def of(cls, columns: Sequence[pa.Array]) -> Keys:
+        """With the hashes that files of layers have, too."""
+        exact = len(columns) == 1 and columns[0].type == pa.int64()
+        return cls(tuple(columns), None, exact)
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    @cached_property
+    def hashes(self) -> NDArray[np.uint64]:
+        return row_hashes(self.columns, len(self)) if self.given is None else self.given
+
+    @property
+    def numbers(self) -> NDArray[np.int64] | None:
+        """The keys themselves, if they are numbers."""
+        return values(self.columns[0], np.int64) if self.exact and self.columns else None
+
+    def take(self, positions: Positions) -> Keys:
+        at = array_over(positions)
+        return Keys(tuple(column.take(at) for column in self.columns), self.hashes[positions], self.exact)
+
+    def same(self, others: Sequence[pa.Array]) -> NDArray[np.bool_]:
+        """For each row, whether the other keys' columns have the same there."""
+        found = np.ones(len(self), np.bool_)
+        for ours, theirs in zip(self.columns, others, strict=True):
+            found &= same(ours, theirs)
+        return found
+
+
+@dataclass(frozen=True)
+class MatchKeys:
+    """The key columns of one side, and the form of each. A null matches nothing."""
+
+    names: tuple[str, ...]
+    forms: tuple[KeyForm, ...]
+
+    def of(self, batch: pa.RecordBatch) -> tuple[Keys, Positions | None]:
+        """The keys of the rows that can match, and the positions of these rows; None for all rows."""
+        columns = [plain(batch.column(name)) for name in self.names]
+        rows = None
+        valid = present(columns)
+        if valid is not None:
+            rows = np.flatnonzero(valid)
+            columns = [column.take(array_over(rows)) for column in columns]
+        return Keys.of([form.normal(column) for form, column in zip(self.forms, columns, strict=True)]), rows
+
+    def hashes(self, batch: pa.RecordBatch) -> NDArray[np.uint64]:
+        """The hash of each row, for windows. Rows that match nothing have hashes of their places in the batch, so
+        that they are not all in one window.
+        """
+        keys, rows = self.of(batch)
+        if rows is None:
+            return keys.hashes
+        found = row_hashes([array_over(np.arange(batch.num_rows))], batch.num_rows)
+        found[rows] = keys.hashes
+        return found

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_client.arrow import widened
 
-from .match_keys import MatchKeys
+from .join_keys import MatchKeys
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
 

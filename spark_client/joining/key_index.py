@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from spark_client.arrow import array_over, group_codes, values
 
-from .match_keys import Keys, Positions
+from .join_keys import Keys, Positions
 
 INDEX_ROW_BYTES = 40
 RANGE_TIMES = 4

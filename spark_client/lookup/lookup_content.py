@@ -1,51 +1,64 @@
-"""The keys and values of a changelog that a lookup keeps on each host, as a value that is pickled into tasks."""
+"""What a lookup keeps on each host: the keys and values of one generation of a changelog, and how the server gives and
+pins its versions; as values that are pickled into tasks.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from flight_server.protocol import Unavailable, Versions
 from spark_client.arrow import Declared, Picker
+from spark_client.changelogs import NamedHold, VersionBatches
+from spark_client.connection import retrying
+from spark_client.executors import owner_of_task
 from spark_client.hosts import Copies
 from spark_client.joining import KeyForm, present
+from spark_client.merge import DatasetRef
 
 DIFF = "_diff"
+PIN_SECONDS = 24 * 3600.0
+"""The lease of a pin: a query that is stopped for less can replay its last micro-batch."""
 
 
-class VersionSource(Protocol):
+@dataclass(frozen=True)
+class ChangelogSource:
     """One generation of a changelog, at a server. Pickles."""
 
+    ref: DatasetRef
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        return self.ref.dataset
 
     @property
     def identity(self) -> str:
         """Unlike that of any other generation, changelog or server."""
-        ...
+        ref = self.ref
+        return f"{ref.server.location} {ref.dataset} {ref.generation}"
 
-    def snapshot(self, version: int, /) -> AbstractContextManager[Iterable[pa.RecordBatch]]:
+    def snapshot(self, version: int) -> VersionBatches:
         """The rows at ``version``, at least one batch. Raises ``Compacted``."""
-        ...
+        return VersionBatches(self.ref, Versions(version))
 
-    def deltas(self, after: int, version: int, /) -> AbstractContextManager[Iterable[pa.RecordBatch]]:
+    def deltas(self, after: int, version: int) -> VersionBatches:
         """The changes after one version up to another, with a column ``_diff``, at least one batch. Raises
         ``Compacted``.
         """
-        ...
+        return VersionBatches(self.ref, Versions(version, after))
 
-    def pin(self, name: str, /, *, releases: str | None = None) -> int:
+    def pin(self, name: str, *, releases: str | None = None) -> int:
         """The version that the pin of this name holds; for a new one it is the newest. The pin ``releases`` ends.
 
         Raises ``Compacted`` if the pin has ended, and its version is gone.
         """
-        ...
+        hold = NamedHold(self.ref, name, PIN_SECONDS, owner_of_task())
+        timeouts = self.ref.server.timeouts
+        return retrying(timeouts, lambda: hold.renew(releases=releases, once=True), (Unavailable,)).version
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,7 @@ class LookupContent:
         application: the driver's name in its hosts' files.
     """
 
-    source: VersionSource
+    source: ChangelogSource
     keys: tuple[str, ...]
     forms: tuple[KeyForm, ...]
     declared: Declared

@@ -5,22 +5,28 @@ row once for each right row with its keys; with ``how="left"`` also a left row w
 rows keep their order.
 
 A batch's result is given in pieces of at most ``PIECE_ROWS`` rows, however many rows its keys have.
+
+Nothing of the changelog goes through Spark: tasks map their host's image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Picker, array_over, spread
 from spark_client.joining import PIECE_ROWS, KeyForm, Keys, expanded, present
 
+from .host_images import HostImages
 from .images import Image, Matches
+from .lookup_content import LookupContent
+from .version_pins import MicroBatch, version_of
 
 How = Literal["left", "inner"]
 
@@ -82,3 +88,45 @@ class Join:
 def _reorder(batch: pa.RecordBatch, first: Sequence[str]) -> pa.RecordBatch:
     rest = [name for name in batch.schema.names if name not in first]
     return batch.select([*first, *rest])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which version a task takes.
+
+    Args:
+        version: that of the driver.
+        always: also in a micro-batch, which otherwise has its own.
+    """
+
+    version: int | None = None
+    always: bool = False
+
+    def image(self, content: LookupContent) -> Image:
+        """The image of the version, fetched if this host does not have it. Raises as ``HostImages.at``."""
+        batch = None if self.always else MicroBatch.of_task()
+        if batch is not None:
+            version = version_of(content, batch)
+        elif self.version is not None:
+            version = self.version
+        else:
+            raise InvalidRequest(
+                f"the lookup in changelog {content.source.name!r} was made for a stream, and this task belongs to no "
+                "micro-batch: make another lookup for it"
+            )
+        return HostImages(content).at(version)
+
+
+@dataclass(frozen=True)
+class JoinTask:
+    """``ShuffleClient.lookup``."""
+
+    content: LookupContent
+    join: Join
+    chosen: Chosen
+
+    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        image: Image | None = None
+        for batch in batches:
+            image = image or self.chosen.image(self.content)
+            yield from self.join.run(batch, image)

@@ -47,10 +47,8 @@ from spark_client.joining import KeyForm
 from spark_client.merge import DatasetRef
 from spark_client.placement import find_keys
 
-from .changelog_source import ChangelogSource
-from .lookup_content import LookupContent
-from .lookup_join import How, Join
-from .lookup_tasks import Chosen, JoinTask
+from .lookup_content import ChangelogSource, LookupContent
+from .lookup_join import Chosen, How, Join, JoinTask
 
 NEWEST_HELD = 8
 

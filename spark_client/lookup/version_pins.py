@@ -10,7 +10,7 @@ Asking
 
 Ending
     Spark can run again only a query's last batch. So the pin of a batch ends when a host of that pin asks for the one
-    after the next. The last two pins of a stopped query end with their leases (``changelog_source.PIN_SECONDS``).
+    after the next. The last two pins of a stopped query end with their leases (``lookup_content.PIN_SECONDS``).
     The server remembers the last ``holds.MAX_LAPSED`` pins that ended so. If a batch is run again after its pin has
     ended, it looks up in the same version, or fails with ``Compacted`` and advice; if the pin was released, or is
     forgotten, in the newest version. If the server has compacted a pinned version nevertheless, the lookup fails

@@ -5,17 +5,16 @@ Guarantee: the DataFrame of :meth:`Pipeline.toDF` has exactly the rows that Spar
 when it is added, not in a task. Works on Spark Classic and Spark Connect.
 
 Where the steps are
-    :class:`Pipeline` has a method for each; the method calls a function of
+    :class:`Pipeline` has a method for each; the method is a function of
 
     ====================  ==========================================================================================
     ``mapping``           ``mapInArrow``, ``mapInPandas``, ``filter``, ``select``: a batch at a time
-    ``grouping_steps``    ``applyInArrow``, ``applyInPandas``: the rows of a key together
+    ``grouping_steps``    ``applyInArrow``, ``applyInPandas``: the rows of a key together, also of a ``cogroup``
     ``joining_steps``     ``join``, ``cogroup``: the rows of two pipelines together
     ``aggregating``       ``aggregate``, ``distinct``
     ``combining``         ``union``, ``limit``, ``count``
-    ``exchanging``        ``exchange``: rows to partitions, by keys or ranges, in an order
-    ``range_steps``       ``sample_boundaries``: ranges of about equally many rows
-    ``finishing``         ``toDF``, ``result``, ``collect``, ``persist``, ``explain``: runs the plan
+    ``exchanging``        ``exchange``: rows to partitions, by keys or ranges, in an order; ``sample_boundaries``
+    ``finishing``         ``toDF``, ``collect``, ``persist``, ``explain``: runs the plan
     ====================  ==========================================================================================
 
 Processes

@@ -11,7 +11,7 @@ The functions of ``aggregate``:
 ``bool_or`` (``any``), ``bool_and`` (``every``)     of booleans
 ``stddev``, ``stddev_pop``, ``variance``,           of numbers, as doubles; null for one row, except those
 ``var_pop``                                         that end with ``_pop``
-``median``, ``approximate_median``                  of numbers, as doubles; the latter is Arrow's t-digest
+``median``                                          of numbers, as a double
 ``collect_list``, ``collect_set``                   in no certain order, without nulls
 ==================================================  =====================================================
 
@@ -22,43 +22,172 @@ first, which may exceed the memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import SupportsIndex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
 
 import pyarrow as pa
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema, check_key, declared_struct, spark_field
 from spark_client.placement import check_groupable
-from spark_client.reducing import FUNCTIONS, Again, Computed, Present, Reduction, ResultColumn, StateColumn
+from spark_client.reducing import (
+    FUNCTIONS,
+    SYNONYMS,
+    Again,
+    Computed,
+    Present,
+    Reduction,
+    ResultColumn,
+    StateColumn,
+    count_rows,
+    counted,
+)
 from spark_client.steps import (
-    FilterStage,
     FinalStage,
     JoinStage,
     MergeStage,
     PartialStage,
-    SelectStage,
-    SortStage,
-    Stage,
 )
 
-from .aggregate_requests import Aggregations, WantedResult, aggregations_wanted, computed, results_of
 from .base import AnySteps, Steps, find_keys, integer, settled, stage_name, with_stage
 from .exchanging import add_exchange
-from .nodes import Exchange, Pair
+from .nodes import Exchange, Pair, PlanPart
+
+Aggregations = Mapping[str, str | Sequence[str]]
+
+
+@dataclass(frozen=True)
+class WantedResult:
+    """One result: ``name`` is None for Spark's name of it; ``column`` is ``*`` for rows; ``function`` is in
+    ``reducing.FUNCTIONS``.
+    """
+
+    name: str | None
+    column: str
+    function: str
+
+
+def aggregations_wanted(
+    aggregations: Aggregations, named: Mapping[str, Any], stage: str
+) -> Iterator[WantedResult]:
+    """The results, in their order. Raises InvalidRequest: another form, an unknown function, or a pair of other than
+    two.
+    """
+    if not isinstance(aggregations, Mapping):
+        raise InvalidRequest(
+            f'{stage}: what it computes is named by columns and functions, as in {{"amount": "sum"}} or '
+            f'total=("amount", "sum"), not by {type(aggregations).__name__}',
+            stage=stage,
+        )
+    for name, value in [*aggregations.items(), *named.items()]:
+        if isinstance(value, str) and name not in named:
+            yield WantedResult(None, name, _function(value, stage))
+        elif isinstance(value, tuple):
+            if len(value) != 2 or not all(isinstance(part, str) for part in value):
+                raise InvalidRequest(
+                    f"{stage}: {name!r} is {value!r}; a pair is a column and a function, and several functions of "
+                    "one column are a list",
+                    stage=stage,
+                )
+            yield WantedResult(name, value[0], _function(value[1], stage))
+        elif isinstance(value, list):
+            for each in value:
+                yield WantedResult(None, name, _function(each, stage))
+        else:
+            raise InvalidRequest(
+                f"{stage}: {name!r} is {value!r}; it takes a pair of a column and a function, as in "
+                f'{name}=("amount", "sum")',
+                stage=stage,
+            )
+
+
+def _function(name: Any, stage: str) -> str:
+    found = SYNONYMS.get(name, name) if isinstance(name, str) else name
+    if not isinstance(found, str) or found not in FUNCTIONS:
+        raise InvalidRequest(f"{stage}: no function {name!r}; there are {', '.join(FUNCTIONS)}", stage=stage)
+    return found
+
+
+def computed(
+    wanted: WantedResult, column: tuple[StructField, pa.DataType] | None, stage: str
+) -> tuple[StructField, Computed]:
+    """The result's column in Spark, and how it is computed from ``column``, which is None for rows. Raises
+    InvalidRequest: the function cannot take the column.
+    """
+    function = FUNCTIONS[wanted.function]
+    if column is None:
+        if wanted.function != "count":
+            raise InvalidRequest(
+                f"{stage}: {wanted.function} of '*'; only count takes all rows", stage=stage, column="*"
+            )
+        how, label = count_rows(), "count(1)"
+    else:
+        field, kind = column
+        if not function.accepts(kind):
+            remedy = "make a column of one of its parts" if pa.types.is_nested(kind) else "cast it"
+            raise InvalidRequest(
+                f"{stage}: {wanted.function} takes {function.takes}, and column {field.name!r} is {kind}; {remedy} "
+                "before, for example with select",
+                stage=stage,
+                column=field.name,
+            )
+        how, label = function.make(field.name, kind), function.label.format(field.name)
+    result = spark_field(wanted.name or label, how.type, stage)
+    if column is not None and function.keeps_type:
+        # Spark's types say more than Arrow's: an interval's fields, a length of text.
+        own = column[0].dataType
+        result.dataType = (
+            ArrayType(own, containsNull=False) if pa.types.is_list(how.type) and how.type != kind else own
+        )
+    result.nullable = how.nullable
+    return result, how
+
+
+def results_of(
+    found: Sequence[tuple[StructField, Computed]], states: Sequence[StateColumn], apart: str | None = None
+) -> tuple[ResultColumn, ...]:
+    """The results from groups with these states, and, last, the number of different values of ``apart``."""
+    places = {state: place for place, state in enumerate(states)}
+    return tuple(
+        ResultColumn(field.name, (len(states),), counted)
+        if apart is not None and how.distinct == apart
+        else ResultColumn(field.name, tuple(places[state] for state in how.states), how.finish)
+        for field, how in found
+    )
 
 
 @settled
 def aggregate(
     steps: AnySteps,
-    aggregations: Aggregations | None,
-    by: str | Sequence[str],
-    partitions: SupportsIndex | None,
+    aggregations: Aggregations | None = None,
+    by: str | Sequence[str] = (),
+    partitions: SupportsIndex | None = None,
     **named: tuple[str, str],
 ) -> AnySteps:
-    """See :meth:`.Pipeline.aggregate`."""
+    """One row for each group of equal keys ``by``, or one row for all without keys, also if there are no rows.
+
+    ``{"amount": "sum"}``, ``{"amount": ["min", "max"]}``, ``{"*": "count"}`` name columns and functions; results
+    have Spark's names, such as ``sum(amount)`` and ``count(1)``. ``total=("amount", "sum")``, or
+    ``{"total": ("amount", "sum")}``, gives a result a name.
+
+    Tasks reduce their rows before the exchange, by Arrow's kernels, and merge the states after it. If the rows
+    are in partitions by some of the keys already, after an exchange or a join by them, there is no exchange.
+
+    The functions are those of the table in ``pipeline.aggregating``.
+
+    Args:
+        aggregations: see above.
+        by: a column's name, or several.
+        partitions: of the result, which is one without keys. None for those in which the rows are together
+            already, or else ``spark.sql.shuffle.partitions``.
+
+    Raises:
+        InvalidRequest: no function, or an unknown one; a column that is not there, or of a type that the function
+            cannot take or rows cannot be grouped by; two results of one name; as :meth:`exchange`.
+    """
     stage = stage_name(steps, "aggregate")
     wanted = list(aggregations_wanted({} if aggregations is None else aggregations, named, stage))
     if not isinstance(by, str | list | tuple):
@@ -112,8 +241,17 @@ def _reduce(
 
 
 @settled
-def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None) -> AnySteps:
-    """See :meth:`.Pipeline.distinct`."""
+def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None = None) -> AnySteps:
+    """Each different row once; with ``columns`` one row of each group of rows that are equal in those, as Spark's
+    ``dropDuplicates``. Equality is that of ``aggregate``: NaN equals NaN, and -0.0 becomes 0.0.
+
+    Args:
+        columns: names; none for all.
+        partitions: as for :meth:`aggregate`.
+
+    Raises:
+        InvalidRequest: a column that is not there, or of a type that rows cannot be grouped by.
+    """
     stage = stage_name(steps, f"distinct {', '.join(map(str, columns))}".strip())
     keys = tuple(dict.fromkeys(find_keys(steps, columns, stage) or steps.leg.schema.names))
     _check_grouped(steps, keys, stage)
@@ -200,21 +338,13 @@ def _together(steps: Steps, keys: tuple[str, ...]) -> int | None:
         kept, stages = set(first[0].plan.left.names), stages[1:]
     else:
         return None
-    is_kept = bool(kept) and kept <= set(keys) and all(_keeps(stage, kept) for stage in stages)
+    after = PlanPart(origin, stages)
+    is_kept = bool(kept) and kept <= set(keys) and all(after.source(name) == name for name in kept)
     return exchange.partitions if is_kept or exchange.partitions == 1 else None
 
 
 _LEFT_KEYS = frozenset({"inner", "left", "semi", "anti"})
 """The joins whose rows have the left side's keys, by which they are placed."""
-
-
-def _keeps(stage: Stage, columns: set[str]) -> bool:
-    """Whether the stage leaves the columns' values as they are."""
-    if isinstance(stage, PartialStage | MergeStage | FinalStage):
-        return columns <= set(stage.reduction.keys)
-    if isinstance(stage, SelectStage):
-        return stage.keeps(columns)
-    return isinstance(stage, FilterStage | SortStage)
 
 
 def _free_names(count: int, taken: set[str]) -> list[str]:

@@ -1,5 +1,5 @@
 """The base of every step of a pipeline: the steps before it, of which the first leg has the rows of a DataFrame or
-scan, the checks of functions, schemas and columns, and the names that a newcomer from Spark looks for.
+scan, and the checks of functions, schemas and columns.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from spark_client.arrow import Declared
 from spark_client.jobs import (
     Shares,
     Shuffles,
+    TaskNumbers,
     arrow_schema,
     check_frame,
     declared_struct,
@@ -45,10 +46,12 @@ class Steps:
     if not TYPE_CHECKING:  # which would take any name for a step
 
         def __getattr__(self, name: str) -> NoReturn:
-            found = instead(name)
-            if found is None:
-                raise AttributeError(f"a pipeline has no {name!r}", name=name, obj=self)
-            raise AttributeError(f"a pipeline has no {name!r}: {found}")
+            steps = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
+            raise AttributeError(
+                f"a pipeline has no {name!r}, but {steps}; toDF() runs it and gives a DataFrame",
+                name=name,
+                obj=self,
+            )
 
     @property
     def schema(self) -> StructType:
@@ -89,15 +92,8 @@ def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
 def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
     """The rows that the first tasks read."""
     splits = scan.splits
-    shares = Shares.each(len(splits))
-    start = Input.of(
-        spark,
-        str(scan),
-        splits,
-        shares,
-        driver_bytes=scan.driver_bytes,
-    )
-    start = replace(start, scanned_rows=scan.rows, kept=scan.kept)
+    numbers, shares = TaskNumbers(spark, len(splits)), Shares.each(len(splits))
+    start = Input(numbers, str(scan), splits, shares, scan.driver_bytes, scan.rows, scan.kept)
     return Leg((PlanPart(start),), scan.struct, scan.declared)
 
 
@@ -140,12 +136,12 @@ def columns_named(steps: Steps, key: str) -> list[str]:
     return _by_name(steps.leg.schema.names, exact=exact).get(key if exact else key.casefold(), [])
 
 
-def integer(value: Any) -> int:
-    """The value as an int; 0, which every caller refuses, if it is no integer or a bool."""
+def integer(value: Any, otherwise: int = 0) -> int:
+    """The value as an int; ``otherwise``, which every caller refuses, if it is no integer or a bool."""
     try:
-        return 0 if isinstance(value, bool) else operator.index(value)
+        return otherwise if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        return 0
+        return otherwise
 
 
 def default_partitions(spark: SparkSession) -> int:
@@ -195,55 +191,3 @@ def _by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
     for name in names:
         found.setdefault(name if exact else name.casefold(), []).append(name)
     return found
-
-
-_AGGREGATE = 'aggregate({"amount": "sum"}, by="key") does it with functions of columns'
-_GROUP = f'{_AGGREGATE}; exchange(n, "key").applyInArrow(fn, schema) gives a function the rows of each key'
-_SORT = 'exchange(n, sort=["time desc"]) sorts each partition, exchange(1, sort=…).limit(n) gives the first rows of all'
-_SELECT = 'select("a", b="old_name", c=pc.field("a") + 1) names, renames and computes columns'
-_EXCHANGE = 'exchange(n, "key") does it'
-
-_INSTEAD = {
-    "agg": _AGGREGATE,
-    "alias": _SELECT,
-    "cache": "persist() keeps what the last exchange wrote",
-    "columns": "schema.names has them",
-    "cube": _AGGREGATE,
-    "drop": _SELECT,
-    "dropDuplicates": "distinct(*columns) does it",
-    "drop_duplicates": "distinct(*columns) does it",
-    "dtypes": "schema has them",
-    "first": f"limit(1).collect() does it; {_SORT}",
-    "foreachPartition": "mapInArrow(fn, schema) gives a function the batches of each partition",
-    "groupBy": _GROUP,
-    "groupby": _GROUP,
-    "head": f"limit(n).collect() does it; {_SORT}",
-    "isEmpty": "limit(1).count() == 0 says it",
-    "orderBy": _SORT,
-    "printSchema": "schema has it",
-    "repartition": _EXCHANGE,
-    "repartitionByRange": 'exchange(boundaries=p.sample_boundaries(n, "time"), by="time") does it',
-    "rollup": _AGGREGATE,
-    "selectExpr": _SELECT,
-    "show": "toDF().show() prints rows, explain() the plan",
-    "sort": _SORT,
-    "sortWithinPartitions": 'exchange(n, "key", sort=["time"]) does it',
-    "take": f"limit(n).collect() does it; {_SORT}",
-    "toArrow": "collect().read_all() gives a table",
-    "toLocalIterator": "collect() gives a reader of Arrow batches",
-    "toPandas": "collect().read_pandas() gives one DataFrame of pandas",
-    "unionAll": "union(other) does it",
-    "unionByName": "union(other) matches columns by position: select them in one order before",
-    "where": "filter(pc.field(name) > value) does it",
-    "withColumn": _SELECT,
-    "withColumnRenamed": _SELECT,
-    "withColumns": _SELECT,
-    "withColumnsRenamed": _SELECT,
-}
-
-
-def instead(name: str) -> str | None:
-    """The method that a pipeline has instead of a DataFrame's method or property; None for any other name."""
-    if name.startswith("_") or not hasattr(DataFrame, name):
-        return None
-    return _INSTEAD.get(name, "toDF() runs it and gives the DataFrame, which has that")

@@ -13,7 +13,7 @@ from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema
 from spark_client.steps import AlignStage, CountStage, LimitStage, SelectStage, SortStage, TopStage
 
-from .base import AnySteps, Steps, stage_name, with_stage
+from .base import AnySteps, Steps, integer, stage_name, with_stage
 from .exchanging import add_exchange
 from .execution import Execution
 from .finishing import few_rows
@@ -26,7 +26,13 @@ _TOP_ROWS = 100_000
 
 
 def union(steps: AnySteps, other: Steps) -> AnySteps:
-    """See :meth:`.Pipeline.union`."""
+    """The rows of both, with duplicates, as Spark's ``union``: columns are matched by position, and have this
+    side's names. Numbers of different types widen to Spark's common type.
+
+    Raises:
+        InvalidRequest: ``other`` is no pipeline of this client, has another number of columns, or a column of a
+            type that has no common type with this side's.
+    """
     stage = stage_name(steps, "union")
     if not isinstance(other, Steps):
         raise InvalidRequest(
@@ -58,10 +64,18 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
 
 
 def limit(steps: AnySteps, rows: SupportsIndex) -> AnySteps:
-    """See :meth:`.Pipeline.limit`."""
+    """At most ``rows`` rows, any of them; after an exchange to one partition the first ones, so that
+    ``exchange(1, sort=["revenue desc"]).limit(10)`` gives the top ten in order.
+
+    Before a sorted exchange to one partition that is not persisted, each task then sends its own first rows only.
+    Elsewhere each task stops reading after as many rows, and one more exchange brings those together.
+
+    Raises:
+        InvalidRequest: ``rows`` is no integer of 0 or more.
+    """
     stage = stage_name(steps, "limit")
-    count = _natural(rows)
-    if count is None:
+    count = integer(rows, -1)
+    if count < 0:
         raise InvalidRequest(f"{stage}: the number of rows is an integer from 0 on, not {rows!r}")
     stage = stage_name(steps, f"limit {count}")
     declared = replace(steps.leg.declared, stage=stage, by_name=False)
@@ -93,7 +107,9 @@ def _top(steps: Steps, last: Exchange, rows: int) -> Leg:
 
 
 def count_rows(steps: Steps) -> int:
-    """See :meth:`.Pipeline.count`."""
+    """Run all steps; how many rows they give. Each task counts its own. A last exchange is not run, because it
+    changes no count, unless it is persisted: then the server knows it. Raises as :meth:`toDF`.
+    """
     leg, part = steps.leg, steps.leg.single
     while part is not None and all(isinstance(stage, _SAME_COUNT) for stage in part.stages):
         origin = part.origin
@@ -116,11 +132,3 @@ def _align(leg: Leg, struct: StructType, declared: Declared) -> Leg:
     if leg.declared.schema.equals(declared.schema, check_metadata=True) and leg.struct == struct:
         return leg
     return leg.with_stage(AlignStage(declared), struct)
-
-
-def _natural(value: SupportsIndex) -> int | None:
-    try:
-        number = None if isinstance(value, bool) else value.__index__()
-    except (AttributeError, TypeError):
-        return None
-    return number if number is not None and number >= 0 else None

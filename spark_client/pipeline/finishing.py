@@ -28,8 +28,7 @@ from spark_client.steps import Pass, SortStage, Stage, run
 from .base import AnySteps, Steps
 from .execution import Execution
 from .nodes import Exchange, Input, exchanges, steps_text
-from .plan_text import plan_text
-from .run_statistics import LastRuns, RunStatistics
+from .run_statistics import LastRuns, RunStatistics, plan_text
 
 _log = logging.getLogger("spark_client.pipeline")
 _runs = LastRuns()
@@ -37,7 +36,13 @@ T = TypeVar("T")
 
 
 def to_frame(steps: Steps) -> DataFrame:
-    """See :meth:`.Pipeline.toDF`."""
+    """Run all steps up to the last exchange; a DataFrame that reads from the service and runs the others.
+
+    Raises:
+        InvalidRequest: Spark would start its tasks with an interpreter that cannot run them.
+        FlightShuffleError: the server refused, or could not be reached.
+        pyspark.errors.PySparkException: a job failed.
+    """
     return running(steps, lambda execution: _run_to_frame(steps, execution)[0])
 
 
@@ -61,7 +66,7 @@ def few_rows(steps: Steps) -> Sequence[Sequence[Any]]:
 
 
 def collect(steps: Steps) -> pa.RecordBatchReader:
-    """See :meth:`.Pipeline.collect`."""
+    """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
     part = steps.leg.single
     last = Exchange(steps.leg, 1, label="collect")
     if part is not None and not part.stages:
@@ -130,7 +135,18 @@ def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
 
 
 def persist(steps: AnySteps) -> AnySteps:
-    """See :meth:`.Pipeline.persist`."""
+    """Keep the dataset of the last exchange: from now on it runs once for all plans that use it, also in several
+    threads, and also for plans that were made before. The steps after it run for each plan. Returns this pipeline.
+
+    Its dataset stays until :meth:`unpersist`, the end of the ``client.scope()`` in which it was written, or the
+    close of the client; ``client.release`` leaves it. When no pipeline that uses it is referred to any more, it is
+    dropped, or, if ``toDF`` made a DataFrame of it that was not released, it is from then on such a result. The
+    next plan writes a dataset again that the server has lost. After a union or a join, all exchanges that it reads
+    are persisted. Twice is fine.
+
+    Raises:
+        InvalidRequest: there is no exchange.
+    """
     found = list(exchanges(steps.leg))
     if not found:
         raise InvalidRequest(
@@ -142,19 +158,25 @@ def persist(steps: AnySteps) -> AnySteps:
 
 
 def unpersist(steps: AnySteps) -> AnySteps:
-    """See :meth:`.Pipeline.unpersist`."""
+    """Drop the dataset of :meth:`persist`; DataFrames and running jobs that read it fail. Returns this pipeline.
+
+    Twice is fine.
+    """
     for exchange in exchanges(steps.leg):
         steps.shuffles.persisted.forget(exchange)
     return steps
 
 
 def statistics(steps: Steps) -> RunStatistics | None:
-    """See :meth:`.Pipeline.statistics`."""
+    """See :attr:`.Pipeline.statistics`."""
     return _runs.of(steps.leg).statistics
 
 
 def explain(steps: Steps) -> None:
-    """See :meth:`.Pipeline.explain`."""
+    """Print the steps from the last one back, where each exchange sends its rows, and, after a run of this very
+    pipeline, rows, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and which
+    steps ran in the driver.
+    """
     ran = _runs.of(steps.leg)
     persisted = steps.shuffles.persisted
     text = plan_text(

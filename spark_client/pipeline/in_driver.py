@@ -1,11 +1,13 @@
-"""Decides what the driver does itself; asks neither Spark nor a server.
+"""Decides what the driver does itself, and runs the last steps of a plan whose result it reads.
 
 A job of Spark's costs some tens of milliseconds before it has read a row, and its tasks as much again. Rows that the
 driver has read, and sent on, in that time need none: a scan of small files, what an aggregate left of many rows, the
 sides of a small join.
 
 Guarantee: no function of a user's runs in the driver, and no row of a DataFrame comes through it: all stages of such a
-job are ``ours``, and it reads exchanges, or scans whose files are local ones of the driver's.
+job are ``ours``, and it reads exchanges, or scans whose files are local ones of the driver's. :func:`gathered` gives
+the rows that Spark's tasks would give, in the order of the partitions, all of them before the caller has one: so it
+raises where a job would, and nothing of the run is left on a server.
 
 How much
     The sum of what the job reads is at most ``Reading.driver_bytes``. Each value counts at least ``VALUE_BYTES``,
@@ -14,14 +16,23 @@ How much
     read, such as texts which are all the same, is left to tasks then (``jobs.read_limit``). As a task does, the driver
     keeps what stages gather within its budgets, and the rest in files. A join that makes very many rows of few is left
     to tasks as well.
+
+    Of a result at most ``GATHERED_BYTES`` are held, and one batch: a join may make many rows of few. A larger result is
+    one for the server, and for a reader of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
 
-from spark_client.jobs import SealedDataset
-from spark_client.steps import TableJoinStage
+from spark_client.arrow import Declared
+from spark_client.connection import Reading
+from spark_client.jobs import ReadLimit, ReadTask, SealedDataset, share_numbers
+from spark_client.steps import Stage, TableJoinStage
 
 from .nodes import Exchange, Input, Leg, Pair, PlanPart
 
@@ -63,3 +74,37 @@ def _bytes_of(part: PlanPart, written: Mapping[Exchange, SealedDataset]) -> int:
     sealed = written[origin]
     value_bytes = VALUE_BYTES * len(sealed.schema) * sealed.rows
     return held + max(sealed.size_bytes, value_bytes) + PARTITION_BYTES * len(sealed.partition_bytes)
+
+
+GATHERED_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class DriverRows:
+    """The batches of a result, and how long the driver took for the last steps."""
+
+    batches: Sequence[Any]
+    seconds: float
+
+
+def gathered(
+    inputs: Sequence[tuple[Input, tuple[Stage, ...]]], declared: Declared, options: Reading
+) -> DriverRows | None:
+    """The rows of all inputs after their stages; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
+    (``jobs.read_limit``).
+    """
+    found: list[Any] = []
+    size_bytes, began = 0, perf_counter()
+    reads = ReadLimit.of(options.driver_bytes)
+    for given, stages in inputs:
+        assert given.source is not None
+        assert given.shares is not None
+        # Without limits, which are for functions of users, and which Spark would be asked for.
+        task = ReadTask(given.source, given.shares, stages, kept=True, options=options, reads=reads)
+        with closing(task.batches(share_numbers(range(len(task.shares))))) as batches:
+            for batch in batches:
+                found.append(declared.cast(batch))
+                size_bytes += batch.nbytes
+                if size_bytes > GATHERED_BYTES:
+                    return None
+    return DriverRows(found, perf_counter() - began)

@@ -24,7 +24,7 @@ from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
 
 from .base import AnySteps, Steps, case_sensitive, find_columns, find_keys, settled, with_stage
-from .cogrouping import Cogrouped
+from .grouping_steps import Cogrouped
 from .nodes import Leg, Pair, PlanPart
 from .pairing import JoinKey, paired
 from .wider_types import wider
@@ -61,17 +61,49 @@ def join(
     steps: AnySteps,
     other: Steps | Broadcast,
     on: On,
-    how: str,
+    how: str = "inner",
     *,
-    partitions: SupportsIndex | None,
-    suffix: str | None,
-    null_safe: bool,
-    as_of: str | tuple[str, str] | None,
-    direction: str,
-    tolerance: Any,
-    allow_exact_matches: bool,
+    partitions: SupportsIndex | None = None,
+    suffix: str | None = None,
+    as_of: str | tuple[str, str] | None = None,
+    direction: str = "backward",
+    tolerance: Any = None,
+    allow_exact_matches: bool = True,
 ) -> AnySteps:
-    """See :meth:`.Pipeline.join`."""
+    """The rows of both pipelines whose keys are equal, as in Spark's ``df.join(other, on, how)``.
+
+    A side that ends with an exchange by exactly these keys is joined where its rows are; otherwise ``join``
+    exchanges it by them, unless the other side turns out small (``pipeline.held_joins``). With a broadcast on the
+    right nothing is exchanged: each task joins its rows with the whole table, whose index takes about 40 bytes for
+    each row, and the keys that are not numbers, in each worker.
+
+    Columns are the keys, once, then the left's others, then the right's others. With ``how="right"`` keys are
+    the right's, with ``"full"`` the left's or else the right's. ``"semi"`` and ``"anti"`` have the left's columns
+    only.
+
+    ``how="asof"`` gives each left row once, with the right row of its keys whose time is the last that is not after
+    its own, or nulls, as ``pandas.merge_asof(by=on)`` does; of right rows of one time, the last one, by the order
+    of the right's exchange, or, over several servers, any of them. The columns are the left join's; a time of one
+    name on both sides is the left's. A null or NaN as a time matches nothing.
+
+    Args:
+        other: the right side: a pipeline, or a broadcast for inner, left, semi and anti.
+        on: a column of both, several, or pairs of a left and a right column, also as a mapping. Both columns
+            of a pair with different names stay, each on its side.
+        how: inner, left, right, full, semi or anti, also by Spark's other names, such as ``left_outer``; or asof.
+        partitions: of the exchanges that ``join`` adds; None for those of a side that is already exchanged, or
+            else ``spark.sql.shuffle.partitions``.
+        suffix: for the names of the right's columns that the left has, too.
+        as_of: for ``"asof"`` the column of the times, or a pair of a left and a right one: times or numbers.
+        direction: ``"backward"``; ``"forward"``: the first time that is not before; ``"nearest"``: of these two
+            the nearer one, or the one before.
+        tolerance: the largest distance of two times, a timedelta or a number; None: any.
+        allow_exact_matches: whether equal times match.
+
+    Raises:
+        InvalidRequest: an argument is none of these, a key's column is not there, has a collation, or types that
+            are not compared, or a name would be in the result twice.
+    """
     where = f"join({_text(on)})"
     if not isinstance(suffix, str | None):
         raise InvalidRequest(f"{where}: suffix is text, not {suffix!r}")
@@ -121,8 +153,8 @@ def join(
     forms = tuple(key.form for key in keys)
     plan = JoinPlan(
         kind,
-        MatchKeys(tuple(key.left for key in keys), forms, null_safe),
-        MatchKeys(tuple(key.right for key in keys), forms, null_safe),
+        MatchKeys(tuple(key.left for key in keys), forms),
+        MatchKeys(tuple(key.right for key in keys), forms),
         columns,
         steps.leg.schema,
         right.schema,
@@ -180,7 +212,7 @@ def _join_keys(steps: Steps, right: _Right, on: On, where: str) -> list[JoinKey]
 
 @settled
 def cogroup(steps: AnySteps, other: Steps) -> Cogrouped[AnySteps]:
-    """See :meth:`.Pipeline.cogroup`."""
+    """The rows of both pipelines by the keys of their last exchanges: key by key for ``applyInArrow``."""
     if not isinstance(other, Steps):
         raise InvalidRequest(
             f"cogroup: the other side is a Pipeline, not {type(other).__name__}; shuffle.pipeline(df) makes one"

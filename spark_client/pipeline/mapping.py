@@ -19,13 +19,21 @@ MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
 
 def map_in_arrow(steps: AnySteps, fn: MapFunction, schema: StructType | str) -> AnySteps:
-    """See :meth:`.Pipeline.mapInArrow`."""
+    """``fn`` over the batches of each partition, as in Spark's ``mapInArrow``.
+
+    Raises:
+        InvalidRequest: ``fn`` is not callable, or the schema is invalid or has no Arrow type.
+    """
     struct, declared = declare(steps, "mapInArrow", fn, schema, by_name=False)
     return with_stage(steps, MapStage(fn, declared), struct)
 
 
 def map_in_pandas(steps: AnySteps, fn: MapFunction, schema: StructType | str) -> AnySteps:
-    """See :meth:`.Pipeline.mapInPandas`."""
+    """``fn`` over an iterator of ``pandas.DataFrame``, as in Spark's ``mapInPandas`` (``steps.pandas_adapters``).
+
+    Raises:
+        InvalidRequest: as :meth:`mapInArrow`.
+    """
     struct, declared = declare(steps, "mapInPandas", fn, schema, by_name=False)
     form = PandasForm(struct, declared.schema)
     return with_stage(steps, MapStage(PandasMap(fn, form), declared), struct)
@@ -33,7 +41,17 @@ def map_in_pandas(steps: AnySteps, fn: MapFunction, schema: StructType | str) ->
 
 @settled
 def filter_rows(steps: AnySteps, expression: Any) -> AnySteps:
-    """See :meth:`.Pipeline.filter`."""
+    """The rows for which an expression of ``pyarrow.compute`` is true, such as ``pc.field("amount") > 0``.
+
+    Fields have the exact names of columns. A value inside an expression is Arrow's, of Arrow's type: a whole
+    number beside a decimal is best written ``pc.scalar(Decimal(1))``. Comparisons are Arrow's, too, and differ from
+    Spark's for NaN: in Arrow it fulfils none but ``!=``, in Spark it equals itself and is greater than all other
+    numbers. So Spark's ``v > 5`` is ``(pc.field("v") > 5) | pc.is_nan(pc.field("v"))``.
+
+    Raises:
+        InvalidRequest: no expression, one whose result is not a boolean, or one that Arrow cannot evaluate over
+            these columns, or not as Spark does: they have a collation or are CHAR(n).
+    """
     name = stage_name(steps, f"filter {_short(expression)}")
     (kind,) = _types(steps, [_expression(expression, name)], ["condition"], name).types
     _check_compared(steps, expression, name)
@@ -48,7 +66,18 @@ def filter_rows(steps: AnySteps, expression: Any) -> AnySteps:
 
 @settled
 def select_columns(steps: AnySteps, *names: str, **expressions: Any) -> AnySteps:
-    """See :meth:`.Pipeline.select`."""
+    """The named columns, then one column for each named expression of ``pyarrow.compute``, or other name of a
+    column: ``select("id", total=pc.multiply(pc.field("price"), pc.field("count")), user="user_id")``.
+
+    ``+``, ``-``, ``*`` and ``/`` between expressions raise on overflow in the task; ``pc.add`` and the like wrap
+    around. Types are those that Arrow computes, as Spark holds them. Arrow's product of two decimals has one digit
+    more than both have together, and no more than 38: cast a factor to fewer digits where that is too few.
+
+    Raises:
+        InvalidRequest: no column at all, a name that appears twice or is no column, an expression that Arrow
+            cannot evaluate over these columns, or a result of a type that Spark cannot hold, or of
+            columns that have a collation or are CHAR(n).
+    """
     import pyarrow.compute as pc  # noqa: PLC0415 - 10 MiB, which a plan without expressions does without
 
     name = stage_name(steps, f"select {', '.join([*map(str, names), *expressions])}")

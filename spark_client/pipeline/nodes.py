@@ -21,7 +21,7 @@ from functools import cached_property
 from itertools import count
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
@@ -67,18 +67,6 @@ class Input:
     driver_bytes: int | None = None
     scanned_rows: int | None = None
     kept: float = 1.0
-
-    @classmethod
-    def of(
-        cls,
-        spark: SparkSession,
-        label: str,
-        source: TaskSource | Sides,
-        shares: Shares,
-        *,
-        driver_bytes: int | None = None,
-    ) -> Input:
-        return cls(TaskNumbers(spark, len(shares)), label, source, shares, driver_bytes)
 
     @property
     def frame(self) -> DataFrame | None:

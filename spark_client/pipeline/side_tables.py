@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast, SmallTable
 from spark_client.jobs import SealedDataset, Shuffles, broadcast_threshold_bytes
@@ -111,7 +112,9 @@ class SideTables:
         self.held.clear()
         tables, self._tables = self._tables, []
         for table in tables:
-            table.discard()
+            # A dataset of a server that cannot be reached ends with its lease.
+            with suppress(FlightShuffleError):
+                table.destroy()
 
     def _hold(self, small: SmallSide, sealed: SealedDataset) -> bool:
         rows = _rows_of(small, sealed, DECODED_TIMES * self._limit_bytes)

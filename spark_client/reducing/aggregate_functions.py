@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from spark_client.arrow import check_sortable, groupable
 
-from . import coded_states
 from . import group_results as results
 from . import group_states as states
 
@@ -110,16 +109,14 @@ def _mean(column: str, kind: pa.DataType) -> Computed:
 
 def _extreme(kernel: str, column: str, kind: pa.DataType) -> Computed:
     if pa.types.is_nested(kind):
-        state: states.StateColumn = coded_states.Foremost(column, kind, kernel == "max")
+        state: states.StateColumn = states.Foremost(column, kind, kernel == "max")
     else:
         state = states.Extreme.of(column, kind, kernel)
     return Computed((state,), partial(results.extreme, kind), kind)
 
 
 def _deviation(freedom: int, column: str, kind: pa.DataType, *, root: bool) -> Computed:  # noqa: ARG001 - as above
-    return Computed(
-        (coded_states.Moments(column),), partial(results.deviation, freedom, root=root), pa.float64()
-    )
+    return Computed((states.Moments(column),), partial(results.deviation, freedom, root=root), pa.float64())
 
 
 def _product(column: str, kind: pa.DataType) -> Computed:  # noqa: ARG001 - as above
@@ -130,8 +127,8 @@ def _list_of(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind, nullable=False))
 
 
-def _values(column: str, kind: pa.DataType, *, distinct: bool) -> coded_states.Values:
-    return coded_states.Values(column, _list_of(kind), distinct)
+def _values(column: str, kind: pa.DataType, *, distinct: bool) -> states.Values:
+    return states.Values(column, _list_of(kind), distinct)
 
 
 def _list(column: str, kind: pa.DataType, *, distinct: bool) -> Computed:
@@ -144,13 +141,8 @@ def _count_distinct(column: str, kind: pa.DataType) -> Computed:
     return Computed((state,), results.length, pa.int64(), nullable=False, distinct=column)
 
 
-def _quantile(
-    finish: Callable[..., pa.Array],
-    share: float,
-    column: str,
-    kind: pa.DataType,
-) -> Computed:
-    return Computed((_values(column, kind, distinct=False),), partial(finish, share), pa.float64())
+def _median(column: str, kind: pa.DataType) -> Computed:
+    return Computed((_values(column, kind, distinct=False),), results.median, pa.float64())
 
 
 def _numeric(label: str, make: Maker) -> Function:
@@ -171,26 +163,9 @@ FUNCTIONS: dict[str, Function] = {
     "variance": _numeric("variance({})", partial(_deviation, 1, root=False)),
     "var_samp": _numeric("var_samp({})", partial(_deviation, 1, root=False)),
     "var_pop": _numeric("var_pop({})", partial(_deviation, 0, root=False)),
-    "median": _numeric("median({})", partial(_quantile, results.quantile, 0.5)),
-    "approximate_median": _numeric(
-        "approximate_median({})", partial(_quantile, results.approximate_quantile, 0.5)
-    ),
-    "min": Function(
-        "min({})",
-        partial(_extreme, "min"),
-        "values that have an order",
-        _has_order,
-        compares=True,
-        keeps_type=True,
-    ),
-    "max": Function(
-        "max({})",
-        partial(_extreme, "max"),
-        "values that have an order",
-        _has_order,
-        compares=True,
-        keeps_type=True,
-    ),
+    "median": _numeric("median({})", _median),
+    "min": _order_function("min({})", partial(_extreme, "min")),
+    "max": _order_function("max({})", partial(_extreme, "max")),
     "bool_or": Function("bool_or({})", partial(_extreme, "max"), "booleans", pa.types.is_boolean),
     "bool_and": Function("bool_and({})", partial(_extreme, "min"), "booleans", pa.types.is_boolean),
     "count": Function("count({})", _count, "any type", _any),

@@ -97,15 +97,15 @@ def length(state: pa.Array) -> pa.Array:
     return array_over(np.diff(offsets(state)).astype(np.int64))
 
 
-def quantile(share: float, state: pa.Array) -> pa.Array:
-    """The exact quantile of each list, linearly between its neighbours; NaN is above all numbers."""
+def median(state: pa.Array) -> pa.Array:
+    """The exact median of each list, the mean of the two values in the middle; NaN is above all numbers."""
     elements = widened(state.flatten(), pa.float64())
     counts = np.diff(offsets(state)).astype(np.int64)
     some = np.flatnonzero(counts)
     owners = np.repeat(np.arange(len(counts)), counts)
     numbers = values(elements, np.float64)
     numbers = numbers[np.lexsort((numbers, owners))]
-    places = share * (counts[some] - 1)
+    places = 0.5 * (counts[some] - 1)
     below = np.floor(places).astype(np.int64)
     above = np.ceil(places).astype(np.int64)
     starts = (np.cumsum(counts) - counts)[some]
@@ -114,24 +114,6 @@ def quantile(share: float, state: pa.Array) -> pa.Array:
     # As Spark: half of the least double, twice, would be none.
     equal = (below == above) | (lower == higher)
     return _place(np.where(equal, lower, between), some, len(counts))
-
-
-def approximate_quantile(share: float, state: pa.Array) -> pa.Array:
-    """Arrow's t-digest of each list, which ignores NaN."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
-    elements = widened(state.flatten(), pa.float64())
-    counts = np.diff(offsets(state))
-    owners = array_over(np.repeat(np.arange(len(counts)), counts))
-    grouped = (
-        pa.table([owners, elements], names=["list", "value"])
-        .group_by("list", use_threads=False)
-        .aggregate([("value", "tdigest", pc.TDigestOptions(q=share))])
-        .combine_chunks()
-    )
-    found = pc.list_flatten(grouped["value_tdigest"]).combine_chunks()
-    owned = values(grouped["list"].combine_chunks(), np.int64)
-    return _place(values(found.fill_null(float("nan")), np.float64), owned, len(counts))
 
 
 def _place(found: NDArray[np.float64], places: NDArray[np.int64], rows: int) -> pa.Array:

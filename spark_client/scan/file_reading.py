@@ -12,7 +12,7 @@ Memory
 
 Texts of Parquet
     Columns of short texts are read as dictionaries, as they are stored (``stored_texts``): the filter looks at these
-    (``kept_rows``), and only the kept rows become texts. A batch's texts are decoded in parts of about
+    (``filters``), and only the kept rows become texts. A batch's texts are decoded in parts of about
     ``DECODED_BYTES_OF_TEXTS``, however long they are and however few of them there are.
 """
 
@@ -27,15 +27,14 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, SourceUnavailable
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, gathered
 
-from .decoded_cuts import cut
+from .filters import KeptRows
 from .holdable import is_text, parquet_schema
-from .kept_rows import KeptRows, gathered
-from .legacy_calendar import check_dates, is_legacy
+from .known_columns import WantedColumns
 from .pieces import DECODED_BYTES, File, FileHome, FilePiece, Fragment
-from .stored_texts import batches_of, bounded_rows, coded_columns, inner_texts
-from .wanted import WantedColumns
+from .spark_footers import check_dates, is_legacy
+from .stored_texts import batches_of, bounded_rows, coded_columns, cut, inner_texts
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 8 << 20
@@ -77,7 +76,9 @@ class FileReading:
                     yield from self._complete(part, file.path, values)
 
         try:
-            yield from given() if self.filter is None else gathered(given(), self.batch_rows, BATCH_BYTES)
+            yield from (
+                given() if self.filter is None else gathered(given(), self.batch_rows // 2, BATCH_BYTES // 2)
+            )
         except FileNotFoundError as error:
             raise NotFound(
                 f"{file.path} is not on {socket.gethostname()}: every task must reach the files of a scan, and they "
@@ -124,17 +125,13 @@ class FileReading:
             retyped = _other_kinds(arrow, schema, names)
             legacy = is_legacy(metadata)
             texts = [name for name in names if is_text(arrow.field(name).type) and name not in retyped]
-            for piece in pieces:
-                group = metadata.row_group(piece.unit)
-                if group.num_rows != piece.rows:
-                    raise _changed_error(
-                        file.path, f"rows in row group {piece.unit}", piece.rows, group.num_rows
-                    )
-                if group.total_byte_size != piece.group_bytes:
-                    what = f"bytes in row group {piece.unit}"
-                    raise _changed_error(file.path, what, piece.group_bytes, group.total_byte_size)
-            # With the footer that is there.
             groups = [metadata.row_group(piece.unit) for piece in pieces]
+            for piece, group in zip(pieces, groups, strict=True):
+                planned, there = (piece.rows, piece.group_bytes), (group.num_rows, group.total_byte_size)
+                if planned != there:
+                    raise _changed_error(
+                        file.path, f"rows and bytes in row group {piece.unit}", planned, there
+                    )
             coded = home.dictionaries | coded_columns(texts, metadata, groups, BATCH_ROWS)
             if coded != home.dictionaries:
                 reader = opened(read_dictionary=coded, metadata=metadata)
@@ -258,7 +255,7 @@ def _retype(batch: Any, kinds: dict[str, pa.DataType]) -> Any:
     return batch
 
 
-def _changed_error(path: str, what: str, planned: int | None, found: int) -> PartitionFailed:
+def _changed_error(path: str, what: str, planned: object, found: object) -> PartitionFailed:
     return PartitionFailed(
         f"{path} has changed since the scan was planned: {planned} {what} were planned, {found} are there; call scan "
         "again",

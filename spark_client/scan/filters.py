@@ -1,13 +1,33 @@
-"""The filter of a scan: checked in the driver, and the row groups that it may prune."""
+"""The filter of a scan: checked in the driver, the row groups that it may prune, and the rows that it keeps in a task.
+
+In a task the filter looks at its own columns only, and the rows that it drops are never made: columns of the result are
+cut before they are decoded. Arrow's engine evaluates it in the task's own thread, as ``steps.batch_stages`` says.
+
+Columns with dictionaries
+    Where all columns of a filter have dictionaries, as texts of Parquet often do, it is evaluated once for each
+    combination of their values, if those are fewer than the rows, and the rows look the result up. So texts are
+    compared some times, and not once for each row. A combination that no row has may fail: then rows are looked at.
+    So they are where the combinations would take more than ``LOOKED_UP_BYTES``: a text that one row has stands in as
+    many of them as the other columns have values.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from flight_server.keys import flags
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import folded, needed, parts_of
+from spark_client.arrow import Declared, FunctionCall, array_over, folded, needed, parts_of
+
+from .stored_texts import codes
 
 _COMPARISONS = ("equal", "less", "less_equal", "greater", "greater_equal", "is_valid")
 _JOINS = ("and_kleene", "or_kleene")
@@ -71,3 +91,113 @@ def _has_floats(kind: pa.DataType) -> bool:
     if pa.types.is_floating(kind):
         return True
     return any(_has_floats(kind.field(number).type) for number in range(kind.num_fields))
+
+
+ROWS_FOR_EACH = 4
+"""At least so many rows for each combination of values, or they are looked at one by one."""
+LOOKED_UP_BYTES = 8 << 20
+"""All combinations together take at most so much, or as much as the dictionaries."""
+_MASK = "kept"
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """The rows for which ``expression`` is true; those for which it is null are dropped, as in SQL.
+
+    Args:
+        looked_at: the columns that it is of; of one that is of none, any.
+        names: the columns of the result.
+        repeatable: equal rows are all kept, or none of them.
+    """
+
+    expression: Any
+    looked_at: tuple[str, ...]
+    names: tuple[str, ...]
+    repeatable: bool
+
+    @classmethod
+    def by(cls, expression: Any, schema: pa.Schema, names: Sequence[str]) -> KeptRows:
+        """By an expression that fits the schema."""
+        looked_at = tuple(needed(expression, schema) or schema.names[:1])
+        return cls(expression, looked_at, tuple(names), _is_repeatable(expression))
+
+    def of(self, batch: Any, declared: Declared) -> Any:
+        """The kept rows of a batch, in which columns may have dictionaries, as ``declared``; None without any.
+
+        Raises:
+            pyarrow.ArrowException, TypeError: Arrow cannot evaluate the expression for a row.
+            InvalidRequest: as :meth:`Declared.cast`.
+        """
+        mask = self._mask(batch, declared)
+        kept = int(np.count_nonzero(mask))
+        if not kept:
+            return None
+        shown = batch.select(self.names)
+        if kept < len(mask):
+            shown = shown.filter(_booleans(mask))
+        return _part(declared, self.names).cast(shown)
+
+    def _mask(self, batch: Any, declared: Declared) -> NDArray[np.bool_]:
+        given, part = batch.select(self.looked_at), _part(declared, self.looked_at)
+        if self.repeatable and all(map(_has_dictionary, given.columns)):
+            sizes = [1 + len(column.dictionary) for column in given.columns]
+            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows and _are_small(given.columns, sizes):
+                with suppress(pa.ArrowException):
+                    return self._looked_up(given, sizes, part)
+        return self._evaluated(part.cast(given))
+
+    def _looked_up(self, given: Any, sizes: Sequence[int], part: Declared) -> NDArray[np.bool_]:
+        """As :meth:`_evaluated`, of columns that all have dictionaries; a null is the value after the last one."""
+        places = np.indices(sizes).reshape(len(sizes), -1)
+        found = np.zeros(given.num_rows, np.int64)
+        columns = []
+        for column, size, place in zip(given.columns, sizes, places, strict=True):
+            nulls = pa.array([None], column.dictionary.type)
+            columns.append(pa.concat_arrays([column.dictionary, nulls]).take(array_over(place)))
+            found *= size
+            found += codes(column)
+        rows = pa.RecordBatch.from_arrays(columns, names=given.schema.names)
+        return self._evaluated(part.cast(rows))[found]
+
+    def _evaluated(self, rows: Any) -> NDArray[np.bool_]:
+        """Of each row, whether it is kept."""
+        from pyarrow import acero  # noqa: PLC0415 - a quarter of a second, which tasks without filters do without
+
+        table = acero.TableSourceNodeOptions(pa.Table.from_batches([rows]))
+        project = acero.ProjectNodeOptions([self.expression], [_MASK])
+        found = acero.Declaration("project", project, [acero.Declaration("table_source", table)]).to_table(
+            use_threads=False
+        )
+        chunks = found.column(_MASK).chunks
+        # Null is false.
+        kept = [flags(each.fill_null(pa.scalar(value=False))) for each in chunks]
+        return np.concatenate([np.zeros(0, np.bool_), *kept])
+
+
+def _is_repeatable(expression: Any) -> bool:
+    parts = parts_of(expression)
+    return parts is not None and not any(
+        isinstance(part, FunctionCall) and part.function == "random" for part in parts
+    )
+
+
+def _part(declared: Declared, names: Sequence[str]) -> Declared:
+    schema = declared.schema
+    return Declared(declared.stage, pa.schema([schema.field(name) for name in names]))
+
+
+def _has_dictionary(column: Any) -> bool:
+    return isinstance(column, pa.DictionaryArray)
+
+
+def _are_small(columns: Sequence[Any], sizes: Sequence[int]) -> bool:
+    """Whether all combinations of the dictionaries' values, which are so many with null, take little memory."""
+    own_bytes = [column.dictionary.nbytes for column in columns]
+    count = prod(sizes)
+    found_bytes = sum(own * count // size for own, size in zip(own_bytes, sizes, strict=True))
+    return bool(found_bytes <= max(LOOKED_UP_BYTES, sum(own_bytes)))
+
+
+def _booleans(mask: NDArray[np.bool_]) -> Any:
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])

@@ -20,8 +20,8 @@ from spark_client.arrow import fits, needed
 
 from .filters import statistics_tell
 from .holdable import is_view, parquet_schema
-from .legacy_calendar import is_legacy
-from .wanted import WantedColumns
+from .known_columns import WantedColumns
+from .spark_footers import is_legacy
 
 FOOTER_THREADS = 16
 VALUE_BYTES = 16

@@ -49,13 +49,11 @@ from spark_client.jobs import (
 
 from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
-from .filters import check, expression_of
+from .filters import KeptRows, check, expression_of
 from .folder_values import FolderRules
-from .kept_rows import KeptRows
-from .known_columns import KnownColumns
+from .known_columns import KnownColumns, WantedColumns
 from .pieces import driver_bytes, pieces_of, rows_of
 from .splits import Splits
-from .wanted import WantedColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +119,7 @@ class Scan:
         wanted = WantedColumns(declared, tuple(names), known.origin, known.lenient, columns is None)
         homes, pieces = pieces_of(dataset, known.schema, wanted, expression)
         limits = batch_limits(spark)
-        # Stages cut what functions get (``steps.limits``); ours take as long for a small batch as for a large one.
+        # Stages cut what functions get (``steps.one_pass``); ours take as long for a small batch as for a large one.
         rows = max(limits.rows, BATCH_ROWS)
         reading = FileReading(
             homes,

@@ -4,7 +4,7 @@ Guarantee: :meth:`Splits.read` gives every row of the split's pieces that the fi
 schema, or raises an error that names the file.
 
 Splits are the driver's plan as a value that is pickled into every task: paths, numbers and the file systems as
-pyarrow pickles them, some 10 to 100 bytes for each file and row group. A task unpacks only its own split.
+pyarrow pickles them, some 10 to 250 bytes for each file and row group. A task unpacks only its own split.
 
 Sizes
     A task's pieces have about the same bytes, because a task takes those whose middles lie in its share of all bytes;
@@ -16,7 +16,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -25,7 +25,7 @@ from spark_client.jobs import SplitSizes
 from spark_client.spill import TaskMemory
 
 from .file_reading import FileReading
-from .pieces import File, FilePiece, Fragment
+from .pieces import FilePiece
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,7 @@ class Splits:
         return len(self.packed)
 
     def pieces(self, number: int) -> list[FilePiece]:
-        found = []
-        plan = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
-        for kind, said, units in plan:
-            file = _KINDS[kind](*said)
-            found += [FilePiece(file, *unit) for unit in units]
+        found: list[FilePiece] = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
         return found
 
     def read(self, number: int, memory: TaskMemory | None = None) -> Iterator[Any]:  # noqa: ARG002 - of a source
@@ -67,26 +63,14 @@ class Splits:
             yield from self.reading.read(pieces[0].file, pieces)
 
 
-_KINDS = (File, Fragment)
-
-
 def _pack(pieces: Sequence[FilePiece]) -> bytes:
-    """The pieces as plain tuples: a path once for each file, and no names."""
-    found = []
-    for _, group in groupby(pieces, _occurrence):
-        of_one = list(group)
-        file = of_one[0].file
-        found.append((_KINDS.index(type(file)), _values(file), [_values(piece)[1:] for piece in of_one]))
-    return zlib.compress(pickle.dumps(found), 1)
+    """The pieces; each file is in it once, and is one object again."""
+    return zlib.compress(pickle.dumps(list(pieces)), 1)
 
 
 def _occurrence(piece: FilePiece) -> int:
     """A key that pieces of one file share, but not those of a file that was given twice, which is read twice."""
     return id(piece.file)
-
-
-def _values(of: Any) -> tuple[Any, ...]:
-    return tuple(getattr(of, field.name) for field in fields(of))
 
 
 def _shared_out(pieces: Sequence[FilePiece], sizes: SplitSizes) -> tuple[tuple[FilePiece, ...], ...]:

@@ -9,7 +9,6 @@ from .option_table import (
     OF_CHANGELOGS,
     OF_PARTITIONS,
     OF_SPARK,
-    OPTIONS,
     SESSION,
     STREAM_READ,
     STREAM_WRITE,
@@ -18,4 +17,4 @@ from .option_table import (
     options_of,
 )
 from .session_conf import client_arguments
-from .texts import EMBEDDED, EVERY_ROW, EXECUTORS, integer, one_of, seconds, size_bytes
+from .texts import EMBEDDED, EXECUTORS

@@ -49,7 +49,6 @@ class Option:
 
 LIMITS = ("max_rows_per_trigger", "max_bytes_per_trigger", "max_partitions_per_trigger")
 OF_PARTITIONS = (
-    Option("partitions", texts.partitions, _READ),
     Option("starting", one_of("earliest", "latest"), _STREAM_READ, "earliest"),
     *(Option(name, integer(1), _STREAM_READ) for name in LIMITS),
 )
@@ -90,13 +89,11 @@ OPTIONS = (
     ),
     Option("copies.dirs", texts.directories, _SESSION),
     Option("copies.limit_bytes", size_bytes(1), _SESSION),
-    Option("copies.idle_seconds", seconds(0), _SESSION),
     Option("lease_seconds", seconds(1), _SESSION),
     Option("offload_to", texts.prefixes, _SESSION),
     Option("workers", integer(1), _SESSION),
     *OF_SPARK,
     Option("columns", texts.names, _READS),
-    Option("limit", integer(0), _READ),
     *OF_PARTITIONS,
     *OF_CHANGELOGS,
     Option("exists", one_of("append", "error", "ignore"), _WRITE),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, KeepRule, check_prefix
+from flight_server.protocol import InvalidRequest, KeepRule, check_prefix
 from spark_client.connection import check_locations
 
 EMBEDDED = "embedded"
@@ -156,18 +156,6 @@ def names(text: str) -> tuple[str, ...]:
     ):
         raise ValueError("different names with commas between them, or a JSON list of names")
     return tuple(found)
-
-
-def partitions(text: str) -> tuple[int, ...]:
-    """Numbers of partitions, in order."""
-    found: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if not first <= last < MAX_PARTITIONS:
-            raise ValueError("partitions with commas between them, as in '0,3,8-11'")
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
 
 
 def keep_rule(text: str) -> KeepRule | str:

@@ -17,7 +17,7 @@ from spark_client import spill
 from spark_client.arrow import Declared, Picker, together
 from spark_client.reducing import BATCH_ROWS, Reduction, ResultColumn, finished, merge_bytes
 
-from .one_pass import Pass
+from .one_pass import Pass, drained
 
 _MOST_PARTS = 1 << 12
 
@@ -105,7 +105,7 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
         return
     parts = (
         batch
-        for table in chain(_drain(first), reduced)
+        for table in chain(drained(first), reduced)
         for batch in table.to_batches(max_chunksize=BATCH_ROWS)
     )
     hashes = partial(_hashes, reduction.keys)
@@ -117,12 +117,6 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
             else:
                 for part in _parts(rows.taken(), hashes, half_bytes):
                     yield reduction.merge(part)
-
-
-def _drain(tables: list[pa.Table]) -> Iterator[pa.Table]:
-    """The tables, released one by one."""
-    while tables:
-        yield tables.pop(0)
 
 
 def _parts(

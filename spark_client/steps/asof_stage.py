@@ -36,7 +36,7 @@ from spark_client.placement import PlacedKeys
 from spark_client.spill import TaskMemory, pieces, row_weights, sorted_batches
 
 from .join_stage import checked
-from .one_pass import Both, Pass
+from .one_pass import Both, Pass, drained
 
 _ROW_BYTES = INDEX_ROW_BYTES + TIMED_ROW_BYTES
 
@@ -73,9 +73,9 @@ class AsofStage:
             held.append(batch)
             held_bytes += batch.nbytes + _ROW_BYTES * batch.num_rows
             if held_bytes > how.memory.budget_bytes // 2:
-                yield from self._merge(left, chain(_drain(held), right), how.memory)
+                yield from self._merge(left, chain(drained(held), right), how.memory)
                 return
-        rows = self._index_times(_drain(held))
+        rows = self._index_times(drained(held))
         for batch in left:
             yield from self._match(batch, rows)
 
@@ -196,13 +196,6 @@ class _Sorted:
         return pa.RecordBatch.from_arrays(
             [*batch.columns, *columns], schema=pa.schema([*batch.schema, *fields])
         )
-
-
-def _drain(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, released one by one."""
-    batches.reverse()
-    while batches:
-        yield batches.pop()
 
 
 def _mask(chosen: NDArray[np.bool_]) -> pa.Array:

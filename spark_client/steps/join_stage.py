@@ -11,21 +11,30 @@ Held rows
 
 Memory
     The budget, for the rows read and the copy of those held.
+
+A table that every task has
+    Each batch is joined as it comes, and nothing is gathered. The table is indexed once per process
+    (``joining.held_rows``).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from spark_client.arrow import Declared
-from spark_client.joining import INDEX_ROW_BYTES, JoinPlan, Probing, gathered
+import pyarrow as pa
+
+from spark_client.arrow import Declared, gathered
+from spark_client.joining import INDEX_ROW_BYTES, JoinPlan, Probing, held_table
 from spark_client.placement import PlacedKeys
 from spark_client.spill import Gathered, Rows, Window, windows
 
-from .one_pass import Both, Pass
+from .one_pass import Both, Pass, drained
+
+SMALL_ROWS = 8 * 1024
+SMALL_BYTES = 256 * 1024
+"""Smaller batches of a result are joined: where few rows match, a function would be given thousands of a few rows."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class JoinStage:
             InvalidRequest: a row's key belongs to another partition.
             OutOfBudget: rows beyond the budget cannot be written to a file.
         """
-        return gathered(self._join(both, how))
+        return gathered(self._join(both, how), SMALL_ROWS, SMALL_BYTES)
 
     def _join(self, both: Both, how: Pass) -> Iterator[Any]:
         budget_bytes = how.memory.budget_bytes
@@ -121,9 +130,7 @@ class _Side:
 
     def __iter__(self) -> Iterator[Any]:
         """All batches; those read ahead are released one by one."""
-        read = deque(self.taken())
-        while read:
-            yield read.popleft()
+        yield from drained(self.taken())
         yield from (batch for batch in self._batches if batch.num_rows)
 
 
@@ -153,3 +160,36 @@ def _blocks(rows: Iterable[Any], size_bytes: int) -> Iterator[tuple[list[Any], b
         block.append(batch)
         held_bytes += batch_bytes
     yield block, True
+
+
+class HasTable(Protocol):
+    """Pickled into tasks; gives the same object again in a process as long as a task there uses it. ``size_bytes`` is
+    about that of the table.
+    """
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def table(self) -> pa.Table: ...
+
+
+@dataclass(frozen=True)
+class TableJoinStage:
+    """``join`` whose right side is a table: inner, left, semi or anti, because those have no rows of the right side
+    alone, which each task would give again. ``table`` declares the types that its columns are cast to.
+    """
+
+    declared: Declared
+    plan: JoinPlan
+    right: HasTable
+    table: Declared
+
+    divisible = True
+    ours = True
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - results are not views
+        probing = Probing(self.plan, holds_left=False)
+        # The reference keeps the index until the last batch.
+        table = self.right.table()
+        held = held_table(table, probing.held_side, self.table.cast)
+        yield from gathered(probing.run(held, batches), SMALL_ROWS, SMALL_BYTES)

@@ -5,8 +5,9 @@ key has a table without rows. Keys are equal as in ``arrow.group_codes``, and co
 of the left side before those of the right.
 
 Memory
-    Rows are copied in the order of their groups, ``window_bytes`` at a time, or one group if it is larger. If all are
-    within ``block_bytes``, they are copied at once: out of one batch twice as fast as out of several.
+    Rows are copied in the order of their groups, ``WINDOW_BYTES`` at a time, or one group if it is larger, which comes
+    in chunks of at most ``CHUNK_BYTES``, or of one row. If all are within ``BLOCK_BYTES``, they are copied at once: out
+    of one batch twice as fast as out of several.
 """
 
 from __future__ import annotations
@@ -69,9 +70,6 @@ def groups(
     sides: Sequence[GroupedSide],
     *,
     with_keys: bool = True,
-    block_bytes: int = BLOCK_BYTES,
-    window_bytes: int = WINDOW_BYTES,
-    chunk_bytes: int = CHUNK_BYTES,
     check: Check = lambda *_: None,
 ) -> Iterator[Group]:
     """Each group's keys as a tuple of Arrow scalars, and its rows on each side.
@@ -79,12 +77,10 @@ def groups(
     Args:
         inputs: each side's rows, in types that ``arrow.sizes`` can weigh. The lists are emptied.
         with_keys: False for empty tuples.
-        block_bytes, window_bytes: see the module.
-        chunk_bytes: the most in a chunk, or one row if it is larger; at least ``window_bytes``.
         check: called for each window and side before its groups, with one row of keys for each group with rows there.
     """
-    small = sum(batch.nbytes for batches in inputs for batch in batches) <= block_bytes
-    rows = [NumberedRows(together(batches, block_bytes if small else SMALL_BYTES)) for batches in inputs]
+    small = sum(batch.nbytes for batches in inputs for batch in batches) <= BLOCK_BYTES
+    rows = [NumberedRows(together(batches, BLOCK_BYTES if small else SMALL_BYTES)) for batches in inputs]
     keys = [side.key_columns(batch) for side, each in zip(sides, rows, strict=True) for batch in each.batches]
     if not keys:
         return
@@ -97,8 +93,8 @@ def groups(
         start += each.count
     del rows, codes
     before: NDArray[np.int64] = np.sum([each.before for each in found], axis=0)
-    for first, last in cuts(before, 0, count, window_bytes):
-        parts = [each.rows_of(first, last, chunk_bytes) for each in found]
+    for first, last in cuts(before, 0, count, WINDOW_BYTES):
+        parts = [each.rows_of(first, last) for each in found]
         for side, (_, _, keyed) in zip(sides, parts, strict=True):
             check(side, keyed)
         slices = [_slices(table, starts) for table, starts, _ in parts]
@@ -125,12 +121,12 @@ class _Sorted:
         self.before: NDArray[np.int64] = self._bytes_before[self._bounds]
         """The bytes before each group, and after the last."""
 
-    def rows_of(self, first: int, last: int, chunk_bytes: int) -> Part:
+    def rows_of(self, first: int, last: int) -> Part:
         """The rows of the groups from ``first`` to before ``last``, in several chunks only for one group; where each
         begins, and the last one's end; and the keys of those that have rows.
         """
         schema, start, end = self._side.schema, int(self._bounds[first]), int(self._bounds[last])
-        bounds = cuts(self._bytes_before, start, end, chunk_bytes)
+        bounds = cuts(self._bytes_before, start, end, CHUNK_BYTES)
         pieces = [self._rows.take(self._order[at:to]) for at, to in bounds]
         # Without rows one chunk, too, as in Spark: PySpark makes no DataFrame of none.
         table = pa.Table.from_batches(pieces, schema) if pieces else schema.empty_table()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -27,8 +27,37 @@ from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.spill import TaskMemory
 
-from .limits import NO_LIMITS, BatchLimits
 
+@dataclass(frozen=True)
+class BatchLimits:
+    """At most this many rows, and about this many bytes, in a batch; 0 is no limit, as in Spark."""
+
+    rows: int = 0
+    size_bytes: int = 0
+
+    def cut(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            rows = self.rows_of(batch)
+            if batch.num_rows <= rows:
+                yield batch
+                continue
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)
+
+    def rows_of(self, data: Any) -> int:
+        """How many rows of ``data`` fit the limits; at least one."""
+        rows = max(1, int(data.num_rows))
+        if self.rows > 0:
+            rows = min(rows, self.rows)
+        if 0 < self.size_bytes < data.nbytes:
+            rows = min(rows, max(1, data.num_rows * self.size_bytes // data.nbytes))
+        return rows
+
+
+NO_LIMITS = BatchLimits()
+
+
+T = TypeVar("T")
 Kept: TypeAlias = bool | Callable[[pa.RecordBatch], bool]
 
 
@@ -147,3 +176,10 @@ def expect(result: Any, kind: Any, stage: str) -> None:
             f"{stage}: the function gave {type(result).__name__} where pyarrow.{kind.__name__} is expected",
             stage=stage,
         )
+
+
+def drained(items: list[T]) -> Iterator[T]:
+    """The items, released one by one."""
+    items.reverse()
+    while items:
+        yield items.pop()

@@ -16,8 +16,8 @@ from pyarrow import types
 
 from spark_client.pyspark_parts import PandasConversion
 
+from .batch_stages import MapStage
 from .group_stage import CogroupStage, GroupStage
-from .map_stage import MapStage
 from .one_pass import Stage
 from .pandas_adapters import PandasCogroup, PandasGroup, PandasMap
 

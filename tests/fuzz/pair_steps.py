@@ -44,8 +44,7 @@ def draw_join(chance: Random, state: State, prefix: str, rows: int) -> Parameter
     broadcast = chance.random() < 0.25
     how = chance.choice(_HOWS[:2] + _HOWS[4:] if broadcast else _HOWS)
     named = chance.random() < 0.5
-    safe = not named and chance.random() < 0.3
-    return {"table": table, "on": keys, "how": how, "using": named, "null_safe": safe, "broadcast": broadcast}
+    return {"table": table, "on": keys, "how": how, "using": named, "broadcast": broadcast}
 
 
 def join(run: Run, state: State, given: Parameters) -> State:
@@ -72,11 +71,10 @@ def join(run: Run, state: State, given: Parameters) -> State:
     else:
         met = None
         for left, second in pairs:
-            one, two = state.theirs[left], other.theirs[second]
-            equal = one.eqNullSafe(two) if given["null_safe"] else one == two
+            equal = state.theirs[left] == other.theirs[second]
             met = equal if met is None else met & equal
         joined = state.theirs.join(other.theirs, met, how)
-        ours = state.ours.join(right, on=pairs, how=how, null_safe=given["null_safe"])
+        ours = state.ours.join(right, on=pairs, how=how)
     return _joined(state, other, ours, joined)
 
 

@@ -26,7 +26,7 @@ from flight_server.protocol import (
 )
 from spark_client import ShuffleClient
 from spark_client.connection import RemoteServer
-from spark_client.datasource.changelog_writes import encoded
+from spark_client.datasource.staging import encoded
 from spark_client.lanes import PutStream
 from tests.support.changelog_of_rates import declare, facts, rows, table
 from tests.support.polling import eventually

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -31,4 +32,4 @@ def content(
     others = [name for name in schema.names if name not in keys]
     declared = Declared("changelog", pa.schema([schema.field(name) for name in [*keys, *others]]))
     copies = Copies((str(base),), limit_bytes=limit_bytes)
-    return LookupContent(source, tuple(keys), forms, declared, "app", copies)
+    return LookupContent(cast("Any", source), tuple(keys), forms, declared, "app", copies)

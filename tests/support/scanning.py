@@ -10,10 +10,10 @@ from spark_client.arrow import Declared
 from spark_client.jobs import SplitSizes
 from spark_client.scan.discovery import dataset_of
 from spark_client.scan.file_reading import FileReading
-from spark_client.scan.kept_rows import KeptRows
+from spark_client.scan.filters import KeptRows
+from spark_client.scan.known_columns import WantedColumns
 from spark_client.scan.pieces import pieces_of
 from spark_client.scan.splits import Splits
-from spark_client.scan.wanted import WantedColumns
 
 ONE_FOR_ALL = SplitSizes()
 

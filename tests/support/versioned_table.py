@@ -1,7 +1,7 @@
 """A changelog without a server: its versions are files in a directory, and it notes what is asked of it.
 
-It is a source of lookups (``VersionSource``) that can be pickled into other processes. It keeps every version until
-``compact``, and it computes deltas from whole snapshots.
+It is a source of lookups, as ``ChangelogSource``, that can be pickled into other processes. It keeps every version
+until ``compact``, and it computes deltas from whole snapshots.
 """
 
 from __future__ import annotations

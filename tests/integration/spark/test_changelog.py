@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client import ShuffleClient
-from spark_client.datasource.changelog_reads import AGAIN_SECONDS
+from spark_client.datasource.batch_read import AGAIN_SECONDS
 from spark_client.datasource.changelog_streams import STREAM_LEASE_SECONDS
 from tests.support.changelog_of_rates import KEEP, Model, compacted, declare, facts, rows, table
 from tests.support.polling import eventually

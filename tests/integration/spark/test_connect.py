@@ -92,8 +92,8 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
     answer |= {"ordered": ordered, "cores": cores(spark)}
     answer |= {"counted": counted, "collected": collected, "hidden": hidden, "shown": shown}
-    done = names.unpersist()
-    print(json.dumps({**answer, "copies": len(done.removed | done.left)}))
+    names.unpersist()
+    print(json.dumps(answer))
 spark.stop()
 """
 
@@ -125,6 +125,5 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert answer["collected"] == list(range(50))
     assert answer["counted"] == [100, 0], "the driver has done it"
     assert answer["cores"] == 2
-    assert answer["copies"] == 1, "the host of the task is known; its copy goes when its last task has ended"
     assert "spark.flight.shuffle.token is set, but Spark Connect does not show it" in answer["hidden"]
     assert answer["shown"] == 3

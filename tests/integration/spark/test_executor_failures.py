@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client import Copies, ShuffleClient, Timeouts
-from spark_client.pipeline import exchange_tasks
+from spark_client.pipeline import execution
 from tests.support.driver_process import DriverProcess, say, session
 from tests.support.executor_processes import TaskHost, servers_of, wait_for_end
 from tests.support.failing_tasks import first_time
@@ -135,7 +135,7 @@ def test_rows_come_once_whatever_ends_or_stands_still(
     strike: tuple[str, str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exchange_tasks, "WRITE_BUDGET_BYTES", 1 << 20)
+    monkeypatch.setattr(execution, "WRITE_BUDGET_BYTES", 1 << 20)
     victim, how, when = strike
     where = partial(waits, tmp_path)
     df = spark.range(0, ROWS, numPartitions=6).selectExpr("id", "id % 97 AS k", "repeat('x', 500) AS s")

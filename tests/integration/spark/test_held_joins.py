@@ -62,22 +62,21 @@ def scanned(client: ShuffleClient, files: Path, name: str) -> Pipeline:
     return client.scan(files / f"{name}.parquet")
 
 
-def both(client: ShuffleClient, files: Path, how: str, *, small_left: bool, null_safe: bool) -> Pipeline:
+def both(client: ShuffleClient, files: Path, how: str, *, small_left: bool) -> Pipeline:
     large, small = (scanned(client, files, name) for name in ("large", "small"))
     small = small.select("b", "bn", j="k")
     if small_left:
-        return small.join(large, on={"j": "k"}, how=how, null_safe=null_safe)
-    return large.join(small, on={"k": "j"}, how=how, null_safe=null_safe)
+        return small.join(large, on={"j": "k"}, how=how)
+    return large.join(small, on={"k": "j"}, how=how)
 
 
-def sparks(spark: SparkSession, files: Path, how: str, *, small_left: bool, null_safe: bool) -> DataFrame:
+def sparks(spark: SparkSession, files: Path, how: str, *, small_left: bool) -> DataFrame:
     large, small = (spark.read.parquet(str(files / f"{name}.parquet")) for name in ("large", "small"))
     small = small.selectExpr("b", "bn", "k as j")
-    equal = large["k"].eqNullSafe(small["j"]) if null_safe else large["k"] == small["j"]
+    equal = large["k"] == small["j"]
     return small.join(large, equal, how) if small_left else large.join(small, equal, how)
 
 
-@pytest.mark.parametrize("null_safe", [False, True])
 @pytest.mark.parametrize("small_left", [False, True])
 @pytest.mark.parametrize("how", HOWS)
 def test_rows_are_sparks_whether_a_side_is_held_or_not(
@@ -88,9 +87,8 @@ def test_rows_are_sparks_whether_a_side_is_held_or_not(
     how: str,
     *,
     small_left: bool,
-    null_safe: bool,
 ) -> None:
-    sides = {"small_left": small_left, "null_safe": null_safe}
+    sides = {"small_left": small_left}
     expected = rows_of(sparks(joining, files, how, **sides).toArrow())
     for threshold in ("-1", "10MB"):
         joining.conf.set(THRESHOLD, threshold)
@@ -116,7 +114,7 @@ def test_rows_that_match_no_held_key_are_not_sent(
 ) -> None:
     monkeypatch.setattr(held_joins, "THINNED_BYTES", 0)
     expected = rows_of(
-        sparks(joining, files, how, small_left=True, null_safe=False)
+        sparks(joining, files, how, small_left=True)
         .filter("bn < 20")
         .groupBy("j")
         .agg({"*": "count"})
@@ -145,10 +143,7 @@ def test_a_side_larger_than_expected_is_sent_and_so_is_the_other(
     # Expected to be a tenth, and all of it is kept.
     small = client.scan(files / "small.parquet", filter=pc.field("bn") * 0 == 0).select("b", j="k")
     pipeline = scanned(client, files, "large").join(small, on={"k": "j"})
-    assert (
-        pipeline.collect().read_all().num_rows
-        == sparks(joining, files, "inner", small_left=False, null_safe=False).count()
-    )
+    assert pipeline.collect().read_all().num_rows == sparks(joining, files, "inner", small_left=False).count()
     pipeline.explain()
     assert "held" not in capsys.readouterr().out
     assert pipeline.statistics is not None
@@ -207,7 +202,7 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
     monkeypatch: pytest.MonkeyPatch,
     lost: str,
 ) -> None:
-    expected = rows_of(sparks(joining, files, "left", small_left=False, null_safe=False).toArrow())
+    expected = rows_of(sparks(joining, files, "left", small_left=False).toArrow())
     create, killed, made = Broadcast.create, list[int](), list[Broadcast]()
 
     def kill(location: str) -> None:
@@ -232,7 +227,7 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
             return found
 
         monkeypatch.setattr(shuffles, "write", written)
-        pipeline = both(several, files, "left", small_left=False, null_safe=False)
+        pipeline = both(several, files, "left", small_left=False)
         assert rows_of(pipeline.collect().read_all()) == expected
         assert killed
         assert pipeline.statistics is not None
@@ -248,7 +243,7 @@ def test_ctrl_c_while_a_held_side_is_made_leaves_nothing(
 
     with ShuffleClient(server.location) as client:
         monkeypatch.setattr(Broadcast, "_made", interrupted)
-        joined = both(client, files, "inner", small_left=False, null_safe=False)
+        joined = both(client, files, "inner", small_left=False)
         with pytest.raises(KeyboardInterrupt):
             joined.aggregate(n=("*", "count")).collect()
         assert client.datasets() == []

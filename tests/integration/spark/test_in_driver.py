@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 
 from spark_client import Reading, ShuffleClient, Writing
 from spark_client.jobs import tasks
-from spark_client.pipeline import gathering
+from spark_client.pipeline import in_driver
 from tests.support.arrow_peak import arrow_peak
 from tests.support.server_process import ServerProcess
 
@@ -206,7 +206,7 @@ def test_what_is_larger_than_the_limit_is_for_tasks(
 def test_a_result_that_is_large_though_its_input_is_small_comes_by_the_server(
     client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "GATHERED_BYTES", 100)
+    monkeypatch.setattr(in_driver, "GATHERED_BYTES", 100)
     pipeline = client.scan(folder / "left.parquet").exchange(3, "k").select("v")
     assert sorted(pipeline.collect().read_all()["v"].to_pylist()) == [*np.arange(42.0)]
     assert client.datasets("exchange/") == []

@@ -18,7 +18,7 @@ from pyarrow import flight
 
 from spark_client import ShuffleClient, Timeouts
 from spark_client.executors import address_towards
-from spark_client.pipeline import exchange_tasks
+from spark_client.pipeline import execution
 from tests.support.driver_process import DriverProcess, say, session
 from tests.support.failing_tasks import first_time
 from tests.support.net_hosts import NetHost, net_hosts
@@ -145,7 +145,7 @@ def measured(client: ShuffleClient, spark: SparkSession, directory: Path) -> Any
 
 def cut(when: str, client: ShuffleClient, spark: SparkSession, directory: Path) -> Any:
     hold = partial(waits, directory)
-    exchange_tasks.WRITE_BUDGET_BYTES = 1 << 20
+    execution.WRITE_BUDGET_BYTES = 1 << 20
     made = rows(client, spark)
     if when == "written":
         made = made.mapInArrow(hold, "id long, s binary")

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.jobs import shares, skew
-from spark_client.pipeline import exchange_tasks
+from spark_client.pipeline import execution
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small frames, and pieces of a few, so that little data is much."""
     monkeypatch.setattr(skew, "TASK_BYTES", 200_000)
     monkeypatch.setattr(shares, "TASK_BYTES", 200_000)
-    monkeypatch.setattr(exchange_tasks, "WRITE_BUDGET_BYTES", 1 << 20)
+    monkeypatch.setattr(execution, "WRITE_BUDGET_BYTES", 1 << 20)
 
 
 def skewed_rows(spark: SparkSession) -> DataFrame:

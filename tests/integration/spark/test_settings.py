@@ -98,7 +98,6 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         scratchDir="/scratch",
         copies__dirs=f"{tmp_path}/first, {tmp_path}/second",
         copies__limitBytes="1g",
-        copies__idleSeconds="5min",
         tries="2",
         stallSeconds="1min",
         connectSeconds="2.5",
@@ -113,7 +112,7 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         "writing": Writing("grpc", check=False, compression=None),
         "timeouts": Timeouts(tries=2, stall_seconds=60.0, connect_seconds=2.5),
     }
-    copies = Copies((f"{tmp_path}/first", f"{tmp_path}/second"), 1 << 30, 300.0)
+    copies = Copies((f"{tmp_path}/first", f"{tmp_path}/second"), 1 << 30)
 
     def has(client: ShuffleClient, wanted: dict[str, Any], copies: Copies, lease_seconds: float) -> None:
         assert {name: getattr(client._server, name) for name in wanted} == wanted

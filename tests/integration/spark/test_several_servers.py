@@ -21,7 +21,6 @@ from spark_client.servers import partition_sizes
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spread import everything, spread
-from tests.support.spread import rows_of as rows_on
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,9 +179,6 @@ def test_the_data_source_reads_all_portions_of_a_spread_dataset(
         rows = spark.read.format("flight").option("location", server.location).load("wide")
         assert sorted(row["n"] for row in rows.collect()) == everything(3)
         assert rows.limit(20).count() == 20
-        some = spark.read.format("flight").option("location", server.location).option("partitions", "2,3")
-        expected = [row for server in range(3) for part in (2, 3) for row in rows_on(server, part)]
-        assert sorted(row["n"] for row in some.load("wide").collect()) == sorted(expected)
         stream = spark.readStream.format("flight").option("location", server.location).load("wide")
         query = stream.writeStream.format("noop").trigger(availableNow=True).start()
         with pytest.raises(Exception, match="is an exchange over several servers"):

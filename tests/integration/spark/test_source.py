@@ -68,20 +68,8 @@ def test_there_is_a_task_for_each_partition_that_has_rows(server: ServerProcess,
     df = load("read/parts")
     assert tasks(df) == 3
     assert sorted(row.n for row in df.collect()) == [1, 2, 3, 4, 5, 6]
-    some = load("read/parts", partitions="0,4-7")
-    assert tasks(some) == 2
-    assert sorted(row.n for row in some.collect()) == [1, 2, 4, 5, 6]
-    assert load("read/parts", partitions="1").count() == 0
-
-
-def test_a_limit_is_exact_and_takes_only_the_partitions_that_it_needs(
-    server: ServerProcess, load: Read
-) -> None:
-    write_shuffle(server.location, "read/limit", {0: numbers(1, 2), 3: numbers(3, 4, 5), 5: numbers(6)}, 8)
-    for limit, expected in ((0, 0), (2, 1), (4, 2), (100, 3)):
-        df = load("read/limit", limit=str(limit))
-        assert df.count() == min(limit, 6)
-        assert tasks(df) == max(1, expected)
+    write_shuffle(server.location, "read/empty", {0: numbers()}, 8)
+    assert load("read/empty").count() == 0
 
 
 def test_every_batch_is_cast_and_not_only_the_first(server: ServerProcess, load: Read) -> None:
@@ -137,8 +125,6 @@ def test_a_dataset_that_is_being_written_is_read_to_its_end(server: ServerProces
     with PutStream(connection, PutCommand("read/open", producer=0, attempt="1"), schema) as put:
         put.write(numbers(1, 2).to_batches()[0])
         df = load("read/open")
-        limited = load("read/open", limit="2")
-        assert limited.count() == 2, "the limit is reached before the end"
         put.write(numbers(3).to_batches()[0])
         put.commit()
     assert df.count() == 3
@@ -156,8 +142,6 @@ def test_what_cannot_be_read_is_said_on_the_driver(client: ShuffleClient, load: 
         load("read/missing")
     with pytest.raises(Exception, match=r"no option 'colums' \(did you mean 'columns'\?\)"):
         load("read/odd", colums="n")
-    with pytest.raises(Exception, match="has partitions 0 to 0, not 7"):
-        load("read/odd", columns="n", partitions="7").count()
 
 
 def test_a_token_is_asked_of_the_driver_and_of_the_tasks(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client.arrow import Declared
-from spark_client.arrow.decoded_texts import ASKED_BYTES, decoded
+from spark_client.arrow.widening import ASKED_BYTES, decoded
 from tests.support.arrow_peak import arrow_peak
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_client.arrow.expression_columns import needed
+from spark_client.arrow.expression_parts import needed
 
 ODD = pa.schema(
     [

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_client.arrow.row_picking import SHORTEST_BYTES, Picker
+from spark_client.arrow.numbered_rows import SHORTEST_BYTES, Picker
 
 RANDOM = random.Random(3)
 VECTORS: list[Any] = [

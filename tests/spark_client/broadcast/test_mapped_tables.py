@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_client import Broadcast, Copies, ShuffleClient
-from spark_client.broadcast.mapped_tables import mapped
+from spark_client.broadcast.broadcast_copies import mapped
 from spark_client.hosts import HostFiles, open_files
+from tests.support.broadcast_copies import hosts_of
 from tests.support.server_process import ServerProcess
 
 PATIENCE_SECONDS = 60
@@ -110,4 +111,4 @@ def test_a_copy_that_was_withdrawn_while_it_was_used_goes_with_its_last_user(
     del task
     gc.collect()
     assert waits_until(lambda: files(tmp_path) == [])
-    assert waits_until(lambda: not any(shared.unpersist()))
+    assert waits_until(lambda: not any(hosts_of(shared)))

@@ -13,7 +13,8 @@ import pytest
 
 from flight_server.protocol import COPIES, CopiesRequest, CopyVerb, InvalidRequest
 from spark_client import Broadcast, Copies, ShuffleClient
-from spark_client.broadcast import passing_on, withdrawing
+from spark_client.broadcast import broadcast_copies
+from spark_client.broadcast import content as broadcast_content
 from spark_client.broadcast.content import BroadcastContent
 from spark_client.executors import ExecutorServers, RunningServers
 from tests.support.raw_flight import RawFlight
@@ -39,7 +40,7 @@ class Servers(ExecutorServers):
 def start(
     flight_server_process: Callable[..., ServerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., ServerProcess]:
-    monkeypatch.setattr(passing_on, "TREE_BYTES", 0)
+    monkeypatch.setattr(broadcast_content, "TREE_BYTES", 0)
     return lambda **options: flight_server_process(token=TOKEN, source_flight="*", **options)
 
 
@@ -64,7 +65,7 @@ def on_host(
 
 
 def table_of(content: BroadcastContent) -> pa.Table:
-    file = withdrawing.open_file(content)
+    file = broadcast_copies.open_file(content)
     try:
         return content.map(file)
     finally:
@@ -116,7 +117,7 @@ def test_what_is_left_when_the_hosts_server_ends_comes_from_that_of_the_broadcas
     client: ShuffleClient, start: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
     content = on_host(client.broadcast(TABLE), tmp_path, running := start())
-    arriving = passing_on.bursts(content.source, content.servers, "host", content.key)
+    arriving = broadcast_content.bursts(content.source, content.servers, "host", content.key)
     batches = next(arriving).batches
     running.kill()
     for burst in arriving:

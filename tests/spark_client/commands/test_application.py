@@ -12,29 +12,11 @@ import pytest
 
 from spark_client.cli import main
 from spark_client.commands import run
-from spark_client.commands.connected import with_server_named
 from spark_client.executors import shipping
 from tests.support.commands import Command
 from tests.support.server_process import ServerProcess
 
 NO_SERVER = "grpc://127.0.0.1:1"
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        (["holds", NO_SERVER, "rates"], ["holds", "--server", NO_SERVER, "rates"]),
-        (["servers", "grpc://a:1,grpc://b:1"], ["servers", "--server", "grpc://a:1,grpc://b:1"]),
-        (["ls", "dns+grpc://a:1"], ["ls", "--server", "dns+grpc://a:1"]),
-        (["ls", "a:8815"], ["ls", "--server", "a:8815"]),
-        (["ls", "-s", NO_SERVER], ["ls", "-s", NO_SERVER]),
-        (["ls", "sales/"], ["ls", "sales/"]),
-        (["put", "C:/file.csv", "name"], ["put", "C:/file.csv", "name"]),
-        ([], []),
-    ],
-)
-def test_a_location_among_the_arguments_is_the_server(given: list[str], found: list[str]) -> None:
-    assert with_server_named(given) == found
 
 
 @pytest.mark.usefixtures("hasty")

@@ -126,7 +126,11 @@ def test_planted_faults_are_found_and_each_has_its_remedy(
         (servers[2], "gRPC port"): ("bad", "certificate has expired", "renew it"),
         (servers[3], "clock"): ("bad", "3600 s ahead", "time server"),
         (None, str(tmp_path / "none")): ("warn", "cannot be used", "mount one"),
-        (None, "Spark's Python"): ("bad", f"{python}, which has no flight-shuffle", "pip install"),
+        (None, "Spark's Python"): (
+            "bad",
+            f"{python}, which says \"ModuleNotFoundError: No module named '",
+            "pip install",
+        ),
     }
     assert expected.keys() <= faults.keys(), said.out
     for where, (verdict, text, remedy) in expected.items():
@@ -155,7 +159,7 @@ def test_a_server_without_faults_has_none(
     missing = str(tmp_path / "none")
     monkeypatch.setenv("PYSPARK_PYTHON", missing)
     assert run(["doctor", "-s", server.location, *root]) == 0
-    assert f"warn  Spark's Python: PYSPARK_PYTHON is {missing}, which has no " in capsys.readouterr().out
+    assert f"warn  Spark's Python: PYSPARK_PYTHON is {missing}, which says " in capsys.readouterr().out
     assert run(["doctor", "-s", server.location, *root, "--pyspark-python", missing]) == 1
 
 
@@ -212,13 +216,9 @@ def script(path: Path, line: str) -> Path:
 def test_the_python_of_tasks_is_compared_with_this_one(tmp_path: Path) -> None:
     assert python_of_tasks(sys.executable, named=True).verdict == "ok"
     own = doctor._versions_of(sys.executable)
-    for said, text in (
-        (json.dumps(own | {"Python": "3.10"}), "; Python 3.10, here"),
-        (json.dumps({name: number for name, number in own.items() if name != "pyarrow"}), "has no pyarrow"),
-        (json.dumps(own | {"flight-shuffle": "0.0.1"}), "; flight-shuffle 0.0.1, here"),
-        ("no json", "no program that runs"),
-    ):
+    assert own.startswith(f"Python {sys.version_info[0]}.{sys.version_info[1]}, pyarrow ")
+    for said in (own.replace("Python 3", "Python 2"), own.replace("pyarrow ", "pyarrow 1"), "anything"):
         finding = python_of_tasks(str(script(tmp_path / "python", f"echo '{said}'")), named=True)
-        assert (finding.verdict, text in finding.text) == ("bad", True), finding
+        assert (finding.verdict, f"says {said!r}" in finding.text) == ("bad", True), finding
         assert finding.remedy
-    assert "no program that runs" in python_of_tasks("/none/python", named=False).text
+    assert "No such file" in python_of_tasks("/none/python", named=False).text

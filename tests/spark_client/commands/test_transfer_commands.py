@@ -17,13 +17,11 @@ import pytest
 from pyarrow import csv
 
 from spark_client import ShuffleClient
-from spark_client.commands import table_files
-from spark_client.commands.table_files import rows_into, rows_of
+from spark_client.commands import transfer_commands
+from spark_client.commands.transfer_commands import READ_BYTES, rows_into, rows_of
 from tests.support.arrow_peak import arrow_peak
 from tests.support.commands import Command
 from tests.support.polling import eventually
-from tests.support.server_process import ServerProcess
-from tests.support.spread import PARTITIONS, everything, spread
 
 TABLE = pa.table({"id": range(1000), "name": ["a", None] * 500})
 COMMAND = (sys.executable, "-m", "spark_client.cli")
@@ -75,13 +73,8 @@ def test_ctrl_c_is_exit_code_130_and_leaves_no_short_dataset(
     assert not any(each.rows > 0 for each in client.datasets())
 
 
-def test_rows_are_csv_or_json_lines_where_that_is_asked_for(client: ShuffleClient, command: Command) -> None:
+def test_rows_are_json_lines_where_that_is_asked_for(client: ShuffleClient, command: Command) -> None:
     client.put("t", TABLE)
-    assert command("get", "t", "-n", "2", "--format", "csv").out.splitlines() == [
-        '"id","name"',
-        '0,"a"',
-        "1,",
-    ]
     assert command("get", "t", "-n", "2", "--json").lines == TABLE.slice(0, 2).to_pylist()
 
 
@@ -105,23 +98,6 @@ def test_a_terminal_gets_a_table_of_the_first_rows(client: ShuffleClient, comman
     assert len(lines) == 21
 
 
-def test_some_partitions_of_a_spread_dataset_are_got(flight_server_process: object, command: Command) -> None:
-    with ServerProcess.start(memory_limit="64MiB") as other:
-        both = [other, ServerProcess.start(memory_limit="64MiB")]
-        spread("s", both)
-        two = Command(",".join(each.location for each in both), command._capture)
-        whole = pa.ipc.open_stream(two("get", "s").raw).read_all()
-        assert whole.num_rows == len(everything(2))
-        parts = [pa.ipc.open_stream(two("get", "s", "-p", each).raw).read_all() for each in range(PARTITIONS)]
-        assert sum(each.num_rows for each in parts) == whole.num_rows
-        ordered = pa.ipc.open_stream(two("get", "s", "-p", "1,0", "--ordered").raw).read_all()
-        assert ordered.num_rows == parts[0].num_rows + parts[1].num_rows
-        refused = two("get", "s", "-p", PARTITIONS)
-        assert refused.code == 1
-        assert f"none of index {PARTITIONS}" in refused.err
-        both[1].close()
-
-
 def test_a_get_that_fails_leaves_the_file_that_was_there(
     client: ShuffleClient, command: Command, tmp_path: Path
 ) -> None:
@@ -141,7 +117,7 @@ def test_a_put_under_a_name_that_exists_is_refused_or_overwrites(
     said = command("put", file, "t")
     assert said.code == 1
     assert "exists" in said.err
-    assert command("put", file, "t", "--overwrite", "--compression", "lz4").code == 0
+    assert command("put", file, "t", "--overwrite").code == 0
     assert client.get("t").read_all().equals(TABLE)
 
 
@@ -149,10 +125,7 @@ def test_a_put_under_a_name_that_exists_is_refused_or_overwrites(
     ("arguments", "message"),
     [
         (("get", "t", "-o", "t.xlsx"), "its name says no format"),
-        (("get", "t", "--format", "parquet"), "standard output takes arrows or csv"),
         (("put", "-", "t"), "its name says no format"),
-        (("get", "t", "-p", "one"), "numbers with commas"),
-        (("put", "t.csv", "t", "--compression", "gzip"), "lz4, zstd or auto"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_exit_code_2(
@@ -165,7 +138,7 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(
 
 
 def test_files_are_read_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_files, "READ_BYTES", 64 << 10)
+    monkeypatch.setattr(transfer_commands, "READ_BYTES", 64 << 10)
     table = pa.table({"n": np.arange(600_000), "m": np.arange(600_000)})
     pq.write_table(table, tmp_path / "t.parquet", use_dictionary=False)
     csv.write_csv(table, tmp_path / "t.csv")
@@ -178,24 +151,23 @@ def test_files_are_read_batch_by_batch(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "options"),
+    ("name", "content"),
     [
-        ("a.csv", b"", ()),
-        ("a.csv", b"a\n" + b"1\n" * table_files.READ_BYTES + b"x\n", ()),
-        ("a.parquet", b"id\n1\n", ()),
-        ("a.arrow", b"id\n1\n", ()),
-        ("a.arrow", b"ARROW1\0\0", ()),
-        ("a.txt", b"id\n1\n", ("--format", "arrows")),
+        ("a.csv", b""),
+        ("a.csv", b"a\n" + b"1\n" * READ_BYTES + b"x\n"),
+        ("a.parquet", b"id\n1\n"),
+        ("a.arrow", b"id\n1\n"),
+        ("a.arrow", b"ARROW1\0\0"),
+        ("a.arrows", b"id\n1\n"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named_with_what_to_do(
-    command: Command, tmp_path: Path, name: str, content: bytes, options: tuple[str, ...]
+def test_a_file_that_cannot_be_read_is_named(
+    command: Command, tmp_path: Path, name: str, content: bytes
 ) -> None:
     (file := tmp_path / name).write_bytes(content)
-    said = command("put", file, "unread", *options)
+    said = command("put", file, "unread")
     assert (said.code, len(said.err.splitlines())) == (1, 1)
-    assert f"{file} cannot be read as {table_files.format_of(file, (options or (None,))[-1])}" in said.err
-    assert "--format" in said.err
+    assert f"{file} cannot be read as {file.suffix[1:]}" in said.err
     assert command("ls", "unread").out.splitlines()[1:] == []
 
 

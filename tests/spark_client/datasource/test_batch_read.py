@@ -1,4 +1,4 @@
-"""How partitions and a limit are shared out among tasks, and what a task says of what is gone."""
+"""What a task says of what is gone."""
 
 from __future__ import annotations
 
@@ -9,27 +9,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 from flight_server.protocol import CreateRequest, NotFound, Released, Retention
 from spark_client import ShuffleClient
 from spark_client.connection import RemoteServer
-from spark_client.datasource.batch_read import FlightReader, Share, find, share_out
+from spark_client.datasource.batch_read import FlightReader, Share, find
 from spark_client.datasource.source_options import BATCH_READ, SourceOptions
 from tests.support.server_process import ServerProcess
-
-
-@pytest.mark.parametrize(
-    ("rows", "limit", "expected"),
-    [
-        (None, None, [Share((0,)), Share((1,)), Share((2,))]),
-        (None, 5, [Share((0, 1, 2), 5)]),
-        ({0: 3, 2: 4}, None, [Share((0,)), Share((2,))]),
-        ({0: 3, 2: 4}, 5, [Share((0,)), Share((2,), 2)]),
-        ({0: 3, 2: 4}, 3, [Share((0,))]),
-        ({0: 3, 2: 4}, 0, [Share(())]),
-        ({}, None, [Share(())]),
-    ],
-)
-def test_empty_partitions_are_left_out_and_a_limit_takes_what_it_needs(
-    rows: dict[int, int] | None, limit: int | None, expected: list[Share]
-) -> None:
-    assert list(share_out(range(3), rows, limit)) == expected
 
 
 def test_what_other_readers_have_used_up_is_not_said_to_be_dropped() -> None:
@@ -39,10 +21,10 @@ def test_what_other_readers_have_used_up_is_not_said_to_be_dropped() -> None:
         client.put("d", pa.table({"id": [1]}))
         options = SourceOptions({"location": process.location, "path": "d"}, BATCH_READ)
         reader = FlightReader.plan(options, find(server, "d"), StructType([StructField("id", LongType())]))
-        assert [batch.num_rows for batch in reader.read(Share((0,)))] == [1]
+        assert [batch.num_rows for batch in reader.read(Share(0))] == [1]
         with pytest.raises(Released, match="after as many readers as its retention declares"):
-            list(reader.read(Share((0,))))
+            list(reader.read(Share(0)))
         client.drop("d")
         with pytest.raises(NotFound, match="went away while Spark read it"):
-            list(reader.read(Share((0,))))
+            list(reader.read(Share(0)))
         server.close()

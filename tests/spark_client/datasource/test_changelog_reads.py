@@ -11,8 +11,7 @@ from pyspark import cloudpickle
 
 from flight_server.protocol import Compacted, InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.datasource.batch_read import FlightReader, find
-from spark_client.datasource.changelog_reads import plan_versions, with_diff
+from spark_client.datasource.batch_read import FlightReader, find, plan_versions, with_diff
 from spark_client.datasource.source_options import BATCH_READ, SourceOptions
 from spark_client.datasource.spark_schema import spark_struct
 from tests.support.changelog_of_rates import compacted, declare, table
@@ -64,7 +63,6 @@ def test_a_plan_is_of_one_version_and_may_be_read_again(client: ShuffleClient) -
     assert rows(deltas) == [], "up to the version of the plan"
     assert rows(plan(client, after="2")) == [(2, -1), (3, 1)]
     assert rows(plan(client, asOf="2")) == [(2, 1)]
-    assert rows(plan(client, limit="0")) == []
 
 
 def test_a_version_that_nothing_held_is_gone_and_the_error_says_what_to_do(client: ShuffleClient) -> None:

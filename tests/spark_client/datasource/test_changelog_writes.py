@@ -20,10 +20,9 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client import ShuffleClient
-from spark_client.datasource.batch_write import FlightWriter
 from spark_client.datasource.source_options import BATCH_WRITE, STREAM_WRITE, SourceOptions
 from spark_client.datasource.staging import Staging
-from spark_client.datasource.stream_write import FlightStreamWriter
+from spark_client.datasource.writers import FlightStreamWriter, FlightWriter
 from tests.support.changelog_of_rates import KEEP, facts, rows
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess

@@ -23,11 +23,11 @@ def read(**given: str) -> SourceOptions:
 
 def test_an_unknown_option_is_named_with_the_ones_that_there_are() -> None:
     with pytest.raises(
-        InvalidRequest, match=r"no option 'colums' \(did you mean 'columns'\?\); it has .*limit"
+        InvalidRequest, match=r"no option 'colums' \(did you mean 'columns'\?\); it has .*columns"
     ):
         read(colums="a")
-    with pytest.raises(InvalidRequest, match=r"no option 'limit', which is one of spark\.read"):
-        SourceOptions(NEEDED | {"limit": "1"}, BATCH_WRITE)
+    with pytest.raises(InvalidRequest, match=r"no option 'as_of', which is one of spark\.read"):
+        SourceOptions(NEEDED | {"as_of": "1"}, BATCH_WRITE)
     with pytest.raises(InvalidRequest, match="takes one dataset"):
         SourceOptions({"location": "grpc://localhost:1", "paths": '["a","b"]'}, BATCH_READ)
 
@@ -40,7 +40,7 @@ def test_server_and_dataset_must_be_named() -> None:
 
 
 def test_a_schema_is_asked_for_with_the_options_of_either_read() -> None:
-    given = NEEDED | {"limit": "1", "starting": "latest"}
+    given = NEEDED | {"as_of": "1", "starting": "latest"}
     assert SourceOptions(given, ANY_READ).get("starting") == "latest"
     for use in (BATCH_READ, STREAM_READ):
         with pytest.raises(InvalidRequest, match="has no option"):

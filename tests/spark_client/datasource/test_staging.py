@@ -19,10 +19,9 @@ from flight_server.protocol import MAX_PARTITIONS, Conflict, FlightShuffleError,
 from spark_client import ShuffleClient
 from spark_client.datasource import staging as staging_module
 from spark_client.datasource.batch_read import FlightReader, find
-from spark_client.datasource.batch_write import FlightWriter
 from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
 from spark_client.datasource.staging import FEW_BYTES, LostWrite, StagedWrite, Staging, few_bytes
-from spark_client.datasource.stream_write import FlightStreamWriter
+from spark_client.datasource.writers import FlightStreamWriter, FlightWriter
 from tests.support.certificates import Authority
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy

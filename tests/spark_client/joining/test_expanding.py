@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_client.joining import expanded, gathered
-from spark_client.joining.expanding import SMALL_BYTES, SMALL_ROWS
+from spark_client.arrow import gathered
+from spark_client.joining import expanded
+from spark_client.steps.join_stage import SMALL_BYTES, SMALL_ROWS
 
 
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 20))
@@ -30,7 +31,7 @@ def test_small_batches_are_joined_and_large_ones_are_not_copied(sizes: list[int]
         pa.record_batch({"n": pa.array(range(start, end), pa.int64())})
         for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
     ]
-    found = list(gathered(iter(given_batches)))
+    found = list(gathered(iter(given_batches), SMALL_ROWS, SMALL_BYTES))
     assert [number for batch in found for number in batch.column(0).to_pylist()] == list(range(int(ends[-1])))
     small = [batch.num_rows for batch in found if batch.num_rows < SMALL_ROWS]
     assert len(small) <= sum(size >= SMALL_ROWS for size in sizes) + 1
@@ -40,4 +41,4 @@ def test_small_batches_are_joined_and_large_ones_are_not_copied(sizes: list[int]
 
 def test_few_wide_rows_are_not_joined_beyond_their_bytes() -> None:
     wide = pa.record_batch({"text": ["x" * (SMALL_BYTES // 2)]})
-    assert [batch.num_rows for batch in gathered([wide] * 7)] == [2, 2, 2, 1]
+    assert [batch.num_rows for batch in gathered([wide] * 7, SMALL_ROWS, SMALL_BYTES)] == [2, 2, 2, 1]

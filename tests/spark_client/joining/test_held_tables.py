@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_client.joining import Column, JoinPlan, KeyForm, MatchKeys, held_rows, held_table, held_tables
+from spark_client.joining import Column, JoinPlan, KeyForm, MatchKeys, held_rows, held_table
 from spark_client.joining.join_plan import Side
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.list_(pa.int64()))])
@@ -29,7 +29,7 @@ def cast(given: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("copied_bytes", [0, 1 << 20])
 def test_rows_are_taken_from_several_chunks(copied_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_tables, "COPIED_BYTES", copied_bytes)
+    monkeypatch.setattr(held_rows, "COPIED_BYTES", copied_bytes)
     given = table()
     held = held_table(given, side(), cast)
     numbers, valid = np.array([19, 0, 5, 12]), np.array([True, True, False, True])

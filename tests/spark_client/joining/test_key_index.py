@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from spark_client.joining import Keys
-from spark_client.joining.expanding import expanded
+from spark_client.joining.hash_join import expanded
 from spark_client.joining.key_index import KeyIndex
 
 

@@ -11,7 +11,7 @@ from pyarrow.compute import field
 from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
-from spark_client.pipeline.expected_rows import Expectations, row_bytes
+from spark_client.pipeline.held_joins import Expectations, row_bytes
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Pair, PlanPart
 from spark_client.steps import FilterStage, JoinStage, LimitStage, Stage
 

@@ -106,13 +106,11 @@ def test_a_join_may_be_between_other_steps(client: ShuffleClient, left: DataFram
 
 def test_keys_of_different_names_stay_both(client: ShuffleClient, left: DataFrame, right: DataFrame) -> None:
     other = right.withColumnsRenamed({"k": "number", "s": "name"})
-    plan = client.pipeline(left).join(
-        client.pipeline(other), {"k": "number", "s": "name"}, "full", null_safe=True
-    )
-    null_safe = left.join(other, [left.k.eqNullSafe(other.number), left.s.eqNullSafe(other.name)], "full")
+    plan = client.pipeline(left).join(client.pipeline(other), {"k": "number", "s": "name"}, "full")
+    expected = left.join(other, [left.k == other.number, left.s == other.name], "full")
     found = plan.toDF()
-    assert found.schema == null_safe.schema
-    assert bag(found) == bag(null_safe)
+    assert found.schema == expected.schema
+    assert bag(found) == bag(expected)
 
 
 KEYS: dict[str, tuple[str, str, list[Any], list[Any]]] = {

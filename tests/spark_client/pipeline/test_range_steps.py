@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import SortKey
-from spark_client.pipeline.range_steps import _boundaries, _column
+from spark_client.pipeline.exchanging import _boundaries, _column
 
 YEAR = 366 * 86_400 * 10**6
 TIMES = [-3000 * YEAR, -YEAR, 0, YEAR, 9000 * YEAR, 20_000 * YEAR]

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from flight_server.protocol import InvalidRequest
 from spark_client.reducing import Reduction
 from spark_client.reducing.group_states import Extreme, Present, Product, RowCount, StateColumn, Sum
-from spark_client.reducing.reduction import MERGED_ROWS
-from spark_client.reducing.rows_in_order import RowsInOrder
+from spark_client.reducing.reduction import MERGED_ROWS, RowsInOrder
 from tests.support.examples import examples
 
 SCHEMA = pa.schema(

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_client.scan.decoded_cuts import cut
+from spark_client.scan.stored_texts import cut
 
 MOST = 1000
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from flight_server.protocol.errors import InvalidRequest
-from spark_client.arrow import Declared
-from spark_client.scan.kept_rows import KeptRows, gathered
+from spark_client.arrow import Declared, gathered
+from spark_client.scan.filters import KeptRows
 from tests.support.arrow_peak import arrow_peak
 from tests.support.scanning import read, splits_of
 

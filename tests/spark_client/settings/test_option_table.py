@@ -17,13 +17,13 @@ from spark_client.hosts import Copies
 from spark_client.settings import (
     BATCH_READ,
     BATCH_WRITE,
-    EVERY_ROW,
-    OPTIONS,
     SESSION,
     STREAM_READ,
     STREAM_WRITE,
     client_arguments,
 )
+from spark_client.settings.option_table import OPTIONS
+from spark_client.settings.texts import EVERY_ROW
 
 USES = dict(zip("SrwRW", (SESSION, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE), strict=True))
 PEM = "-----BEGIN CERTIFICATE-----\n"
@@ -68,7 +68,6 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("tries", "SrwRW", None, " 0 ", 0, "1.5", WHOLE(0)),
     ("copies.dirs", "S", None, "/a, /b", ("/a", "/b"), "/a,,/b", "directories with commas between them"),
     ("copies.limit_bytes", "S", None, "1g", 1 << 30, "0", SIZE(1)),
-    ("copies.idle_seconds", "S", None, "0", 0.0, "-1", SECONDS(0)),
     ("lease_seconds", "S", None, "2min", 120.0, "0.5", SECONDS(1)),
     (
         "offload_to",
@@ -85,16 +84,6 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("checkpoint_location", "W", None, "/tmp/c", "/tmp/c", None, ""),
     ("query_name", "W", None, "q", "q", None, ""),
     ("columns", "rR", None, '["a, b", "c"]', ("a, b", "c"), "a,a", NAMES),
-    (
-        "partitions",
-        "r",
-        None,
-        "8-10,9,0",
-        (0, 8, 9, 10),
-        "3-1",
-        "partitions with commas between them, as in '0,3,8-11'",
-    ),
-    ("limit", "r", None, "0", 0, "-1", WHOLE(0)),
     ("starting", "R", "earliest", "Latest", "latest", "first", "'earliest' or 'latest'"),
     ("max_rows_per_trigger", "R", None, "1", 1, "0", WHOLE(1)),
     ("max_bytes_per_trigger", "R", None, "1", 1, "64m", WHOLE(1)),

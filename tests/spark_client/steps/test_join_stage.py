@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.joining import PIECE_ROWS, Column, How, JoinPlan, KeyForm, MatchKeys
-from spark_client.joining.expanding import PIECE_BYTES
+from spark_client.joining.hash_join import PIECE_BYTES
 from spark_client.placement import PlacedKeys
 from spark_client.spill import TaskMemory
 from spark_client.steps import Both, JoinStage, Pass, run
@@ -41,9 +41,7 @@ RIGHT_VALUES: list[Row] = [
 ]
 
 
-def stage(
-    how: How, kinds: Sequence[tuple[pa.DataType, pa.DataType]], *, null_safe: bool = False
-) -> JoinStage:
+def stage(how: How, kinds: Sequence[tuple[pa.DataType, pa.DataType]]) -> JoinStage:
     """A join by the keys k0, k1, ... of these types."""
     names = tuple(f"k{number}" for number in range(len(kinds)))
     forms = tuple(KeyForm.of(one, two, "key") for one, two in kinds)
@@ -64,8 +62,8 @@ def stage(
     schema = pa.schema(fields)
     plan = JoinPlan(
         how,
-        MatchKeys(names, forms, null_safe),
-        MatchKeys(names, forms, null_safe),
+        MatchKeys(names, forms),
+        MatchKeys(names, forms),
         tuple(columns),
         left,
         right,
@@ -95,13 +93,13 @@ def joined(
     return [tuple(row.values()) for batch in found for row in batch.to_pylist(maps_as_pydicts=None)]
 
 
-def equal(one: Any, two: Any, *, null_safe: bool) -> bool:
+def equal(one: Any, two: Any) -> bool:
     if one is None or two is None:
-        return null_safe and one is two
+        return False
     return bool(one == two or (one != one and two != two))  # noqa: PLR0124 - NaN
 
 
-def model(how: How, left: Sequence[Row], right: Sequence[Row], keys: int, *, null_safe: bool) -> list[Row]:
+def model(how: How, left: Sequence[Row], right: Sequence[Row], keys: int) -> list[Row]:
     """The join by a nested loop."""
     found: list[Row] = []
     matched: set[int] = set()
@@ -109,10 +107,7 @@ def model(how: How, left: Sequence[Row], right: Sequence[Row], keys: int, *, nul
         hits = [
             number
             for number, other in enumerate(right)
-            if all(
-                equal(one, two, null_safe=null_safe)
-                for one, two in zip(row[:keys], other[:keys], strict=True)
-            )
+            if all(equal(one, two) for one, two in zip(row[:keys], other[:keys], strict=True))
         ]
         matched.update(hits)
         if how in ("semi", "anti"):
@@ -172,15 +167,12 @@ def test_a_join_is_a_nested_loop_within_any_budget(kind: str) -> None:
     @given(
         sides(*values),
         st.sampled_from(HOWS),
-        st.booleans(),
         st.sampled_from([600, 4000, 1 << 24]),
         st.sampled_from([1, 3, 50]),
     )
-    def check(
-        rows: tuple[list[Row], list[Row]], how: How, null_safe: bool, budget_bytes: int, size: int
-    ) -> None:
-        found = joined(stage(how, kinds, null_safe=null_safe), *rows, budget_bytes=budget_bytes, size=size)
-        assert counted(found) == counted(model(how, *rows, len(kinds), null_safe=null_safe))
+    def check(rows: tuple[list[Row], list[Row]], how: How, budget_bytes: int, size: int) -> None:
+        found = joined(stage(how, kinds), *rows, budget_bytes=budget_bytes, size=size)
+        assert counted(found) == counted(model(how, *rows, len(kinds)))
 
     check()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_client.arrow.sizes import own_bytes
-from spark_client.steps import GroupedSide
+from spark_client.steps import GroupedSide, key_groups
 from spark_client.steps.key_groups import groups
 
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
@@ -21,17 +22,19 @@ def side(schema: pa.Schema, *keys: str) -> GroupedSide:
     return GroupedSide(keys, tuple(schema.field(key).type for key in keys), schema, None)
 
 
+def limited(size_bytes: int) -> Any:
+    """In the block groups are copied within so many bytes."""
+    return mock.patch.multiple(
+        key_groups, BLOCK_BYTES=size_bytes, WINDOW_BYTES=size_bytes, CHUNK_BYTES=size_bytes
+    )
+
+
 def split(table: pa.Table, *keys: str, window_bytes: int = 1 << 20) -> list[tuple[Any, list[int]]]:
-    return [
-        (tuple(key.as_py() for key in found), rows.column("row").to_pylist())
-        for found, (rows,) in groups(
-            [table.to_batches()],
-            [side(table.schema, *keys)],
-            block_bytes=window_bytes,
-            window_bytes=window_bytes,
-            chunk_bytes=window_bytes,
-        )
-    ]
+    with limited(window_bytes):
+        return [
+            (tuple(key.as_py() for key in found), rows.column("row").to_pylist())
+            for found, (rows,) in groups([table.to_batches()], [side(table.schema, *keys)])
+        ]
 
 
 def test_all_nans_are_one_group_and_so_are_the_zeros() -> None:
@@ -130,13 +133,9 @@ def test_a_large_group_comes_in_chunks_of_at_most_a_window(rows: list[list[tuple
         )
         for some in rows
     ]
-    for (key,), (group,) in groups(
-        [batches],
-        [side(schema, "k")],
-        block_bytes=window_bytes,
-        window_bytes=window_bytes,
-        chunk_bytes=window_bytes,
-    ):
+    with limited(window_bytes):
+        found = list(groups([batches], [side(schema, "k")]))
+    for (key,), (group,) in found:
         group.validate(full=True)
         assert group.to_pylist() == [
             {"k": row[0], "s": row[1]} for some in rows for row in some if row[0] == key.as_py()

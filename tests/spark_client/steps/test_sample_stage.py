@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client.arrow import Declared, SortCodes, SortKey, ranges_of
-from spark_client.pipeline.range_steps import _boundaries, _held
+from spark_client.pipeline.exchanging import _boundaries, _held
 from spark_client.steps import Pass, SampleStage
 
 SCHEMA = pa.schema([("k", pa.int64()), ("weight", pa.float64())])
@@ -90,7 +90,7 @@ def test_boundaries_are_distinct_values_also_with_a_heavy_one() -> None:
 
 
 def test_the_driver_holds_a_bounded_part_of_very_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_client.pipeline.range_steps._HELD_BYTES", 20_000)
+    monkeypatch.setattr("spark_client.pipeline.exchanging._HELD_BYTES", 20_000)
     samples = [found for task in range(40) for found in sample(batches(np.arange(1000) + task), task)]
     held = _held(samples)
     assert sum(batch.nbytes for batch in held) <= 20_000

@@ -1,14 +1,19 @@
-"""Withdraws the copies of a broadcast from all hosts of the application.
+"""The copies of broadcasts on hosts: each fetched once, mapped by the processes there, and withdrawn by the driver.
 
-Guarantee: the server lists every host that has made a file of the broadcast, from before the file is visible until
-the host says that it is removed (the action ``copies``). After :func:`withdraw` a listed host removes its file
+Guarantee: while an object of the broadcast (:class:`~spark_client.broadcast.Broadcast`) that has asked for the table
+lives in this process, every call gives the same table, unless its file was removed meanwhile (``hosts.open_files``).
 
-* at once: the driver's;
-* as soon as the last task there that uses the table has ended, and its worker is still there (``mapped_tables``);
-* when a task there fetches another broadcast from this server;
-* else by a sweep (``hosts``).
+Withdrawing
+    The server lists every host that has made a file of the broadcast, from before the file is visible until the host
+    says that it is removed (the action ``copies``). After :func:`withdraw`, or when the dataset was dropped, a listed
+    host removes its file
 
-The server still lists the remaining files, unless it was restarted.
+    * as soon as the last task there that uses the table has ended, and its worker is still there: its thread asks the
+      server;
+    * when a task there fetches another broadcast from this server;
+    * else by a sweep (``hosts``).
+
+    The server still lists the remaining files, unless it was restarted.
 """
 
 from __future__ import annotations
@@ -17,8 +22,10 @@ import contextlib
 import logging
 from typing import Any
 
+import pyarrow as pa
+
 from flight_server.protocol import COPIES, CopiesRequest, CopyVerb, FlightShuffleError, NotFound
-from spark_client.hosts import HostFile, HostFiles, PartFile
+from spark_client.hosts import HostFile, HostFiles, OpenFiles, PartFile
 
 from .content import BroadcastContent
 
@@ -29,6 +36,27 @@ FETCH_SECONDS = 600.0
 
 _CALL_SECONDS = 10.0
 """What is not needed to use a table is not waited for any longer."""
+
+mapped: OpenFiles[tuple[BroadcastContent, pa.Table]] = OpenFiles(
+    "broadcasts: forgets tables", lambda known: remove_withdrawn(known[0])
+)
+"""The tables of this process, by the contents' keys. The file of one that is forgotten stays for others, unless it was
+withdrawn.
+"""
+
+
+def mapped_table(content: BroadcastContent, user: object) -> pa.Table:
+    """The table of a content, mapped now if this process has none. Raises as ``Broadcast.table``."""
+    known = mapped.get(content.key, user)
+    if known is None:
+        file = open_file(content)
+        try:
+            table = content.map(file)
+        except BaseException:
+            file.close()
+            raise
+        known = mapped.add(content.key, file, (content, table), user)
+    return known[1]
 
 
 def open_file(content: BroadcastContent) -> HostFile:
@@ -73,13 +101,14 @@ def keep(content: BroadcastContent) -> None:
             _ask(content, CopyVerb.REMOVED, files.place, key)
 
 
-def remove_here(content: BroadcastContent) -> int:
-    """Remove this host's file and say so; how many hosts still have a withdrawn one. Twice is fine."""
+def remove_here(content: BroadcastContent) -> None:
+    """Remove this host's file and say so. Twice is fine. Raises FlightShuffleError: it is removed, and the server did
+    not answer.
+    """
     files = HostFiles(content.copies)
     files.remove(content.key)
-    if files.place is None:
-        return len(left(content))
-    return int(_ask(content, CopyVerb.REMOVED, files.place, content.key).get("left", 0))
+    if files.place is not None:
+        _ask(content, CopyVerb.REMOVED, files.place, content.key)
 
 
 def remove_withdrawn(content: BroadcastContent) -> None:
@@ -93,14 +122,9 @@ def remove_withdrawn(content: BroadcastContent) -> None:
         _log.info("whether the copy of broadcast %r was withdrawn is unknown: %s", content.name, error)
 
 
-def withdraw(content: BroadcastContent) -> set[str]:
-    """Let all hosts remove their files; those hosts."""
-    return set(_ask(content, CopyVerb.WITHDRAW).get("hosts", []))
-
-
-def left(content: BroadcastContent) -> set[str]:
-    """The hosts that have not removed a withdrawn file."""
-    return set(_ask(content, CopyVerb.WHICH).get("withdrawn", []))
+def withdraw(content: BroadcastContent) -> None:
+    """Let all hosts remove their files."""
+    _ask(content, CopyVerb.WITHDRAW)
 
 
 def _ask(

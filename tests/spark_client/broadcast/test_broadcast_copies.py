@@ -15,9 +15,10 @@ import pytest
 
 from flight_server.protocol import NotFound, Unavailable
 from spark_client import Broadcast, Copies, ShuffleClient
-from spark_client.broadcast import withdrawing
+from spark_client.broadcast import broadcast_copies
 from spark_client.broadcast.content import BroadcastContent
 from spark_client.hosts import HostFiles, PartFile
+from tests.support.broadcast_copies import hosts_of
 from tests.support.server_process import ServerProcess
 
 TABLE = pa.table({"id": pa.array(range(1000), pa.int64())})
@@ -59,44 +60,47 @@ def test_a_host_is_listed_from_before_its_file_is_there_until_it_has_removed_it(
 
     class Looking(BroadcastContent):
         def fetch(self, part: PartFile) -> None:
-            listed.extend(withdrawing.withdraw(self))
+            listed.extend(hosts_of(shared)[0])
+            broadcast_copies.withdraw(self)
             super().fetch(part)
 
-    withdrawing.open_file(Looking(**vars(there))).close()
+    broadcast_copies.open_file(Looking(**vars(there))).close()
     place = HostFiles(there.copies).place
     assert listed == [place]
-    assert withdrawing.left(there) == set(), "withdrawn while it was fetched, it was fetched again"
-    assert withdrawing.withdraw(there) == {place} == withdrawing.left(there)
-    assert withdrawing.remove_here(there) == 0
-    assert withdrawing.remove_here(there) == 0
+    assert hosts_of(shared) == ({place}, set()), "withdrawn while it was fetched, it was fetched again"
+    broadcast_copies.withdraw(there)
+    assert hosts_of(shared) == (set(), {place})
+    broadcast_copies.remove_here(there)
+    broadcast_copies.remove_here(there)
+    assert hosts_of(shared) == (set(), set())
     assert files(tmp_path / "a") == []
 
 
-def test_unpersist_withdraws_all_copies_and_says_which_are_left(
+def test_unpersist_withdraws_all_copies_and_removes_that_of_the_driver(
     client: ShuffleClient, tmp_path: Path
 ) -> None:
     shared = client.broadcast(TABLE)
     hosts = [on_host(shared, tmp_path / name) for name in "ab"]
     for each in hosts:
-        withdrawing.open_file(each).close()
+        broadcast_copies.open_file(each).close()
     places = {HostFiles(each.copies).place for each in hosts}
     shared.table()
-    done = shared.unpersist()
-    assert len(done.removed) == 1
-    assert set(done.left) == places
-    withdrawing.remove_withdrawn(hosts[0])
+    assert len(hosts_of(shared)[0]) == 3
+    shared.unpersist()
+    assert hosts_of(shared) == (set(), places)
+    broadcast_copies.remove_withdrawn(hosts[0])
     assert files(tmp_path / "a") == []
-    assert list(shared.unpersist().left) == [HostFiles(hosts[1].copies).place]
+    assert hosts_of(shared) == (set(), {HostFiles(hosts[1].copies).place})
 
 
 def test_only_a_withdrawn_copy_is_removed(client: ShuffleClient, tmp_path: Path) -> None:
     shared = client.broadcast(TABLE)
     there = on_host(shared, tmp_path / "a")
-    withdrawing.open_file(there).close()
-    withdrawing.remove_withdrawn(there)
+    broadcast_copies.open_file(there).close()
+    broadcast_copies.remove_withdrawn(there)
     assert files(tmp_path / "a") == [shared._content.key]
     shared.destroy()
-    withdrawing.remove_withdrawn(there)
+    broadcast_copies.remove_withdrawn(there)
     assert files(tmp_path / "a") == [], "its dataset was dropped"
 
 
@@ -107,10 +111,10 @@ def test_a_copy_whose_server_was_restarted_is_removed(
     tmp_path: Path,
 ) -> None:
     there = on_host(its_client.broadcast(TABLE), tmp_path / "a")
-    withdrawing.open_file(there).close()
+    broadcast_copies.open_file(there).close()
     mortal.kill()
     flight_server_process(http_port=0, port=int(mortal.location.rpartition(":")[2]))
-    withdrawing.remove_withdrawn(there)
+    broadcast_copies.remove_withdrawn(there)
     assert files(tmp_path / "a") == []
 
 
@@ -119,12 +123,12 @@ def test_a_host_removes_what_was_withdrawn_when_it_fetches_another(
 ) -> None:
     first, second, third = (client.broadcast(TABLE) for _ in range(3))
     for shared in (first, second):
-        withdrawing.open_file(on_host(shared, tmp_path / "a")).close()
+        broadcast_copies.open_file(on_host(shared, tmp_path / "a")).close()
     first.unpersist()
     second.destroy()
-    withdrawing.open_file(on_host(third, tmp_path / "a")).close()
+    broadcast_copies.open_file(on_host(third, tmp_path / "a")).close()
     assert files(tmp_path / "a") == [third._content.key]
-    assert not any(first.unpersist())
+    assert not any(hosts_of(first))
 
 
 def test_directories_of_one_host_that_share_nothing_are_two_places(tmp_path: Path) -> None:
@@ -149,7 +153,7 @@ def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
             mortal.kill()
 
     with pytest.raises((Unavailable, NotFound)):
-        withdrawing.open_file(Losing(**vars(on_host(shared, tmp_path / "a"))))
+        broadcast_copies.open_file(Losing(**vars(on_host(shared, tmp_path / "a"))))
     assert files(tmp_path / "a") == []
     with contextlib.suppress(Unavailable):
         its_client.close()
@@ -158,10 +162,10 @@ def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
 def test_a_table_is_waited_for_as_long_as_any_call(
     mortal: ServerProcess, its_client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(withdrawing, "_CALL_SECONDS", 0.1)
+    monkeypatch.setattr(broadcast_copies, "_CALL_SECONDS", 0.1)
     shared = its_client.broadcast(TABLE)
     for _ in range(8):
-        withdrawing.left(shared._content)  # by each of the connections
+        broadcast_copies.remove_withdrawn(shared._content)  # by each of the connections
     os.kill(mortal.pid, signal.SIGSTOP)
     going_on = threading.Timer(0.4, os.kill, (mortal.pid, signal.SIGCONT))
     going_on.start()

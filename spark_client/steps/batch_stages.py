@@ -1,4 +1,5 @@
-"""The stages of ``filter`` and ``select``: Arrow's expressions over each batch.
+"""Stages that take batch after batch: functions (``mapInArrow``), Arrow's expressions (``filter``, ``select``), and
+those that look at no value.
 
 Arrow's engine evaluates an expression in the task's own thread, a batch at a time: threads of its own would compete
 with Spark's other tasks for the same cores, and ``RecordBatch.filter``, which uses them, takes three times as long
@@ -9,16 +10,38 @@ those of a batch from the gRPC lane, which refers to them in the received messag
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared, aligned
+from spark_client.arrow import Declared, Lent, aligned, array_over, own, widened
 
-from .one_pass import Pass
+from .one_pass import Pass, expect, iterable, noted
+
+
+@dataclass(frozen=True)
+class MapStage:
+    """``mapInArrow``: one call of ``fn`` over all batches of the task."""
+
+    fn: Callable[[Iterator[Any]], Iterable[Any]]
+    declared: Declared
+
+    divisible = True
+    ours = False
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
+        name = self.declared.stage
+        lent = Lent()
+        given = lent.each(how.limits.cut(batches))
+        for batch in noted(name, lambda: iter(iterable(self.fn(given), name, "an iterator"))):
+            expect(batch, pa.RecordBatch, name)
+            if batch.num_rows:
+                cast = self.declared.cast(batch)
+                yield own(cast, lent) if how.keeps(cast) else cast
 
 
 @dataclass(frozen=True)
@@ -46,10 +69,6 @@ class SelectStage:
 
     divisible = True
     ours = True
-
-    def keeps(self, columns: Iterable[str]) -> bool:
-        """Whether these columns are in the result as they are."""
-        return all(self.source(name) == name for name in columns)
 
     def source(self, name: str) -> str | None:
         """The column that the result has under this name; None if it computes one, or has none."""
@@ -103,3 +122,64 @@ def evaluate(
             stage=stage,
             column=missing[1],
         ) from error
+
+
+@dataclass(frozen=True)
+class LimitStage:
+    """The first ``rows`` rows that come. Later rows are not read: the generators before it are closed.
+
+    ``divisible`` is for a limit that another one follows, where any of the rows will do.
+    """
+
+    rows: int
+    declared: Declared
+    divisible: bool
+
+    ours = True
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
+        left = self.rows
+        try:
+            while left:
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch.slice(0, left)
+                left -= min(left, batch.num_rows)
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+
+
+@dataclass(frozen=True)
+class CountStage:
+    """How many rows there are, in one row."""
+
+    declared: Declared
+
+    divisible = True
+    ours = True
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
+        rows = sum(batch.num_rows for batch in batches)
+        column = array_over(np.array([rows], np.int64))
+        yield pa.RecordBatch.from_arrays([column], schema=self.declared.schema)
+
+
+@dataclass(frozen=True)
+class AlignStage:
+    """The columns, by their positions, with the names and types of ``declared``, which hold every value."""
+
+    declared: Declared
+
+    divisible = True
+    ours = True
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
+        schema = self.declared.schema
+        for batch in batches:
+            columns = [
+                widened(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)
+            ]
+            yield self.declared.cast(pa.RecordBatch.from_arrays(columns, names=schema.names))
