@@ -98,7 +98,7 @@ def test_an_embedded_worker_that_is_killed_comes_back_as_another_server_at_its_p
     ("options", "environment", "count"),
     [
         ({"cores": 8, "memory_limit": "1GiB"}, {}, 2),
-        ({"cores": 16, "memory_limit": "1GiB", "port": 0}, {}, 1),
+        pytest.param({"cores": 16, "memory_limit": "1GiB", "port": 0}, {}, 1, marks=pytest.mark.long),
         pytest.param(
             {"cores": 1, "memory_limit": "1GiB"}, {"FLIGHT_SERVER_WORKERS": "2"}, 2, marks=pytest.mark.long
         ),

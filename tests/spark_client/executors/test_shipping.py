@@ -122,6 +122,7 @@ def test_shipped_modules_are_compiled_for_this_python_and_sources_for_others(
     assert "sizes += partition_bytes[done:]" in done.stdout
 
 
+@pytest.mark.long
 def test_a_program_that_runs_from_the_shipped_zip_ships_the_same_modules(
     python: Path, sources: bytes, compiled_by: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:

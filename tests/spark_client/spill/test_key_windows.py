@@ -255,19 +255,19 @@ def test_memory_stays_near_the_budget_while_runs_are_written_and_read() -> None:
     rows = 20_000
 
     def source() -> Iterator[pa.RecordBatch]:
-        for number in range(150):
+        for number in range(75):
             keys = (np.arange(rows) * 7919 + number) % 3000
             yield pa.record_batch(
                 {"k": keys.astype(np.int32), "v": np.random.default_rng(number).random(rows)}
             )
 
-    memory = TaskMemory(8 << 20)
+    memory = TaskMemory(4 << 20)
     before_bytes = pa.total_allocated_bytes()
     peak_bytes = found = 0
     for window in windows([source()], [by_key], memory):
         peak_bytes = max(peak_bytes, pa.total_allocated_bytes() - before_bytes)
         found += window.sides[0].rows
-    assert found == rows * 150
+    assert found == rows * 75
     assert peak_bytes < memory.budget_bytes
     assert memory.spilled_bytes >= found * 12
 
