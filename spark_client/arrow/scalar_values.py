@@ -55,6 +55,11 @@ def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     return [scalar if scalar.is_valid else None for scalar in array]
 
 
+def printable_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """As :func:`python_values`, with an :class:`ArrowValue` of each of Arrow's scalars."""
+    return [ArrowValue(each) if isinstance(each, pa.Scalar) else each for each in python_values(array)]
+
+
 def shown(value: Any) -> str:
     """The value's text."""
     return repr(ArrowValue(value) if isinstance(value, pa.Scalar) else value)

@@ -14,8 +14,6 @@ from spark_client.connection import TimedOut, Unreachable
 from .connected import Link, connected
 from .printing import duration, print_json, print_line, print_table, size
 
-_SHOWN_PARTS = 5
-
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
@@ -106,9 +104,8 @@ def _stat(link: Link, name: Annotated[str, typer.Argument(help="the dataset")]) 
 def _rest(facts: Mapping[str, Any]) -> str:
     """The parts of a dataset that these facts are not about, in words."""
     parts = [each for each in facts["portions"] if each["start"] not in facts["starts"]]
-    shown = ", ".join(f"{each['rows']:,} at {each['locations'][0]}" for each in parts[:_SHOWN_PARTS])
-    more = f" and {len(parts) - _SHOWN_PARTS} more servers" if len(parts) > _SHOWN_PARTS else ""
-    return f"of {facts['whole']['rows']:,} rows; not counted: {shown}{more}"
+    shown = ", ".join(f"{each['rows']:,} at {each['locations'][0]}" for each in parts)
+    return f"of {facts['whole']['rows']:,} rows; not counted: {shown}"
 
 
 def _drop(link: Link, names: Annotated[list[str], typer.Argument(help="the datasets")]) -> None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import typer
 
 from flight_server.protocol import AlreadyExists
-from spark_client.arrow import ArrowValue, python_values
+from spark_client.arrow import printable_values
 
 from .connected import Link, connected
 from .printing import print_json, print_line, print_table, size
@@ -134,11 +134,7 @@ def _first_rows(reader: pa.RecordBatchReader, limit: int | None) -> Iterator[Any
 
 def _rows(batch: Any) -> Iterator[tuple[Any, ...]]:
     """With Python's values; with Arrow's text of those that Python does not have, such as dates after 9999."""
-    return zip(*map(_values, batch.columns), strict=True)
-
-
-def _values(column: Any) -> list[Any]:
-    return [ArrowValue(each) if isinstance(each, pa.Scalar) else each for each in python_values(column)]
+    return zip(*map(printable_values, batch.columns), strict=True)
 
 
 def format_of(path: Path) -> str:

@@ -23,6 +23,7 @@ from spark_client.arrow import (
     array_over,
     check_sortable,
     known_zone,
+    printable_values,
     python_values,
     shown,
     values,
@@ -362,13 +363,9 @@ def _boundaries(samples: list[pa.RecordBatch], keys: tuple[SortKey, ...], count:
     left = (right - 1).clip(min=0)
     nearest = np.where(wanted - before[left] <= before[right] - wanted, left, right)
     chosen = batch.take(pa.array(starts[np.unique(nearest)]))
-    columns = [map(_printable, python_values(chosen.column(key.column))) for key in keys]
+    columns = [printable_values(chosen.column(key.column)) for key in keys]
     rows = list(zip(*columns, strict=True))
     return [row[0] for row in rows] if len(keys) == 1 else rows
-
-
-def _printable(value: Any) -> Any:
-    return ArrowValue(value) if isinstance(value, pa.Scalar) else value
 
 
 def _row(value: Any, keys: int, where: str) -> tuple[Any, ...]:

@@ -158,7 +158,8 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
         raise InvalidRequest(f"scan: the files have {', '.join(map(repr, twice))} twice", column=twice[0])
     if columns is None:
         return list(schema.names)
-    if isinstance(columns, str) or not _are_texts(columns):
+    are_names = isinstance(columns, Collection) and all(isinstance(name, str) for name in columns)
+    if isinstance(columns, str) or not are_names:
         raise InvalidRequest(f"scan: columns is a list of names, not {columns!r}")
     names = list(columns)
     if not names:
@@ -174,10 +175,6 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
             column=missing[0],
         )
     return names
-
-
-def _are_texts(names: Any) -> bool:
-    return isinstance(names, Collection) and all(isinstance(name, str) for name in names)
 
 
 def _describe(what: Any) -> str:

@@ -13,22 +13,16 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class _Client(Protocol):
-    @property
-    def closed(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Client)
+C = TypeVar("C")
 _Key = tuple[int, str, object]
-_clients: dict[_Key, _Client] = {}
+_clients: dict[_Key, Any] = {}
+"""Each has ``closed`` and ``close``, as a ShuffleClient, which lies above this room."""
 _lock = threading.Lock()
 _at_exit = False
 
