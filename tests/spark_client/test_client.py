@@ -35,11 +35,6 @@ def client(empty_server: ServerProcess) -> Iterator[ShuffleClient]:
         yield found
 
 
-def test_what_was_put_is_what_is_got(client: ShuffleClient) -> None:
-    assert client.put("countries", TABLE) == 3
-    assert client.get("countries").read_all().equals(TABLE)
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -56,12 +51,6 @@ def test_everything_that_has_batches_can_be_put(client: ShuffleClient, data: Any
     assert client.get("d").read_all().combine_chunks().equals(TABLE)
 
 
-def test_a_polars_frame_can_be_put(client: ShuffleClient) -> None:
-    polars = pytest.importorskip("polars")
-    client.put("d", polars.DataFrame({"x": [1, 2]}))
-    assert client.get("d").read_all().column("x").to_pylist() == [1, 2]
-
-
 @pytest.mark.parametrize("data", [[], 7, [TABLE]], ids=["empty list", "number", "list of tables"])
 def test_what_cannot_be_put_is_named(client: ShuffleClient, data: Any) -> None:
     with pytest.raises(InvalidRequest, match="cannot put"):
@@ -76,14 +65,6 @@ def test_an_error_of_the_callers_own_iterable_is_raised_as_it_is(client: Shuffle
     with pytest.raises(TypeError, match="unsupported operand"):
         client.put("d", batches())
     assert client.datasets() == []
-
-
-def test_a_table_of_one_huge_batch_arrives_in_frames_of_a_few_megabytes(client: ShuffleClient) -> None:
-    table = pa.table({"x": pa.array(range(5_000_000), pa.int64())})
-    client.put("d", table)
-    batches = client.get("d").read_all().to_batches()
-    assert 20 <= len(batches) <= 21
-    assert pa.Table.from_batches(batches).equals(table)
 
 
 def test_a_name_that_exists_is_refused_and_overwritten_on_request(client: ShuffleClient) -> None:
@@ -105,36 +86,6 @@ def test_a_producer_that_fails_leaves_an_error_and_never_a_short_dataset(client:
         client.get("d").read_all()
     client.put("d", TABLE)
     assert client.get("d").read_all().equals(TABLE)
-
-
-def test_a_reader_gets_batches_while_the_dataset_is_being_written(client: ShuffleClient) -> None:
-    may_go_on, first_read = threading.Event(), threading.Event()
-
-    def slowly() -> Iterator[Any]:
-        yield TABLE.to_batches()[0]
-        assert may_go_on.wait(30)
-        yield TABLE.to_batches()[0]
-
-    def read() -> int:
-        reader = client.get("d")
-        rows = reader.read_next_batch().num_rows
-        first_read.set()
-        return int(rows + reader.read_all().num_rows)
-
-    writer = threading.Thread(target=client.put, args=("d", slowly()))
-    writer.start()
-    try:
-        while not client.datasets("d"):
-            assert writer.is_alive()
-        rows: list[int] = []
-        reader = threading.Thread(target=lambda: rows.append(read()))
-        reader.start()
-        assert first_read.wait(30), "the first batch did not come before the last was written"
-    finally:
-        may_go_on.set()
-        writer.join(30)
-    reader.join(30)
-    assert rows == [6]
 
 
 def test_datasets_are_listed_by_prefix_and_dropped_by_name(client: ShuffleClient) -> None:

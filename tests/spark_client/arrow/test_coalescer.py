@@ -1,4 +1,4 @@
-"""The coalescer against a model (lists of rows by partition), the sizes of its frames, and wrong use."""
+"""The coalescer against a model (lists of rows by partition), the sizes of its frames, and types that it refuses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_client.arrow.coalescer import Coalescer
 from spark_client.arrow.sizes import held_buffers, own_bytes
 from tests.support.coalescing import KIB, coalesced, encoded_bytes, expected_rows, numbered, rows_by_partition
+from tests.support.examples import examples
 
 # --- Every row once, in order -----------------------------------------------------------------------------
 
@@ -69,13 +70,13 @@ def inputs(draw: st.DrawFn) -> tuple[pa.Schema, int, list[tuple[pa.RecordBatch, 
     return schema, partitions, batches
 
 
+@settings(max_examples=examples(0.5))
 @given(
     data=inputs(),
     budget_bytes=st.sampled_from([20 * KIB, 200 * KIB]),
     target=st.sampled_from([64, 1000, 10**6]),
     block_bytes=st.sampled_from([1, 500, 10**6]),
 )
-@settings(deadline=None)
 def test_each_row_comes_back_once_in_its_partition_and_in_order(
     data: tuple[pa.Schema, int, list[tuple[pa.RecordBatch, Any]]],
     budget_bytes: int,
@@ -100,7 +101,7 @@ def test_each_row_comes_back_once_in_its_partition_and_in_order(
         assert frame.num_rows == 1 or own_bytes(frame) <= 2 * target
 
 
-@pytest.mark.parametrize(("partitions", "rows"), [(1, 3_000), (16, 3_000), (1_000, 3_000), (70_000, 500)])
+@pytest.mark.parametrize(("partitions", "rows"), [(1_000, 2_000), (70_000, 200)])
 def test_many_partitions_get_their_rows_in_order(partitions: int, rows: int) -> None:
     batches = [numbered(rows, partitions, first=rows * index) for index in range(20)]
     coalescer = Coalescer(
@@ -124,11 +125,11 @@ def test_frames_are_between_one_and_two_targets_when_the_budget_allows() -> None
 
 
 def test_equal_partitions_share_the_budget_when_there_are_too_many_for_whole_frames() -> None:
-    batches = [numbered(2_000, 1_000, first=2_000 * index) for index in range(400)]
-    coalescer = Coalescer(batches[0][0].schema, 1_000, budget_bytes=8_000 * KIB)
+    batches = [numbered(2_000, 1_000, first=2_000 * index) for index in range(200)]
+    coalescer = Coalescer(batches[0][0].schema, 1_000, budget_bytes=4_000 * KIB)
     sizes = [frame.nbytes for _, frame in coalesced(coalescer, batches)]
     # Of the 42 bytes that a row is counted with, 32 are data; the smallest partitions wait for the next round.
-    assert np.median(sizes) >= 0.9 * 8 * KIB * 32 / 42
+    assert np.median(sizes) >= 0.9 * 4 * KIB * 32 / 42
 
 
 def test_the_largest_partitions_go_first_when_the_budget_is_short() -> None:
@@ -147,7 +148,7 @@ def test_the_largest_partitions_go_first_when_the_budget_is_short() -> None:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_batch_larger_than_everything_is_cut_and_not_kept_alive(partitions: int) -> None:
-    large, ids = numbered(100_000, partitions)
+    large, ids = numbered(40_000, partitions)
     coalescer = Coalescer(
         large.schema,
         partitions,
@@ -231,68 +232,7 @@ def test_rows_without_columns_are_counted(partitions: int) -> None:
     assert all(frame.schema.equals(schema, check_metadata=True) for _, frame in frames)
 
 
-@pytest.mark.parametrize("columns", [0, 2])
-def test_no_rows_give_no_frames(columns: int) -> None:
-    empty, _ = numbered(0, 1, width=columns) if columns else (pa.record_batch([], schema=pa.schema([])), None)
-    coalescer = Coalescer(empty.schema, 3)
-    assert not list(coalescer.add(empty, np.empty(0, np.int32)))
-    assert not list(coalescer.finish())
-    assert coalescer.rows.tolist() == [0, 0, 0]
-
-
-# --- Wrong use --------------------------------------------------------------------------------------------
-
-
-def test_frames_that_were_not_taken_are_never_lost_silently() -> None:
-    batch, ids = numbered(10_000, 4)
-    coalescer = Coalescer(batch.schema, 4, budget_bytes=100 * KIB, target_frame_bytes=10 * KIB)
-    for _ in coalescer.add(batch, ids):
-        break
-    with pytest.raises(RuntimeError, match="not all taken"):
-        coalescer.add(batch, ids)
-    with pytest.raises(RuntimeError, match="not all taken"):
-        coalescer.finish()
-
-
-def test_nothing_comes_after_the_end() -> None:
-    batch, ids = numbered(10, 4)
-    coalescer = Coalescer(batch.schema, 4)
-    list(coalescer.add(batch, ids))
-    list(coalescer.finish())
-    with pytest.raises(RuntimeError, match="finished"):
-        coalescer.add(batch, ids)
-    with pytest.raises(RuntimeError, match="finished"):
-        coalescer.finish()
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (np.array([0, 1]), "3 rows need as many integers"),
-        (np.array([0.0, 1.0, 2.0]), "3 rows need as many integers"),
-        (np.array([[0, 1, 2]]), "3 rows need as many integers"),
-        (np.array([0, 4, 2]), "partitions run from 0 to 3, ids from 0 to 4"),
-        (np.array([0, -1, 2]), "ids from -1 to 2"),
-        (None, "the partition of each row is needed: there are 4"),
-    ],
-)
-def test_ids_that_are_not_one_partition_for_each_row_are_refused(ids: Any, message: str) -> None:
-    batch, _ = numbered(3, 4)
-    coalescer = Coalescer(batch.schema, 4)
-    with pytest.raises(ValueError, match=message):
-        coalescer.add(batch, ids)
-    list(coalescer.add(batch, np.array([3, 2, 1])))
-    assert coalescer.rows.tolist() == [0, 1, 1, 1]
-
-
-def test_another_schema_is_refused_by_its_first_difference() -> None:
-    coalescer = Coalescer(pa.schema([("a", pa.int64()), ("b", pa.string())]), 2)
-    with pytest.raises(ValueError, match=r"the column 'b' is .*int32.* instead of .*string"):
-        coalescer.add(
-            pa.record_batch([pa.array([1]), pa.array([1], pa.int32())], names=["a", "b"]), np.array([0])
-        )
-    with pytest.raises(ValueError, match=r"columns \['a'\] instead of \['a', 'b'\]"):
-        coalescer.add(pa.record_batch([pa.array([1])], names=["a"]), np.array([0]))
+# --- What is refused -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -308,17 +248,3 @@ def test_another_schema_is_refused_by_its_first_difference() -> None:
 def test_types_whose_rows_cannot_be_moved_one_by_one_are_refused_by_name(kind: pa.DataType) -> None:
     with pytest.raises(TypeError, match="'odd"):
         Coalescer(pa.schema([("fine", pa.int8()), ("odd", kind)]), 2)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"partitions": 0},
-        {"partitions": 2, "budget_bytes": 0},
-        {"partitions": 2, "target_frame_bytes": 0},
-        {"partitions": 2, "target_frame_bytes": 10, "max_frame_bytes": 9},
-    ],
-)
-def test_impossible_limits_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"positive|below"):
-        Coalescer(pa.schema([("a", pa.int64())]), **options)

@@ -36,8 +36,16 @@ def wide(rows: int, partitions: int, *, first: int) -> tuple[pa.RecordBatch, Any
     return numbered(rows // 10, partitions, first=first, width=40)
 
 
-@pytest.mark.parametrize("make", [numbered, narrow, wide])
-@pytest.mark.parametrize("partitions", [1, 16, 1_000])
+@pytest.mark.parametrize(
+    ("make", "partitions"),
+    [
+        (narrow, 16),
+        (numbered, 1_000),
+        *(pytest.param(numbered, each, marks=pytest.mark.long) for each in (1, 16)),
+        *(pytest.param(narrow, each, marks=pytest.mark.long) for each in (1, 1_000)),
+        *(pytest.param(wide, each, marks=pytest.mark.long) for each in (1, 16, 1_000)),
+    ],
+)
 def test_memory_stays_within_what_is_promised(
     arrow_pool: pa.MemoryPool, partitions: int, make: Callable[..., tuple[pa.RecordBatch, Any]]
 ) -> None:
@@ -77,20 +85,6 @@ def test_small_blocks_take_no_second_copy_of_what_is_buffered(arrow_pool: pa.Mem
     list(coalescer.finish())
     # A block of 1 MiB and the batches that it is made of, a frame, and what begins the next round.
     assert arrow_pool.max_memory() <= budget_bytes * 9 // 8 + 3_000 * KIB
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_a_batch_larger_than_the_budget_goes_when_its_frames_are_taken(
-    arrow_pool: pa.MemoryPool, partitions: int
-) -> None:
-    batch, ids = numbered(100_003, partitions)
-    large = pa.concat_batches([batch])
-    coalescer = Coalescer(large.schema, partitions, budget_bytes=1_000 * KIB, target_frame_bytes=64 * KIB)
-    for _, frame in coalescer.add(large, ids):
-        del frame
-    del large
-    assert arrow_pool.bytes_allocated() <= coalescer.buffered_bytes <= 1_000 * KIB
-    list(coalescer.finish())
 
 
 def test_a_slice_does_not_keep_its_parent() -> None:

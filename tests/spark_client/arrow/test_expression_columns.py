@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_client.arrow import expression_parts
 from spark_client.arrow.expression_parts import needed
 
 ODD = pa.schema(
@@ -40,8 +39,3 @@ def test_columns_of_any_name_and_parts_of_them_are_found(
     expression: pc.Expression, expected: list[str]
 ) -> None:
     assert needed(expression, ODD) == expected
-
-
-def test_columns_that_have_names_take_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expression_parts, "fits", None)
-    assert needed((pc.field("a") > 1) & (pc.field("t") == "x"), ODD) == ["a", "t"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -53,26 +51,3 @@ def test_a_function_of_nothing_takes_no_argument() -> None:
 
 def test_a_column_by_its_place_tells_nothing() -> None:
     assert parts_of(field(1) == 1) is None
-
-
-class _Pickled:
-    def __init__(self, *made: Any) -> None:
-        self._made = made
-
-    def __reduce__(self) -> Any:
-        return self._made
-
-
-@pytest.mark.parametrize(
-    "made", [(), (_Pickled, ()), (_Pickled, (b"no file",))], ids=["none", "empty", "bytes"]
-)
-def test_another_form_tells_nothing(made: Any) -> None:
-    assert parts_of(_Pickled(*made)) is None
-
-
-def test_unknown_words_tell_nothing() -> None:
-    schema = pa.schema([], metadata={"loop": "x"})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as file:
-        file.write_batch(pa.RecordBatch.from_arrays([], schema=schema))
-    assert parts_of(_Pickled(_Pickled, (sink.getvalue(),))) is None

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_client.arrow.coalescer import Coalescer
-from spark_client.arrow.own_memory import Lent, aligned, own
+from spark_client.arrow.own_memory import Lent, own
 from spark_client.arrow.sizes import allocations
 from spark_client.arrow.types import Declared
 from spark_client.steps import GroupStage, MapStage, Pass, Stage, run
@@ -146,14 +146,6 @@ def test_columns_that_only_pass_through_are_not_copied() -> None:
     assert rows_of([found]) == [(n + 1, n) for n in range(rows - 1)]
 
 
-def test_batches_that_the_caller_does_not_keep_are_not_copied() -> None:
-    made = np.arange(10_000)
-    batches = [pa.record_batch([pa.array(made[:rows])] * 2, schema=SCHEMA) for rows in (10_000, 9_000)]
-    stage = map_stage(lambda _: iter(batches))
-    found = run((stage,), iter([]), Pass(lambda batch: batch.num_rows < 10_000))
-    assert [batch.column(0).buffers()[1].address == made.ctypes.data for batch in found] == [True, False]
-
-
 def test_an_input_that_the_function_has_released_is_not_taken_for_its_memory() -> None:
     """Another input is lent by then, so that the memory of the first may belong to anything."""
     source = [pa.record_batch([pa.array([n]), pa.array([n])], schema=SCHEMA) for n in range(3)]
@@ -199,20 +191,3 @@ def test_stages_are_told_apart_by_whether_the_last_batch_is_kept() -> None:
     stages: tuple[Stage, ...] = (reuses([[(1, 1)], [(2, 2)]]),)
     assert rows_of(list(run(stages, iter([])))) == [(-1, -1), (-1, -1)]
     assert [row for batch in run(stages, iter([])) for row in rows_of([batch])] == [(1, 1), (2, 2)]
-
-
-def test_a_batch_is_copied_where_its_values_lie_between_words() -> None:
-    numbers = np.arange(10, dtype=np.int64).tobytes()
-
-    def at(offset: int) -> pa.RecordBatch:
-        buffer = pa.py_buffer(bytes(64 + offset) + numbers).slice(64 + offset)
-        return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 10, [None, buffer])], ["n"])
-
-    batches = [at(offset) for offset in range(8)]
-    for batch in batches:
-        found = aligned(batch)
-        assert found.equals(batch)
-        address = found.column(0).buffers()[1].address
-        assert address % 8 == 0
-        assert (found is batch) == (batch.column(0).buffers()[1].address % 8 == 0)
-    assert sum(aligned(batch) is batch for batch in batches) == 1

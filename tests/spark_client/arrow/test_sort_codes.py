@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_client.arrow import SortCodes, SortKey, check_sortable, ranges_of
+from tests.support.examples import examples
 from tests.support.order_model import ordered, place
 
 SMALL = st.integers(-3, 3)
@@ -67,6 +68,7 @@ def columns(draw: st.DrawFn) -> tuple[pa.Array, SortKey]:
     return column, SortKey("c", draw(st.booleans()), draw(st.none() | st.booleans()))
 
 
+@settings(max_examples=examples(0.5))
 @given(columns())
 def test_codes_are_ordered_as_the_values(given_column: tuple[pa.Array, SortKey]) -> None:
     column, key = given_column
@@ -89,6 +91,7 @@ def test_codes_are_ordered_as_the_values(given_column: tuple[pa.Array, SortKey])
     assert again.changes().tolist() == [a != b for a, b in pairwise(values)]
 
 
+@settings(max_examples=examples(0.5))
 @given(st.data())
 def test_the_range_of_a_row_is_how_many_boundaries_are_not_after_it(data: st.DataObject) -> None:
     kinds = data.draw(

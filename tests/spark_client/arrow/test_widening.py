@@ -50,13 +50,6 @@ def test_a_decimal_with_more_digits_has_the_same_values(column: pa.Array, start:
     assert found.to_pylist() == part.to_pylist()
 
 
-def test_a_price_equals_its_double() -> None:
-    prices = [Decimal(cents).scaleb(-2) for cents in range(100_000)]
-    assert widened(pa.array(prices, pa.decimal128(10, 2)), pa.float64()).to_pylist() == [
-        cents / 100 for cents in range(100_000)
-    ]
-
-
 PRICE, TEXT = pa.decimal128(10, 2), pa.string()
 A, B = Decimal("0.35"), Decimal("0.41")
 """Arrow's own cast gives other doubles for both."""

@@ -162,12 +162,12 @@ def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
 def test_a_table_is_waited_for_as_long_as_any_call(
     mortal: ServerProcess, its_client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast_copies, "_CALL_SECONDS", 0.2)
+    monkeypatch.setattr(broadcast_copies, "_CALL_SECONDS", 0.1)
     shared = its_client.broadcast(TABLE)
     for _ in range(8):
         broadcast_copies.remove_withdrawn(shared._content)  # by each of the connections
     os.kill(mortal.pid, signal.SIGSTOP)
-    going_on = threading.Timer(1.0, os.kill, (mortal.pid, signal.SIGCONT))
+    going_on = threading.Timer(0.4, os.kill, (mortal.pid, signal.SIGCONT))
     going_on.start()
     assert shared.table() == TABLE
     going_on.join()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +21,6 @@ from tests.support.broadcast_copies import hosts_of
 from tests.support.rooms import ROOT
 from tests.support.server_process import ServerProcess
 
-SPAWN = multiprocessing.get_context("spawn")
 TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
 
 
@@ -115,78 +110,6 @@ def test_what_is_no_table_is_refused_with_what_makes_one(client: ShuffleClient, 
         client.broadcast(data)
 
 
-def _read(base: Path, shared: bytes, barrier: Any, found: Any) -> None:
-    before = _anonymous_bytes()
-    barrier.wait(100)
-    table = pickle.loads(shared).table()
-    # Touch every page: mapped pages are not anonymous memory.
-    total = table.column("x").chunk(0).to_numpy(zero_copy_only=True).sum()
-    (file,) = files(base)
-    found.put(
-        (
-            file.stat().st_ino,
-            str(file) in Path("/proc/self/maps").read_text(),
-            int(total),
-            _anonymous_bytes() - before,
-        )
-    )
-    barrier.wait(100)
-
-
-def _anonymous_bytes() -> int:
-    line = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")
-    )
-    return int(line.split()[1]) * 1024
-
-
-def test_processes_that_race_share_one_file_and_grow_by_no_copy(client: ShuffleClient, base: Path) -> None:
-    rows, gets = 16 << 20, client.statistics()["gets"]
-    shared = client.broadcast(pa.table({"x": pa.array(range(rows), pa.int64())}))
-    count = 3
-    barrier, found = SPAWN.Barrier(count), SPAWN.Queue()
-    processes = [
-        SPAWN.Process(target=_read, args=(base, pickle.dumps(shared), barrier, found)) for _ in range(count)
-    ]
-    for process in processes:
-        process.start()
-    answers = [found.get(timeout=100) for _ in processes]
-    for process in processes:
-        process.join(30)
-        assert process.exitcode == 0
-    assert {inode for inode, *_ in answers} == {files(base)[0].stat().st_ino}
-    assert all(mapped for _, mapped, *_ in answers)
-    assert {total for _, _, total, _ in answers} == {rows * (rows - 1) // 2}
-    assert client.statistics()["gets"] == gets + 1, "one of them fetched it"
-    # Two of the three fetched nothing; the one that did let its buffers go again.
-    grown = sorted(grown for *_, grown in answers)
-    assert grown[count - 2] < rows * 8 // 4
-
-
-def _fetch_and_hang(shared: bytes, started: Any) -> None:
-    content = pickle.loads(shared)._content
-
-    def hang(part: host_files.PartFile) -> None:
-        part.write(b"half of the table")
-        started.set()
-        signal.pause()
-
-    host_files.HostFiles(content.copies).open_or_make(content.key, 1, hang, 10)
-
-
-def test_a_process_killed_while_it_fetches_is_succeeded_by_another(client: ShuffleClient, base: Path) -> None:
-    shared = client.broadcast(TABLE)
-    started = SPAWN.Event()
-    process = SPAWN.Process(target=_fetch_and_hang, args=(pickle.dumps(shared), started))
-    process.start()
-    assert started.wait(60)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join(30)
-    assert shared.table().equals(TABLE)
-    assert list(base.glob("*/*.part")) == []
-
-
 def test_a_file_that_is_removed_between_its_opening_and_its_mapping_is_read(
     client: ShuffleClient, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,14 +147,6 @@ def test_after_unpersist_the_table_is_fetched_again(client: ShuffleClient, base:
     assert client.statistics()["gets"] == gets + 2
 
 
-def test_a_file_removed_by_others_is_fetched_again(client: ShuffleClient, base: Path) -> None:
-    shared = client.broadcast(TABLE)
-    shared.table()
-    files(base)[0].unlink()
-    assert shared.table().equals(TABLE)
-    assert len(files(base)) == 1
-
-
 def test_a_torn_file_is_an_error_once_and_then_fetched_again(client: ShuffleClient, base: Path) -> None:
     shared = client.broadcast(TABLE)
     shared.table()
@@ -260,28 +175,6 @@ def test_after_destroy_every_use_is_a_clear_error(client: ShuffleClient, base: P
         pickle.loads(sent_before).table()
 
 
-def test_a_destroyed_broadcast_leaves_nothing_in_the_client_also_if_the_server_does_not_answer(
-    client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise Unavailable("for a moment")
-
-    owner = client._owned()
-    for answers in (True, False):
-        shared = client.broadcast(TABLE)
-        shared.table()
-        with monkeypatch.context() as patch:
-            if answers:
-                shared.destroy()
-            else:
-                patch.setattr(client._server, "action", refused)
-                with pytest.raises(Unavailable, match="for a moment"):
-                    shared.destroy()
-        assert (owner._at_close, owner._keeper.datasets()) == ({}, {}), "nothing renews the lease"
-    (left,) = client.datasets("broadcast/")
-    client.drop(left.name)
-
-
 def test_closing_the_client_ends_its_broadcasts(empty_server: ServerProcess, base: Path) -> None:
     with ShuffleClient(empty_server.location, copies=Copies((str(base),))) as client:
         shared = client.broadcast(TABLE)
@@ -290,15 +183,6 @@ def test_closing_the_client_ends_its_broadcasts(empty_server: ServerProcess, bas
     with pytest.raises(NotFound, match="is gone"):
         shared.table()
     assert list(base.glob("*/*.part")) == []
-
-
-@pytest.mark.parametrize("data", [[1, 2], {"x": 1}, None])
-def test_only_frames_and_tables_are_broadcast(data: Any) -> None:
-    with (
-        ShuffleClient("grpc://127.0.0.1:1") as nowhere,
-        pytest.raises(InvalidRequest, match="give a DataFrame"),
-    ):
-        nowhere.broadcast(data)
 
 
 def test_the_name_is_only_a_label(client: ShuffleClient) -> None:
@@ -319,41 +203,25 @@ sys.stdin.read()
 """
 
 
-@contextlib.contextmanager
-def driver(location: str, base: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process that made a broadcast and mapped it, and its file."""
-    command = [sys.executable, "-c", DRIVER, location, str(base)]
+def test_what_a_killed_driver_left_goes_with_the_next_client_and_what_lives_stays(
+    client: ShuffleClient, base: Path
+) -> None:
+    living = client.broadcast(TABLE)
+    living.table()
+    (living_file,) = files(base)
+    copies = Copies((str(base),))
+    command = [sys.executable, "-c", DRIVER, client.location, str(base)]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        (found,) = base.glob(f"*/{process.stdout.readline().strip()}.arrows")
-        yield process, found
-        process.kill()
-
-
-def test_what_a_killed_driver_left_goes_with_the_next_client_and_what_lives_stays(
-    empty_server: ServerProcess, base: Path
-) -> None:
-    location = empty_server.location
-    copies = Copies((str(base),))
-    with driver(location, base) as (dead, its_file), driver(location, base) as (_, living_file):
+        (its_file,) = base.glob(f"*/{process.stdout.readline().strip()}.arrows")
         task = host_files.HostFiles(copies).open(its_file.stem)
         assert task is not None
-        dead.kill()
-        dead.wait(30)
-        for mapped in (True, False):
-            with ShuffleClient(location, copies=copies):
-                assert its_file.exists() is mapped, "a task that lives maps it, then none"
-            task.close()
-        assert list(its_file.parent.glob(f"{its_file.stem.partition('-')[0]}*")) == []
-        assert living_file.exists()
-
-
-def test_a_client_that_is_closed_leaves_only_the_marker_and_the_lock_of_names(
-    client: ShuffleClient, base: Path
-) -> None:
-    client.broadcast(TABLE).table()
-    client.close()
-    (directory,) = base.iterdir()
-    assert {path.name for path in directory.iterdir()} == {"flight-shuffle-format", "names.lock"}
+        process.kill()
+    for mapped in (True, False):
+        with ShuffleClient(client.location, copies=copies):
+            assert its_file.exists() is mapped, "a task that lives maps it, then none"
+        task.close()
+    assert list(its_file.parent.glob(f"{its_file.stem.partition('-')[0]}*")) == []
+    assert living_file.exists()

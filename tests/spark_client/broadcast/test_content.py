@@ -20,8 +20,7 @@ def file_of(shared: Broadcast, base: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("compression", [None, "lz4", "auto"])
-@pytest.mark.parametrize("lane", ["bulk", "grpc"])
+@pytest.mark.parametrize(("compression", "lane"), [(None, "bulk"), ("lz4", "bulk"), ("auto", "grpc")])
 def test_a_columns_chunk_is_mapped_from_a_file_of_the_size_that_was_known(
     empty_server: ServerProcess, tmp_path: Path, compression: str | None, lane: str
 ) -> None:

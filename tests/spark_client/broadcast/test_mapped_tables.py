@@ -112,12 +112,3 @@ def test_a_copy_that_was_withdrawn_while_it_was_used_goes_with_its_last_user(
     gc.collect()
     assert waits_until(lambda: files(tmp_path) == [])
     assert waits_until(lambda: not any(hosts_of(shared)))
-
-
-def test_a_thread_runs_only_while_there_is_a_table(client: ShuffleClient) -> None:
-    task = in_a_task(client.broadcast(TABLE))
-    task.table()
-    assert mapped._thread is not None
-    del task
-    gc.collect()
-    assert waits_until(lambda: mapped._thread is None)

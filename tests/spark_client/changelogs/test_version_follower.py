@@ -110,38 +110,6 @@ def test_an_error_ends_the_follower(server: RemoteServer) -> None:
         assert list(follower) == []
 
 
-async def test_an_error_is_raised_in_the_task_that_waits(server: RemoteServer) -> None:
-    with HttpSource(lambda *_: opening([([1], None)])) as source:
-        follower = follower_of(server, source)
-        with pytest.raises(PartitionFailed):
-            await anext(follower)
-        assert [change async for change in follower] == []
-        await follower.aclose()
-
-
-def test_a_follower_that_is_collected_gives_its_connection_back(
-    server: RemoteServer, source: HttpSource
-) -> None:
-    follower = follower_of(server, source)
-    assert next(follower).version == 5
-    stream = follower._stream
-    assert stream is not None
-    assert stream._reading is not None
-    del follower
-    gc.collect()
-    assert stream._reading is None
-
-
-def test_more_followers_than_connections_of_reads_each_have_one(
-    server: RemoteServer, source: HttpSource
-) -> None:
-    followers = [follower_of(server, source) for _ in range(40)]
-    assert [next(follower).version for follower in followers] == [5] * 40
-    assert source.connections == 40
-    for follower in followers:
-        follower.close()
-
-
 def test_a_forked_child_gets_an_error_and_leaves_the_connection_alone(
     server: RemoteServer, source: HttpSource
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -88,9 +87,3 @@ def test_batches_that_wait_for_the_consumer_are_counted_in_the_pool(server: Remo
         assert pool.peak_bytes >= 8000
         assert sum(batch.num_rows for batch in batches) == 1000
     assert pool.used_bytes == 0
-
-
-def test_a_ref_goes_into_tasks(server: RemoteServer) -> None:
-    portion = Portion(("http://127.0.0.1:1",))
-    copy = pickle.loads(pickle.dumps(DatasetRef(server, "d", "g1", (portion,))))
-    assert (copy.dataset, copy.generation, copy.portions) == ("d", "g1", (portion,))

@@ -12,16 +12,19 @@ import pytest
 
 from spark_client.cli import main
 from spark_client.commands import run
+from spark_client.executors import shipping
 from tests.support.commands import Command
 from tests.support.server_process import ServerProcess
 
 NO_SERVER = "grpc://127.0.0.1:1"
 
 
+@pytest.mark.usefixtures("hasty")
 def test_the_exit_code_says_what_went_wrong_and_one_line_why(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLIGHT_SHUFFLE_LOCATION", raising=False)
+    monkeypatch.setattr(shipping, "zipped", lambda: b"")  # which takes a second
     for arguments, code, message in (
         (["ls"], 2, "no server is named: say -s grpc://host:8815, or set FLIGHT_SHUFFLE_LOCATION"),
         (["ls", "-s", "host"], 2, "write 'grpc://host:8815'"),
@@ -75,15 +78,6 @@ def test_a_new_token_has_its_hash_beside_it(capsys: pytest.CaptureFixture[str]) 
     token, line = capsys.readouterr().out.splitlines()
     assert len(token) >= 43
     assert line == f'tokens = ["sha256:{hashlib.sha256(token.encode()).hexdigest()}"]'
-
-
-def test_completion_is_typers_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Else typer asks for the shell that has started the tests, which may have no completion.
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    assert run(["--show-completion", "bash"]) == 0
-    assert "_FLIGHT_SHUFFLE_COMPLETE=complete_bash" in capsys.readouterr().out
 
 
 def test_ctrl_c_while_modules_are_imported_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:

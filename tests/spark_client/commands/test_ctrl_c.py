@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 
 import pyarrow as pa
 import pytest
@@ -31,16 +30,3 @@ def test_an_error_after_it_is_ctrl_c(command: Command, monkeypatch: pytest.Monke
     monkeypatch.setattr(application._interrupted, "is_set", lambda: True)
     said = command("stat", "none")
     assert (said.code, said.err) == (130, "")
-
-
-def test_it_is_left_as_it_was_outside_the_main_thread() -> None:
-    before = signal.getsignal(signal.SIGINT)
-
-    def elsewhere() -> None:
-        with ctrl_c_remembered():
-            pass
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert signal.getsignal(signal.SIGINT) is before

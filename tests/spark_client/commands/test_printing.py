@@ -1,24 +1,10 @@
-"""What people see: durations, cells, tables."""
+"""What people see: cells, tables."""
 
 from __future__ import annotations
 
 import pytest
 
-from spark_client.commands.printing import cell, duration, print_table
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (-1.0, "0 s"),
-        (59.4, "59 s"),
-        (3600.0, "1 h 0 min"),
-        (6.95 * 86_400, "6 d 22 h"),
-        (86_400.0, "1 d 0 h"),
-    ],
-)
-def test_a_duration_has_its_two_greatest_units(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
+from spark_client.commands.printing import cell, print_table
 
 
 def test_a_cell_is_short_and_has_no_control_characters() -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -55,12 +56,11 @@ def test_a_pipe_gets_an_arrow_stream(client: ShuffleClient, command: Command) ->
     assert pa.ipc.open_stream(got.raw).read_all().equals(TABLE.slice(0, 7))
 
 
-@pytest.mark.parametrize("form", ["arrows", "csv"])
 def test_ctrl_c_is_exit_code_130_and_leaves_no_short_dataset(
-    client: ShuffleClient, command: Command, tmp_path: Path, form: str
+    client: ShuffleClient, command: Command, tmp_path: Path
 ) -> None:
-    table = pa.table({"id": range(1_000_000)})
-    with rows_into(file := tmp_path / f"t.{form}", form, table.schema) as write:
+    table = pa.table({"id": np.arange(1_000_000)})
+    with rows_into(file := tmp_path / "t.arrows", "arrows", table.schema) as write:
         for batch in 20 * table.to_batches(max_chunksize=10_000):
             write(batch)
     given = [*COMMAND, "put", str(file), "t", "-s", command.location]
@@ -105,7 +105,7 @@ def test_a_get_that_fails_leaves_the_file_that_was_there(
     client.put("lists", pa.table({"l": [[1]]}))
     said = command("get", "lists", "-o", file)
     assert (said.code, said.out) == (1, "")
-    assert "list" in said.err
+    assert all(text in said.err for text in ("CSV takes no such column", "list", "parquet"))
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("t.csv", "before")]
 
 
@@ -139,11 +139,11 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(
 
 def test_files_are_read_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer_commands, "READ_BYTES", 64 << 10)
-    table = pa.table({"n": range(1_000_000), "m": range(1_000_000)})
+    table = pa.table({"n": np.arange(600_000), "m": np.arange(600_000)})
     pq.write_table(table, tmp_path / "t.parquet", use_dictionary=False)
     csv.write_csv(table, tmp_path / "t.csv")
     with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
-        writer.write_table(table, max_chunksize=50_000)
+        writer.write_table(table, max_chunksize=30_000)
     for form in ("parquet", "csv", "arrow"):
         with arrow_peak() as pool, rows_of(tmp_path / f"t.{form}", form) as rows:
             assert sum(each.num_rows for each in rows) == table.num_rows
@@ -169,17 +169,6 @@ def test_a_file_that_cannot_be_read_is_named(
     assert (said.code, len(said.err.splitlines())) == (1, 1)
     assert f"{file} cannot be read as {file.suffix[1:]}" in said.err
     assert command("ls", "unread").out.splitlines()[1:] == []
-
-
-def test_a_column_that_csv_cannot_have_is_named_with_what_to_do(
-    client: ShuffleClient, command: Command, tmp_path: Path
-) -> None:
-    client.put("nested", pa.table({"list": [[1]]}))
-    said = command("get", "nested", "-o", tmp_path / "nested.csv")
-    assert (said.code, [*tmp_path.iterdir()]) == (1, [])
-    assert "CSV takes no such column" in said.err
-    assert "list" in said.err
-    assert "parquet" in said.err
 
 
 def test_dates_that_python_does_not_have_are_shown(command: Command, client: ShuffleClient) -> None:

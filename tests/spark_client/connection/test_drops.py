@@ -19,8 +19,8 @@ TABLE = pa.table({"id": [1]})
 
 
 @pytest.fixture
-def client() -> Iterator[ShuffleClient]:
-    with ServerProcess.start(http_port=0) as process, ShuffleClient(process.location) as client:
+def client(empty_server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(empty_server.location) as client:
         yield client
 
 

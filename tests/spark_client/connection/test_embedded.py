@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from flight_server.config import Settings
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import InvalidRequest, Unauthenticated, Unavailable
 from spark_client import ShuffleClient
@@ -97,14 +98,12 @@ def test_an_embedded_worker_that_is_killed_comes_back_as_another_server_at_its_p
     ("options", "environment", "count"),
     [
         ({"cores": 8, "memory_limit": "1GiB"}, {}, 2),
-        ({"cores": 7, "memory_limit": "1GiB"}, {}, 1),
-        ({"cores": 16, "memory_limit": "600MiB"}, {}, 2),
-        ({"cores": 16, "memory_limit": "64MiB"}, {}, 1),
-        ({"cores": 16, "memory_limit": "1GiB", "workers": 2}, {}, 2),
-        ({"cores": 16, "memory_limit": "1GiB", "port": 0}, {}, 1),
-        ({"cores": 1, "memory_limit": "1GiB"}, {"FLIGHT_SERVER_WORKERS": "2"}, 2),
+        pytest.param({"cores": 16, "memory_limit": "1GiB", "port": 0}, {}, 1, marks=pytest.mark.long),
+        pytest.param(
+            {"cores": 1, "memory_limit": "1GiB"}, {"FLIGHT_SERVER_WORKERS": "2"}, 2, marks=pytest.mark.long
+        ),
     ],
-    ids=["two fours", "less", "by memory", "too little for two", "given", "port", "environment"],
+    ids=["two fours", "port", "environment"],
 )
 def test_there_is_a_server_for_each_four_cores(
     options: dict[str, Any], environment: dict[str, str], count: int, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +116,18 @@ def test_there_is_a_server_for_each_four_cores(
         assert len(running.locations) == count
     finally:
         running.close()
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_limit", "workers", "count"),
+    [(7, 1 << 30, 0, 1), (16, 600 << 20, 0, 2), (16, 64 << 20, 0, 1), (16, 1 << 30, 2, 2)],
+    ids=["less", "by memory", "too little for two", "given"],
+)
+def test_cores_without_memory_for_their_servers_have_fewer(
+    cores: int, memory_limit: int, workers: int, count: int
+) -> None:
+    settings = Settings.model_validate({"cores": cores, "memory_limit": memory_limit, "workers": workers})
+    assert settings.worker_count == count
 
 
 def test_a_wrong_option_is_an_error_with_the_servers_words() -> None:
@@ -154,11 +165,6 @@ def test_a_token_is_needed_and_is_not_on_the_command_line(
             assert [info.total_records for info in other.list_flights(options=options)] == [1]
 
 
-def test_a_client_of_a_server_without_a_token_has_no_header() -> None:
-    with ShuffleClient("grpc://127.0.0.1:1") as client:
-        assert client.headers == {}
-
-
 DRIVER = """
 import sys, time
 from spark_client.connection import embedded
@@ -168,8 +174,18 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, None], ids=["SIGKILL", "SIGTERM", "exit"])
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [
+        (signal.SIGKILL, 2),
+        (None, 1),
+        *(
+            pytest.param(*of, marks=pytest.mark.long)
+            for of in ((signal.SIGKILL, 1), (signal.SIGTERM, 2), (None, 2))
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else str(value),
+)
 def test_the_servers_end_with_their_driver(number: signal.Signals | None, workers: int) -> None:
     command = [sys.executable, "-c", DRIVER, str(workers)]
     with subprocess.Popen(
@@ -195,6 +211,7 @@ def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does
     assert gone_within(pid, 30)
 
 
+@pytest.mark.long
 def test_a_read_that_is_open_when_several_embedded_servers_end_does_not_wait_for_their_supervisor() -> None:
     for_ever = Timeouts(tries=1_000_000)
     with ShuffleClient.embedded(timeouts=for_ever, workers=2) as client:

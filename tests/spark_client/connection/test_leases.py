@@ -27,13 +27,6 @@ class Renewals:
             raise self.error
 
 
-def test_no_thread_runs_before_there_is_a_dataset() -> None:
-    before = threading.active_count()
-    keeper = LeaseKeeper(Renewals(), 60)
-    assert threading.active_count() == before
-    keeper.close()
-
-
 def test_datasets_are_renewed_again_and_again_until_closed() -> None:
     renewals = Renewals()
     keeper = LeaseKeeper(renewals, 0.03)

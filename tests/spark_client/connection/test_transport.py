@@ -106,7 +106,8 @@ def test_a_peer_that_never_answers_is_an_error_at_the_calls_deadline(silent_port
     server.close()
 
 
-def test_asking_why_never_raises(silent_port: int) -> None:
+def test_asking_why_never_raises(silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timeouts, "why_seconds", 0.2)
     server = RemoteServer(f"grpc://127.0.0.1:{silent_port}", timeouts=Timeouts())
     assert "nothing" in server.why("d")
     server.close()
@@ -141,29 +142,3 @@ def test_a_token_in_a_file_is_read_where_it_is_used_and_is_not_in_a_pickle(tmp_p
 
 def test_the_token_is_never_shown() -> None:
     assert "secret" not in repr(RemoteServer("grpc://h:1", token="secret"))
-
-
-class Thing:
-    def __init__(self) -> None:
-        self.closes = 0
-
-    def close(self) -> None:
-        self.closes += 1
-
-
-def test_what_is_attached_is_made_once_and_closed_with_the_server() -> None:
-    server = RemoteServer("grpc://h:1")
-    thing = server.attached("key", Thing)
-    assert server.attached("key", Thing) is thing
-    server.close()
-    server.close()
-    assert thing.closes == 1
-    assert server.attached("key", Thing) is not thing
-
-
-def test_a_peer_can_be_attached_where_peers_are_kept() -> None:
-    server = RemoteServer("grpc://127.0.0.1:1")
-    server.keep_peers()
-    peer = server.attached("peer", lambda: server.at("grpc://127.0.0.1:2"))
-    assert peer is server.at("grpc://127.0.0.1:2")
-    server.close()

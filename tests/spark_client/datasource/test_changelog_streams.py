@@ -166,21 +166,6 @@ def test_a_query_that_finds_nothing_new_at_first_reads_what_comes(
     assert held(client) == [last["version"]]
 
 
-def test_a_checkpoint_whose_first_end_does_not_say_where_the_query_began_is_gone_on_with(
-    client: ShuffleClient,
-) -> None:
-    """Older versions wrote one when there was nothing new at the first trigger, and failed."""
-    declare(client, "rates")
-    put(client, 1)
-    query = reader(client, startingVersion="latest")
-    poisoned = query.initialOffset()
-    put(client, 2)
-    again = reader(client, startingVersion="latest")
-    assert again.partitions(again.initialOffset(), poisoned) == []
-    last = again.latestOffset(poisoned)
-    assert rows(again, poisoned, last) == [(1, -1), (2, 1)]
-
-
 @limited
 def test_without_its_past_a_changelog_begins_with_a_snapshot(client: ShuffleClient) -> None:
     declare(client, "rates", 0.0)

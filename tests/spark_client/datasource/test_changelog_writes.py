@@ -153,29 +153,11 @@ def test_a_delete_that_cannot_be_is_refused_before_a_key_is_sent(client: Shuffle
             plan(**given)
 
 
-def test_a_changelog_may_keep_every_row(client: ShuffleClient) -> None:
-    checked = options(client.location, BATCH_WRITE, changelog="all")
-    writer = FlightWriter.plan(checked, PLAIN, overwrite=False)
-    writer.commit([writer.write(batch(("EUR", 1), ("EUR", 1), ("EUR", 2)))])
-    assert rows(client, "rates") == [("EUR", 1), ("EUR", 1), ("EUR", 2)]
-
-
 def test_a_write_without_rows_is_a_version_too(client: ShuffleClient) -> None:
     for number in range(2):
         writer = stream(client.location)
         writer.commit([writer.write(iter(()))], number)
     assert facts(client, "rates")["upper"] == 2
-
-
-def test_a_micro_batch_whose_seal_had_no_answer_is_one_version(client: ShuffleClient) -> None:
-    with Proxy.to(client.location) as proxy:
-        writer = stream(proxy.location, lane="grpc")
-        written = writer.write(batch(("EUR", 1)))
-        proxy.cut_after(1)
-        writer.commit([written], 0)
-        assert proxy.cuts == 1
-        writer._staging.server.close()
-    assert facts(client, "rates")["upper"] == 1
 
 
 def test_a_micro_batch_is_known_again_after_a_restart_of_the_server(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 
-from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, WriteMode
+from flight_server.protocol import MAX_PARTITIONS, Conflict, FlightShuffleError, InvalidRequest, WriteMode
 from spark_client import ShuffleClient
 from spark_client.datasource import staging as staging_module
 from spark_client.datasource.batch_read import FlightReader, find
 from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
-from spark_client.datasource.staging import FEW_BYTES, LostWrite, StagedWrite, Staging
+from spark_client.datasource.staging import FEW_BYTES, LostWrite, StagedWrite, Staging, few_bytes
 from spark_client.datasource.writers import FlightStreamWriter, FlightWriter
 from tests.support.certificates import Authority
 from tests.support.polling import eventually
@@ -147,6 +147,11 @@ def test_a_small_write_survives_a_restart_of_the_server_before_its_seal_and_a_la
     servers[-1].close()
 
 
+def test_the_driver_has_room_for_the_few_rows_that_all_tasks_keep() -> None:
+    assert few_bytes(0) == few_bytes(200) == FEW_BYTES
+    assert sum(map(few_bytes, range(MAX_PARTITIONS))) < 256 << 20  # of Spark's 1 GiB
+
+
 def test_a_put_that_breaks_is_sent_again_while_its_rows_are_few(
     server: ServerProcess, client: ShuffleClient
 ) -> None:
@@ -164,7 +169,7 @@ def test_a_put_that_breaks_is_sent_again_while_its_rows_are_few(
     assert ids(client) == [1, 2]
 
 
-@pytest.mark.parametrize("kind", ["durable", "changelog"])
+@pytest.mark.parametrize("kind", ["changelog", pytest.param("durable", marks=pytest.mark.long)])
 def test_a_write_with_a_transaction_is_made_once_also_after_a_restart_of_the_server(
     tmp_path: Path, kind: str
 ) -> None:
@@ -233,34 +238,33 @@ def test_a_job_that_is_aborted_after_it_was_published_stays(
         writer.write(batches(2))
 
 
-@pytest.mark.parametrize("lane", ["bulk", "grpc"])
-def test_what_is_pickled_into_tasks_has_token_and_certificate_and_shows_neither(
-    tmp_path: Path, lane: str
-) -> None:
+def test_what_is_pickled_into_tasks_has_token_and_certificate_and_shows_neither(tmp_path: Path) -> None:
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
     authority = Authority.new(tmp_path, "ours")
     cert, key = authority.sign("both")
     with ServerProcess.start(
         tls_cert=cert, tls_key=key, tls_client_ca=authority.cert, token="s3cret"
     ) as process:
-        given = {"location": process.location, "path": "d", "token": "s3cret", "lane": lane}
-        given["tls_root_certs"] = authority.cert.read_text()
-        given |= {"tls_client_cert": str(cert), "tls_client_key": str(key)}
-        writer = FlightWriter.plan(SourceOptions(given, BATCH_WRITE), STRUCT, overwrite=True)
-        sent: FlightWriter = pickle.loads(dumps(writer))
-        sent.commit([sent.write(batches(1))])
-        reader = plan(given)
-        received: FlightReader = pickle.loads(dumps(reader))
-        (share,) = reader.partitions()
-        assert [batch["id"].to_pylist() for batch in received.read(share)] == [[1]]
-        for thing in (sent._staging, received._ref, share):
-            assert "s3cret" not in repr(thing)
-            assert "CERTIFICATE" not in repr(thing)
-            assert key.read_bytes() not in dumps(thing)
+        of_server = {"location": process.location, "path": "d", "token": "s3cret"}
+        of_server["tls_root_certs"] = authority.cert.read_text()
+        of_server |= {"tls_client_cert": str(cert), "tls_client_key": str(key)}
+        for lane in ("bulk", "grpc"):
+            given = of_server | {"lane": lane}
+            writer = FlightWriter.plan(SourceOptions(given, BATCH_WRITE), STRUCT, overwrite=True)
+            sent: FlightWriter = pickle.loads(dumps(writer))
+            sent.commit([sent.write(batches(1))])
+            reader = plan(given)
+            received: FlightReader = pickle.loads(dumps(reader))
+            (share,) = reader.partitions()
+            assert [batch["id"].to_pylist() for batch in received.read(share)] == [[1]]
+            for thing in (sent._staging, received._ref, share):
+                assert "s3cret" not in repr(thing)
+                assert "CERTIFICATE" not in repr(thing)
+                assert key.read_bytes() not in dumps(thing)
+            writer._staging.server.close()
         with pytest.raises(FlightShuffleError) as refused:
-            plan(given | {"token": "wr0ng"})
+            plan(of_server | {"token": "wr0ng"})
         assert "wr0ng" not in str(refused.value)
-        writer._staging.server.close()
 
 
 def test_batches_cannot_be_appended_durably_and_the_query_is_refused(server: ServerProcess) -> None:
@@ -301,7 +305,7 @@ def test_a_task_that_works_for_long_keeps_what_others_have_staged() -> None:
         assert ids(client) == [1, 2]
 
 
-@pytest.mark.parametrize("kind", ["durable", "changelog"])
+@pytest.mark.parametrize("kind", ["durable", pytest.param("changelog", marks=pytest.mark.long)])
 def test_a_write_that_another_one_has_made_since_its_plan_is_left_out_by_its_tasks(
     tmp_path: Path, kind: str
 ) -> None:

@@ -119,7 +119,7 @@ KEYS, SIZE_BYTES, LIMIT_BYTES = 5, 40, 100
 def _use_in_turn(base: Path, number: int, barrier: Any, wrong: Any) -> None:
     files = HostFiles(Copies((str(base),), limit_bytes=LIMIT_BYTES))
     barrier.wait(timeout=100)
-    for turn in range(60):
+    for turn in range(30):
         key = f"k{(turn * (number + 1)) % KEYS}"
         content = key[-1] * SIZE_BYTES
         file = files.open_or_make(key, SIZE_BYTES, writer(content), deadline_seconds=60)

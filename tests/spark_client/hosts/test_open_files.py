@@ -29,30 +29,6 @@ def is_closed(file: HostFile) -> bool:
     return file._descriptor == -1
 
 
-def test_of_two_that_are_added_the_first_is_kept_and_the_other_file_closed(
-    things: OpenFiles[str], tmp_path: Path
-) -> None:
-    first, second = opened(tmp_path / "a"), opened(tmp_path / "a")
-    assert things.add("a", first, "first") == "first"
-    assert things.add("a", second, "second") == "first"
-    assert things.get("a") == "first"
-    assert (is_closed(first), is_closed(second)) == (False, True)
-
-
-def test_a_thing_whose_file_was_removed_is_not_given_and_makes_way_for_another(
-    things: OpenFiles[str], tmp_path: Path
-) -> None:
-    first = opened(tmp_path / "a")
-    things.add("a", first, "first")
-    first.path.unlink()
-    assert things.get("a") is None
-    assert things.add("a", opened(tmp_path / "a"), "second") == "second"
-    assert is_closed(first)
-    things.forget("a")
-    things.forget("a")
-    assert things.get("a") is None
-
-
 def test_a_forked_child_forgets_what_it_has_used_of_its_parents_things(
     things: OpenFiles[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

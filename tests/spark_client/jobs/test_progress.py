@@ -10,6 +10,7 @@ from spark_client.connection import RemoteServer
 from spark_client.jobs.progress import watch
 from spark_client.servers import ServerList
 from tests.support.rooms import ROOT
+from tests.support.server_process import ServerProcess
 
 JOB = """
 import sys, time
@@ -37,7 +38,7 @@ sys.modules["IPython"] = ModuleType("IPython")
 sys.modules["IPython"].get_ipython = lambda: SimpleNamespace(kernel=object())
 sys.modules["IPython.display"] = ModuleType("IPython.display")
 sys.modules["IPython.display"].display = out
-with ShuffleClient.embedded() as client:
+with ShuffleClient(sys.argv[1]) as client:
     shuffles = client._owned()
     schema = pa.schema([("x", pa.int64())])
     shuffles.create("d", schema, 1)
@@ -55,9 +56,14 @@ with ShuffleClient.embedded() as client:
 """
 
 
-def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced() -> None:
+def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced(empty_server: ServerProcess) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", JOB], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", JOB, empty_server.location],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     first, *lines = done.stdout.splitlines()
@@ -74,9 +80,3 @@ def test_elsewhere_there_is_no_thread_and_no_call() -> None:
     # No server listens there: a call would fail.
     with watch(ServerList(RemoteServer("grpc://127.0.0.1:1")), ["d"], "label"):
         assert threading.active_count() == before
-
-
-def test_a_server_that_does_not_answer_is_no_error() -> None:
-    from spark_client.jobs.progress import _arrived
-
-    assert _arrived(ServerList(RemoteServer("grpc://127.0.0.1:1")), "d") is None

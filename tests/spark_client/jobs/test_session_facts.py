@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,45 +117,6 @@ def test_values_of_earlier_blocks_hold_as_long_as_nothing_else_is_set() -> None:
         session.settings[name] = value
         with settings_once(both[0]):
             assert read_all(both[0]) == [session.settings[NAMES[0]], session.settings.get(NAMES[1], "false")]
-
-
-def test_what_was_read_while_settings_changed_is_not_known_later() -> None:
-    session: Any = Session(tells=True)
-    with settings_once(session):
-        session.settings[NAMES[0]] = "8"
-        assert read_all(session) == ["8", "false"]
-    session.settings[NAMES[0]] = "7"
-    with settings_once(session):
-        assert read_all(session) == ["7", "false"]
-
-
-def test_what_another_thread_sets_for_a_moment_is_not_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    session: Any = Session(tells=True)
-    get = session.conf.get
-
-    def set_meanwhile(name: str) -> str:
-        session.settings[NAMES[0]] = "8"
-        found: str = get(name)
-        session.settings[NAMES[0]] = "7"
-        return found
-
-    with settings_once(session):
-        with monkeypatch.context() as patched:
-            patched.setattr(session.conf, "get", _first(set_meanwhile, get))
-            assert spark_setting(session, NAMES[0]) == "8"
-        assert spark_setting(session, NAMES[0]) == "8", "in a block it has one value"
-    with settings_once(session):
-        assert spark_setting(session, NAMES[0]) == "7"
-
-
-def _first(one: Callable[[str], str], other: Callable[[str], str]) -> Callable[[str], str]:
-    """``one`` the first time, then ``other``."""
-    calls = chain([one], repeat(other))
-
-    def call(name: str) -> str:
-        return next(calls)(name)
-
-    return call
 
 
 def test_an_error_in_a_block_ends_it() -> None:

@@ -14,12 +14,10 @@ from flight_server.transfer.reading_plans import cut
 from spark_client.jobs import SealedDataset
 from spark_client.jobs.shares import (
     TASK_BYTES,
-    Cut,
     PartitionSlice,
     Shares,
     cuts_of,
     cuts_of_pair,
-    pieces_beside,
     skewed,
     tasks_for,
 )
@@ -105,20 +103,6 @@ def test_one_side_of_a_pair_is_cut_and_no_more_is_read_than_twice(
         assert other * (len(piece_bytes) - 1) <= own
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "other_bytes", "pieces"),
-    [
-        (10 * TASK_BYTES, 0, 10),
-        (10 * TASK_BYTES, TASK_BYTES, 10),
-        (10 * TASK_BYTES, 3 * TASK_BYTES, 4),
-        (10 * TASK_BYTES, 6 * TASK_BYTES, 0),
-        (2 * TASK_BYTES, 0, 0),
-    ],
-)
-def test_a_large_other_side_allows_fewer_pieces(size_bytes: int, other_bytes: int, pieces: int) -> None:
-    assert pieces_beside(size_bytes, other_bytes) == pieces
-
-
 def test_no_task_reads_much_more_than_the_target_with_one_partition_8000_times_the_median() -> None:
     frames = [[MIB]] * 50 + [[2 * MIB] * 4000] + [[MIB]] * 50
     data = sealed(frames)
@@ -130,20 +114,3 @@ def test_no_task_reads_much_more_than_the_target_with_one_partition_8000_times_t
     ]
     assert max(sizes) <= 2 * TASK_BYTES
     assert sum(sizes) == 8100 * MIB
-
-
-def test_a_single_frame_is_not_cut() -> None:
-    assert cuts_of(sealed([[1], [1], [1 << 30]])) == []
-
-
-def test_pieces_of_several_cut_partitions_are_found_by_their_number() -> None:
-    cuts = (Cut(1, (0, 5, 9), (1, 1)), Cut(2, (0, 3, 4, 6), (1, 1, 1), "left"))
-    shares = Shares((0, 2, 7), cuts)
-    assert shares[0] == [PartitionSlice(0), PartitionSlice(1, 0, 5)]
-    assert shares[1] == [
-        PartitionSlice(1, 5, 9),
-        PartitionSlice(2, 0, 3, "left"),
-        PartitionSlice(2, 3, 4, "left"),
-        PartitionSlice(2, 4, 6, "left"),
-        PartitionSlice(3),
-    ]

@@ -11,6 +11,8 @@ import pytest
 from tests.support.grouped_partition import ROW_BYTES, grouped, put
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGE_BYTES = 4096
 

@@ -27,43 +27,28 @@ JOB = """
 import sys
 import numpy as np, pyarrow as pa
 from flight_server.protocol import CreateRequest, Kind, SealRequest
-from spark_client.merge import DatasetRef
 from spark_client.arrow import Declared, array_over
 from spark_client.connection import RemoteServer
-from spark_client.steps import NO_LIMITS
+from spark_client.jobs.placements import ByKeys
 from spark_client.jobs.shares import Shares
-from spark_client.steps import GroupStage
-from spark_client.jobs.placements import ByColumn, ByKeys, InTurn
-from spark_client.jobs.tasks import ReadTask, WriteTask
 from spark_client.jobs.sealed import TaskWork, report, work_of
+from spark_client.jobs.tasks import ReadTask, WriteTask
+from spark_client.merge import DatasetRef
+from spark_client.steps import NO_LIMITS, GroupStage
 
 schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 rows = pa.RecordBatch.from_arrays([array_over(np.arange(90) % 30), array_over(np.arange(90) * 0.5)], schema=schema)
-ids = array_over((np.arange(90) % 3).astype(np.int32))
-with_ids = pa.RecordBatch.from_arrays([*rows.columns, ids], names=["k", "v", "partition"])
 server = RemoteServer(sys.argv[1])
-for number, (placement, given) in enumerate([(ByKeys(("k",), 3), rows), (InTurn(3), rows), (ByColumn(), with_ids)]):
-    name = f"d{number}"
-    created = server.action("create", CreateRequest(name, Kind.SHUFFLE, partitions=3).encode())
-    generation = created["generation"]
-    declared = Declared("rows", schema)
-    answer = WriteTask(server, name, generation, 3, declared, placement).write(iter([given]), 0, "17")
-    done = TaskWork(1, 2, 3)
-    reported = report(5, 0, "17", answer, done)
-    (row,) = reported.to_pylist()
-    assert work_of([row, row]) == TaskWork(2, 4, 6)
-    del row["work"], row["server"]
-    assert row == {
-        "target": 5, "producer": 0, "attempt": "17", "rows": 90, "frames": answer["frames"], "bytes": answer["bytes"]
-    }
-    reported.validate(full=True)
-    sealed = server.action("seal", SealRequest(name, generation, {0: "17"}).encode())
-    assert sum(sealed["partition_bytes"].values()) == sealed["bytes"] == answer["bytes"]
-    source = DatasetRef.find(server, name, generation)
-    stage = GroupStage(lambda table: table, Declared("groups", schema, by_name=True), ("k",), schema, False, False)
-    read = ReadTask(source, Shares((0, 1, 3)), (stage,), NO_LIMITS)
-    shares = pa.RecordBatch.from_arrays([array_over(np.arange(2))], names=["id"])
-    assert sum(batch.num_rows for batch in read.run(iter([shares]))) == 90
+generation = server.action("create", CreateRequest("d", Kind.SHUFFLE, partitions=3).encode())["generation"]
+task = WriteTask(server, "d", generation, 3, Declared("rows", schema), ByKeys(("k",), 3))
+(row,) = report(5, 0, "17", task.write(iter([rows]), 0, "17"), TaskWork(1, 2, 3)).to_pylist()
+assert work_of([row, row]) == TaskWork(2, 4, 6)
+assert [row[name] for name in ("target", "producer", "attempt", "rows")] == [5, 0, "17", 90]
+server.action("seal", SealRequest("d", generation, {0: "17"}).encode())
+stage = GroupStage(lambda table: table, Declared("groups", schema, by_name=True), ("k",), schema, False, False)
+read = ReadTask(DatasetRef.find(server, "d", generation), Shares((0, 1, 3)), (stage,), NO_LIMITS)
+shares = pa.RecordBatch.from_arrays([array_over(np.arange(2))], names=["id"])
+assert sum(batch.num_rows for batch in read.run(iter([shares]))) == 90
 server.close()
 assert "pandas" not in sys.modules
 """

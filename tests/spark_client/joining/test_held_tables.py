@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -28,18 +25,6 @@ def table(rows: int = 10) -> pa.Table:
 
 def cast(given: pa.Table) -> pa.Table:
     return given
-
-
-def test_a_table_is_indexed_once_for_the_same_keys_and_dropped_with_its_index() -> None:
-    given = table()
-    held = held_table(given, side(), cast)
-    assert held_table(given, side(), cast) is held
-    assert held_table(table(), side(), cast) is not held, "equal, but another one"
-    index = weakref.ref(held)
-    del held, given
-    gc.collect()
-    assert index() is None
-    assert not held_rows._known
 
 
 @pytest.mark.parametrize("copied_bytes", [0, 1 << 20])

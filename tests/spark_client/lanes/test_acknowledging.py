@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol import ACKNOWLEDGE_HEADER, AcknowledgeRequest
@@ -25,7 +26,7 @@ def test_frames_are_acknowledged_after_so_many_bytes_and_at_the_end() -> None:
     server = Server()
     acknowledging = Acknowledging(cast(Any, server), "d", 0)
     acknowledging.opened({ACKNOWLEDGE_HEADER: "frames"}, "g")
-    half = pa.record_batch({"n": pa.array(range(EVERY_BYTES // 16))})
+    half = pa.record_batch({"n": np.arange(EVERY_BYTES // 16)})
     for frames in range(1, 6):
         acknowledging.received(BatchBurst([half]), frames)
     acknowledging.all_received(5)

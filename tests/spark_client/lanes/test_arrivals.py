@@ -66,13 +66,6 @@ def test_a_line_is_no_longer_than_the_limit(pair: tuple[Arrivals, socket.socket,
     assert arrivals.readline(1 << 20) == long + b"\n"
 
 
-def test_what_follows_a_line_is_not_lost(pair: tuple[Arrivals, socket.socket, socket.socket]) -> None:
-    arrivals, far, _ = pair
-    far.sendall(b"head\nrest")
-    assert arrivals.readline(100) == b"head\n"
-    assert arrivals.rest() == b"rest"
-
-
 def test_a_silent_peer_is_a_timeout_and_what_it_sends_then_is_read(
     pair: tuple[Arrivals, socket.socket, socket.socket],
 ) -> None:
@@ -86,22 +79,3 @@ def test_a_silent_peer_is_a_timeout_and_what_it_sends_then_is_read(
     far.sendall(b"abc")
     assert arrivals.readinto(buffer) == 3, "what came before the deadline is progress"
     assert bytes(buffer[:3]) == b"abc"
-
-
-def test_a_shutdown_ends_a_wait_for_more(pair: tuple[Arrivals, socket.socket, socket.socket]) -> None:
-    arrivals, far, near = pair
-    far.sendall(b"abc")
-    counts: list[int] = []
-
-    def read() -> None:
-        buffer = memoryview(bytearray(10))
-        counts.append(arrivals.readinto(buffer))
-        counts.append(arrivals.readinto(buffer))
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    near.shutdown(socket.SHUT_RDWR)  # as a cancel does
-    reading.join(30)
-    assert not reading.is_alive()
-    assert counts[-1] == 0
-    assert sum(counts) in (0, 3)

@@ -54,21 +54,6 @@ def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(serve
     assert b"" not in came
 
 
-def test_a_put_without_a_reference_is_abandoned(server: RemoteServer) -> None:
-    ended = threading.Event()
-
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.broken_off()
-        ended.set()
-
-    with PutSource(serve) as source:
-        stream = opened(server, source)
-        del stream
-        gc.collect()
-        assert ended.wait(20)
-
-
 def test_a_batch_of_another_schema_ends_the_put(server: RemoteServer) -> None:
     ended = threading.Event()
 

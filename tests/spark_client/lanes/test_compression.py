@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.protocol import ipc_framing
-from flight_server.protocol.errors import InvalidRequest
-from spark_client.connection import Writing
 from spark_client.lanes import messages as message_writing
 from spark_client.lanes.messages import (
     LEAST_BYTES,
@@ -185,8 +183,3 @@ def test_more_must_be_saved_where_the_server_is_on_this_host(host: str, own: str
 )
 def test_a_whole_batch_is_judged_by_samples_of_its_buffers(columns: dict[str, Any], expected: bool) -> None:
     assert shrinks(pa.record_batch(columns), MOST) is expected
-
-
-def test_another_codec_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InvalidRequest, match="'auto', 'lz4', 'zstd' or None, not 'gzip'"):
-        Writing(compression="gzip")  # type: ignore[arg-type]

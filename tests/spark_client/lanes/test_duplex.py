@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from flight_server.protocol.errors import NotFound
 from spark_client.connection import Timeouts
 from spark_client.lanes import bulk_put
-from spark_client.lanes.bulk_put import TLS_BLOCK_BYTES, AnswerReader, Duplex
+from spark_client.lanes.bulk_put import AnswerReader, Duplex
 from spark_client.lanes.http import Arrivals, Connection
 from tests.support.put_source import said
 
@@ -56,28 +55,6 @@ def test_answers_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         AnswerReader().feed(b"R\0\0\x10\0")
 
 
-@at_its_own_pace
-@given(st.lists(st.integers(1, 3 * TLS_BLOCK_BYTES), max_size=12))
-def test_blocks_for_tls_are_the_same_bytes_and_few(sizes: list[int]) -> None:
-    parts = [bytes([number]) * size for number, size in enumerate(sizes)]
-    blocks = list(bulk_put._blocks(parts))
-    assert b"".join(blocks) == b"".join(parts)
-    small = [len(block) for block in blocks if len(block) <= TLS_BLOCK_BYTES]
-    large = sum(size > TLS_BLOCK_BYTES for size in sizes)
-    assert len(small) <= 2 * sum(small) // TLS_BLOCK_BYTES + 1 + large
-
-
-@at_its_own_pace
-@given(st.lists(st.binary(min_size=1, max_size=9), max_size=9), st.data())
-def test_what_was_sent_is_dropped_from_the_front(parts: list[bytes], data: st.DataObject) -> None:
-    left, whole = deque(memoryview(part) for part in parts), b"".join(parts)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
-    for start, end in itertools.pairwise([0, *cuts, len(whole)]):
-        bulk_put._drop(left, end - start)
-        assert b"".join(left) == whole[end:]
-    assert not left
-
-
 @pytest.fixture
 def pair() -> Iterator[tuple[Duplex, socket.socket]]:
     """A duplex, and the server's end of its connection."""
@@ -87,34 +64,6 @@ def pair() -> Iterator[tuple[Duplex, socket.socket]]:
     yield Duplex(connection, 10), far
     connection.close()
     far.close()
-
-
-def test_an_error_that_came_just_before_the_connection_broke_wins(
-    pair: tuple[Duplex, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    duplex_, far = pair
-
-    def broken(_: object) -> int:
-        far.sendall(ERROR)
-        far.close()
-        raise BrokenPipeError("broken pipe")
-
-    monkeypatch.setattr(duplex_, "_send_some", broken)
-    with pytest.raises(NotFound, match="it is not here"):
-        duplex_.send([b"x"])
-
-
-def test_without_an_error_the_connections_own_is_raised(
-    pair: tuple[Duplex, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    duplex_, _ = pair
-
-    def broken(_: object) -> int:
-        raise BrokenPipeError("broken pipe")
-
-    monkeypatch.setattr(duplex_, "_send_some", broken)
-    with pytest.raises(BrokenPipeError):
-        duplex_.send([b"x"])
 
 
 def test_any_number_of_parts_is_sent_in_order(pair: tuple[Duplex, socket.socket]) -> None:

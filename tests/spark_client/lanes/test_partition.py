@@ -19,15 +19,13 @@ from flight_server.protocol.errors import (
     ServerLost,
     StaleTicket,
 )
-from spark_client.connection import RemoteServer, Timeouts, Unreachable
+from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes import portion_stream
-from spark_client.lanes.bulk_get import BulkReader, target_of
-from spark_client.lanes.http import Connection, HttpPool
+from spark_client.lanes.bulk_get import target_of
 from spark_client.lanes.lane import BrokenStream, Closed
 from spark_client.lanes.partition_stream import Address, PartitionStream, addresses
 from spark_client.lanes.portion_stream import PortionStream
 from spark_client.lanes.version_stream import VersionStream
-from spark_client.merge.merged import merge
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -41,7 +39,6 @@ QUICK = Timeouts(
 SCHEMA = pa.schema([("n", pa.int64())])
 BATCHES = [pa.record_batch({"n": pa.array(np.arange(i * 100, (i + 1) * 100))}) for i in range(5)]
 ROWS = list(range(500))
-WORDS = pa.list_(pa.string())
 NOWHERE = "grpc://127.0.0.1:1"
 
 
@@ -88,43 +85,12 @@ def test_a_whole_partition_is_read_from_an_aligned_buffer(server: RemoteServer) 
         assert headers["accept-encoding"] == "identity"
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000, 100_000])
-def test_chunks_may_fall_anywhere(server: RemoteServer, size: int) -> None:
-    body = b"".join([*messages(BATCHES, SCHEMA), END_OF_STREAM])
-    cut = [chunk(body[i : i + size]) for i in range(0, len(body), size)]
-    with HttpSource(lambda *_: [HEAD + b"".join(cut) + last_chunk(500, 5)]) as source:
-        assert read_all(stream_of(server, source)) == ROWS
-
-
 def test_a_body_of_announced_length_with_its_totals_in_the_headers_is_read(server: RemoteServer) -> None:
     body = b"".join([*messages(BATCHES, SCHEMA), END_OF_STREAM])
     totals = b"X-Flight-Shuffle-Rows: 500\r\nX-Flight-Shuffle-Frames: 5\r\n"
     head = HEAD.replace(b"Transfer-Encoding: chunked\r\n", b"Content-Length: %d\r\n%s" % (len(body), totals))
     with HttpSource(lambda *_: [head, body]) as source:
         assert read_all(stream_of(server, source)) == ROWS
-
-
-def test_dictionaries_nested_types_and_empty_batches_come_through(server: RemoteServer) -> None:
-    def make(words: list[str | None]) -> pa.RecordBatch:
-        lists = [[word, "x"] if word else None for word in words]
-        return pa.record_batch(
-            {
-                "w": pa.array(words, pa.string()).dictionary_encode(),
-                "l": pa.array(lists, pa.list_(pa.string())),
-            }
-        )
-
-    batches = [make(["a", "b", None]), make([]), make(["c", "a"])]
-    with (
-        HttpSource(well(batches, batches[0].schema)) as source,
-        merge([stream_of(server, source)], timeouts=QUICK) as merged,
-    ):
-        assert [batch.to_pylist() for batch in merged] == [batch.to_pylist() for batch in batches]
-
-
-def test_a_partition_without_frames_is_read(server: RemoteServer) -> None:
-    with HttpSource(well([], SCHEMA)) as source:
-        assert read_all(stream_of(server, source)) == []
 
 
 def test_a_body_that_is_cut_at_any_byte_is_resumed_without_a_row_lost_or_twice(server: RemoteServer) -> None:
@@ -217,6 +183,18 @@ def test_reading_may_begin_at_a_later_frame(server: RemoteServer) -> None:
     with HttpSource(well(BATCHES, SCHEMA)) as source:
         assert read_all(stream_of(server, source, start=3, generation="g1")) == ROWS[300:]
         assert source.requests[0][0].startswith("/v1/datasets/d/partitions/0?generation=g1&from=3&reader=")
+
+
+def test_a_server_that_gives_another_range_is_found_out(server: RemoteServer) -> None:
+    """One that knows no ``until`` gives too much; one that gives too little is asked again, and then disbelieved."""
+    ticket = Ticket("d", 0, "g1", 1, until=3)
+    with HttpSource(well(BATCHES, SCHEMA)) as source:
+        with pytest.raises(PartitionFailed, match="cannot be trusted"):
+            read_all(PartitionStream(server, ticket, locations=[source.url], lane="bulk"))
+        assert "&from=1&until=3&" in source.requests[0][0]
+    short = HEAD, *map(chunk, messages(BATCHES[1:2], SCHEMA)), chunk(END_OF_STREAM), last_chunk(100, 1, 1)
+    with HttpSource(lambda *_: short) as source, pytest.raises(PartitionFailed, match="to before 3"):
+        read_all(PartitionStream(server, ticket, locations=[source.url], lane="bulk"))
 
 
 def test_another_generation_is_never_read_on(server: RemoteServer) -> None:
@@ -341,37 +319,6 @@ def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(serve
         canceller.join()
         stuck.set()
         assert pool.left_alone is None
-
-
-def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read(
-    server: RemoteServer,
-) -> None:
-    cancels: list[Callable[[], None]] = []
-
-    class Pool(HttpPool):
-        def new(self) -> Connection:
-            for cancel in cancels:
-                cancel()
-            return super().new()
-
-    with HttpSource(well(BATCHES, SCHEMA)) as source:
-        pool = Pool(source.url, server)
-        first, second = (
-            BulkReader(pool, source.url, server, Ticket("d", 0, "g1"), beyond=True) for _ in range(2)
-        )
-        first.open()
-        while first.read_burst() is not None:
-            pass
-        first.close()
-        source._sockets[0].shutdown(2)
-        cancels.append(second.cancel)
-        try:
-            with pytest.raises(Unreachable, match="cancelled"):
-                second.open()
-        finally:
-            second.close()
-            pool.close()
-        assert source.connections == 1
 
 
 def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck(

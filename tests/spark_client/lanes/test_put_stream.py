@@ -1,4 +1,4 @@
-"""Cutting batches into frames, and commits that the server refuses, on both lanes."""
+"""Cutting batches into frames, and puts that are left or refused, on both lanes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import CreateRequest, Kind, PutCommand
-from flight_server.protocol.errors import AlreadyExists, InvalidRequest, NotFound
+from flight_server.protocol.errors import InvalidRequest
 from spark_client.connection import RemoteServer, Writing
 from spark_client.lanes.put_stream import FRAME_BYTES, MAX_FRAME_BYTES, PutStream, frames
 from tests.support.polling import eventually
@@ -82,30 +82,3 @@ def test_a_refusal_while_writing_is_the_servers_own_sentence(server: RemoteServe
     command = shuffle(server, partitions=2)
     with pytest.raises(InvalidRequest, match="partition 7, but there are partitions 0 to 1"):
         send(server, command, 7)
-
-
-def test_a_schema_that_differs_is_refused_at_the_latest_by_the_commit(server: RemoteServer) -> None:
-    command = shuffle(server)
-    with PutStream(server, command, SCHEMA) as stream:
-        stream.commit()
-    other = pa.schema([("y", pa.string())])
-    with (
-        pytest.raises(InvalidRequest, match="schema"),
-        PutStream(server, PutCommand("s", producer=1, attempt="2"), other) as stream,
-    ):
-        stream.commit()
-
-
-def test_a_second_writer_of_the_same_attempt_is_refused(server: RemoteServer) -> None:
-    command = shuffle(server)
-    with PutStream(server, command, SCHEMA) as stream:
-        stream.commit()
-    with pytest.raises(AlreadyExists), PutStream(server, command, SCHEMA) as stream:
-        stream.commit()
-
-
-def test_an_unknown_generation_is_refused(server: RemoteServer) -> None:
-    shuffle(server)
-    stale = PutCommand("s", producer=0, attempt="1", generation="0123456789abcdef")
-    with pytest.raises(NotFound), PutStream(server, stale, SCHEMA) as stream:
-        stream.commit()

@@ -71,13 +71,6 @@ def test_the_versions_are_asked_for_also_where_a_location_has_a_path_of_its_own(
         assert source.requests[0][0] == "/v1/datasets/d/partitions/0?generation=g1&as_of=9&after=3"
 
 
-def test_an_empty_snapshot_still_says_its_version(server: RemoteServer) -> None:
-    with HttpSource(lambda *_: whole([marked([], 0, last=True)])) as source:
-        stream = stream_of(server, source)
-        assert numbers_of(stream) == []
-        assert stream.version == 0
-
-
 @pytest.mark.parametrize(
     ("batches", "totals"),
     [

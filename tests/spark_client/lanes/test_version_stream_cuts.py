@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.protocol import Ticket, Versions
 from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes import VersionStream
+from tests.support.examples import examples
 from tests.support.http_source import HttpSource
 from tests.support.versions import Marked, marked, opening
 
@@ -33,6 +34,7 @@ def batches_of(steps: Steps) -> list[Marked]:
     ]
 
 
+@settings(max_examples=examples(0.5))
 @given(gaps=steps, cuts=st.lists(st.floats(0, 1), max_size=12), together=st.booleans())
 def test_a_follower_that_is_cut_anywhere_gets_every_step_once(
     gaps: Steps, cuts: list[float], together: bool

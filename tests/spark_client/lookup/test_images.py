@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_client.lookup.images import Image, Unsure
+from tests.support.examples import examples
 from tests.support.layered import above, found, layer, merge
 
 VALUES = pa.struct(
@@ -56,6 +57,7 @@ def expected(model: Counter[Any]) -> list[Counter[str]]:
 ALL_KEYS = pa.array(range(7), pa.int64())
 
 
+@settings(max_examples=examples(0.5))
 @given(st.lists(rows, max_size=12), steps)
 def test_an_image_is_the_snapshot_with_all_deltas(first: list[Any], deltas: list[Any]) -> None:
     def counted(of: list[Any]) -> Counter[Any]:

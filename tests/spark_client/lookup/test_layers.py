@@ -38,18 +38,6 @@ def written(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
-def test_all_rows_of_a_key_are_found_and_no_others() -> None:
-    of = layer(pa.table({"k": numbers(5, 7, 5, 9), "v": ["a", "b", "c", "d"]}))
-    assert pairs(of, numbers(9, 5, 6, 5)) == [(0, 3), (1, 0), (1, 2), (3, 0), (3, 2)]
-    assert of.take(np.array([3, 0]), slice(1, None)).to_pylist() == [{"v": "d"}, {"v": "a"}]
-
-
-def test_a_key_of_several_columns_is_found_only_where_all_agree() -> None:
-    table = pa.table({"a": numbers(1, 1, 2), "b": pa.array([b"x", b"y", b"x"], pa.binary()), "v": [1, 2, 3]})
-    of = layer(table, keys=2)
-    assert pairs(of, numbers(1, 2, 2), pa.array([b"y", b"y", b"x"], pa.binary())) == [(0, 1), (2, 2)]
-
-
 def test_keys_with_one_hash_are_told_apart() -> None:
     table = pa.table({"k": numbers(1, 2, 3), "v": [1, 2, 3]})
     out = io.BytesIO()
@@ -119,24 +107,6 @@ def test_a_sink_that_refuses_a_chunk_ends_the_writing(
     with pytest.raises(OSError, match="full") as raised:
         write_layer(Full(), table.to_batches(max_chunksize=1), table.schema, keys=1, after=None, version=1)
     assert raised.value.errno == errno.ENOSPC
-
-
-def test_a_layer_without_rows_finds_nothing() -> None:
-    of = layer(pa.table({"k": numbers(), "v": pa.array([], pa.string())}))
-    assert pairs(of, numbers(1, 2)) == []
-    assert of.take(np.empty(0, np.int64), slice(1, None)).num_rows == 0
-
-
-def test_a_file_says_what_it_is() -> None:
-    of = Layer.over(pa.py_buffer(written(pa.table({"k": numbers(1, 2), "v": [1, None]}))))
-    assert (of.after, of.version, of.rows, of.live, of.key_count) == (3, 9, 2, 1, 1)
-
-
-def test_a_file_of_the_format_before_is_refused_because_its_index_has_other_hashes() -> None:
-    found = written(pa.table({"k": numbers(1, 2), "v": [1, 2]}))
-    assert found.endswith(b"FSLAYER4")
-    with pytest.raises(PartitionFailed):
-        Layer.over(pa.py_buffer(found[:-8] + b"FSLAYER3"))
 
 
 def test_the_hashes_of_this_format_stay_as_they_are() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,15 +46,6 @@ def test_a_batch_keeps_its_version_and_the_next_has_a_newer_one(
         assert asked_anew(of, "q", number) == number + 1
         if number:
             assert asked_anew(of, "q", number - 1) == number
-
-
-def test_the_processes_of_a_host_ask_once_for_a_batch(source: VersionedTable, of: LookupContent) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as processes:
-        for number in range(2):
-            tasks = [(of, MicroBatch("q", number))] * 6
-            assert processes.starmap(version_of, tasks, chunksize=1) == [number + 1] * 6
-            source.commit(ROWS)
-    assert source.asked() == ["pin lookup.q.0.", "pin lookup.q.1."]
 
 
 def test_queries_have_pins_of_their_own(source: VersionedTable, of: LookupContent) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from flight_server.memory.pool import MemoryPool, Reservation
 from flight_server.protocol.errors import BadFrame
-from spark_client.lanes.lane import Closed
 from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue, Meter, Order
 
 Item = Held[str] | str
@@ -37,37 +36,6 @@ def test_arrival_order_is_the_order_of_pushes() -> None:
     assert queue.take() is WAIT
 
 
-def test_stream_order_holds_back_what_belongs_later() -> None:
-    queue = queue_of(3, "stream")
-    push(queue, 1, "1a")
-    assert queue.take() is WAIT
-    push(queue, 0, "0a")
-    queue.end(2)
-    assert take_all(queue) == ["0a"]
-    queue.end(0)
-    assert take_all(queue) == ["1a"]
-    queue.end(1)
-    assert queue.take() is END
-
-
-def test_end_comes_only_after_every_item_of_every_stream() -> None:
-    queue = queue_of(2)
-    push(queue, 0, "a")
-    queue.end(0)
-    assert take_all(queue) == ["a"]
-    assert queue.take() is WAIT
-    queue.end(1)
-    assert queue.take() is END
-    assert queue.take() is END
-
-
-def test_what_does_not_fit_is_to_be_parked() -> None:
-    queue = queue_of(1)
-    kept = queue.admit(0, 60)
-    assert kept is not None
-    assert queue.admit(0, 60) is None
-
-
 def test_a_consumer_that_waits_gets_its_item_from_ram_though_the_pool_is_full() -> None:
     pool = MemoryPool(100)
     others = pool.reserve(95)
@@ -90,17 +58,6 @@ def test_an_item_larger_than_the_budget_is_admitted_to_an_empty_pool_only() -> N
     large = queue.admit(0, 500)
     assert large is not None
     assert large.size_bytes == 500
-
-
-def test_a_reservation_lasts_until_the_consumer_has_taken_the_item() -> None:
-    pool = MemoryPool(100)
-    queue: MergeQueue[Item] = MergeQueue(1, pool)
-    push(queue, 0, "a", 40)
-    assert pool.used_bytes == 40
-    item = queue.take()
-    assert pool.used_bytes == 40
-    del item
-    assert pool.used_bytes == 0
 
 
 def test_the_first_error_ends_it_and_releases_what_was_queued() -> None:
@@ -127,43 +84,6 @@ def test_each_taker_gets_an_error_of_its_own_with_the_first_as_its_cause() -> No
         queue.take()
     assert one.value is not two.value
     assert one.value.__cause__ is two.value.__cause__ is cause
-
-
-def test_closing_before_the_end_never_looks_like_the_end() -> None:
-    queue = queue_of(1)
-    push(queue, 0, "a")
-    assert queue.close()
-    assert not queue.close()
-    with pytest.raises(Closed):
-        queue.take()
-
-
-def test_closing_after_the_end_changes_nothing() -> None:
-    queue = queue_of(1)
-    queue.end(0)
-    assert queue.take() is END
-    assert not queue.close()
-    assert not queue.fail(BadFrame("late"))
-    assert queue.take() is END
-
-
-def test_only_a_change_that_matters_wakes() -> None:
-    queue = queue_of(3, "stream")
-    assert not push(queue, 0, "no consumer waits yet")
-    take_all(queue)
-    assert not push(queue, 1, "not its turn")
-    assert not queue.end(2)
-    assert push(queue, 0, "its turn")
-    assert not push(queue, 0, "already woken")
-    by_arrival = queue_of(2)
-    assert by_arrival.take() is WAIT
-    assert not by_arrival.end(0), "another stream may still bring something"
-    assert by_arrival.end(1)
-
-
-def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(ValueError, match="'arrival' or 'stream'"):
-        queue_of(1, "random")  # type: ignore[arg-type]
 
 
 def test_a_batch_counts_its_decoded_bytes() -> None:

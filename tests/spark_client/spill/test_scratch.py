@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -77,15 +75,6 @@ def test_disk_space_goes_back_with_the_last_batch_of_a_segment() -> None:
     assert scratch.read(second) == [batch_of(20)]
 
 
-def test_nothing_is_opened_before_the_first_batch() -> None:
-    Scratch("/nowhere/at/all").close()
-
-
-def test_a_directory_that_is_not_there_is_an_error_that_names_it() -> None:
-    with pytest.raises(OutOfBudget, match="/nowhere/at/all"):
-        Scratch("/nowhere/at/all").park([batch_of(1)])
-
-
 def test_a_full_disk_is_an_error_and_what_was_parked_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = Scratch()
     parked = scratch.park([batch_of(1000)])
@@ -134,24 +123,6 @@ def test_zeros_in_the_file_are_never_taken_for_the_end() -> None:
         scratch.read(parked)
 
 
-def test_many_threads_park_and_read_at_once() -> None:
-    scratch = Scratch(segment_bytes=100_000)
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
-        for i in range(50):
-            batch = batch_of(500, number * 1000 + i)
-            if scratch.read(scratch.park([batch])) != [batch]:
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
 def test_a_closed_scratch_refuses_new_batches_and_reads_old_ones() -> None:
     scratch = Scratch()
     parked = scratch.park([batch_of(3)])
@@ -160,64 +131,6 @@ def test_a_closed_scratch_refuses_new_batches_and_reads_old_ones() -> None:
     with pytest.raises(ValueError, match="closed"):
         scratch.park([batch_of(1)])
     assert scratch.read(parked) == [batch_of(3)]
-
-
-def coded_of(words: list[str], rows: int) -> pa.RecordBatch:
-    """Rows with this dictionary, at the top and in a list."""
-    codes = pa.array([None if n % 5 == 0 else n % len(words) for n in range(rows)], pa.int32())
-    coded = pa.DictionaryArray.from_arrays(codes, words)
-    lists = pa.ListArray.from_arrays(np.arange(rows + 1).astype(np.int32), coded)
-    return pa.record_batch({"coded": coded, "lists": lists, "n": np.arange(rows)})
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30)), min_size=1, max_size=20))
-def test_batches_of_one_head_share_its_dictionaries_and_others_have_another(
-    chosen: list[tuple[int, int]],
-) -> None:
-    scratch, words = Scratch(), [["a", "b"], ["a", "c"], ["b", "a", "longer than the others"]]
-    shared = SharedHead(scratch)
-    batches = [coded_of(words[number], rows) for number, rows in chosen]
-    places = [shared.park(batch) for batch in batches]
-    for at, ((before, _), (now, _)) in enumerate(pairwise(chosen)):
-        assert (places[at][0] is places[at + 1][0]) == (before == now)
-    assert scratch.written_bytes == sum(
-        place.size_bytes for place in {id(place): place for both in places for place in both}.values()
-    )
-    for head in {id(head): head for head, _ in places}.values():
-        of_head = [at for at, (each, _) in enumerate(places) if each is head]
-        found = list(scratch.read_after(head, [places[at][1] for at in of_head]))
-        assert found == [batches[at] for at in of_head]
-        assert len({batch["coded"].dictionary.buffers()[2].address for batch in found}) == 1
-
-
-def test_batches_without_columns_keep_their_rows_after_a_head() -> None:
-    scratch = Scratch()
-    shared = SharedHead(scratch)
-    bare = pa.RecordBatch.from_struct_array(pa.array([{}, {}, {}], pa.struct([])))
-    (head, one), (again, other) = shared.park(bare), shared.park(bare)
-    assert head is again
-    assert [batch.num_rows for batch in scratch.read_after(head, [one, other])] == [3, 3]
-    assert list(scratch.read_after(head, [])) == []
-
-
-def test_after_a_full_disk_a_head_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = Scratch()
-    shared = SharedHead(scratch)
-    first, other = coded_of(["a", "b"], 9), coded_of(["c"], 9)
-    before = shared.park(first)
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    for batch in (first, other):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pwritev", full)
-            with pytest.raises(OutOfBudget, match="No space left"):
-                shared.park(batch)
-    for batch in (other, first):
-        head, rows = shared.park(batch)
-        assert list(scratch.read_after(head, [rows])) == [batch]
-    assert list(scratch.read_after(before[0], [before[1]])) == [first]
 
 
 def test_damage_after_a_head_is_a_loud_error() -> None:

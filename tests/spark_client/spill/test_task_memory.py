@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from flight_server.protocol import CreateRequest, Kind, SealRequest
 from spark_client.connection import RemoteServer
 from spark_client.merge import DatasetRef
@@ -80,6 +82,7 @@ def limited(code: str, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_task_stays_within_its_workers_memory_whatever_its_budgets() -> None:
     with ServerProcess.start(http_port=0) as process:
         server = RemoteServer(process.location)

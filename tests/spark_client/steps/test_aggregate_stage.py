@@ -7,15 +7,13 @@ import pickle
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -196,11 +194,8 @@ def test_aggregates_equal_pythons_for_any_tasks_and_budget(
 
 def distinct_rows(count: int, groups: int) -> Iterator[Any]:
     for start in range(0, count, 5000):
-        ids = range(start, min(start + 5000, count))
-        yield pa.record_batch(
-            [pa.array([each % groups for each in ids], pa.int32()), pa.array(ids, pa.int64())],
-            names=["k", "v"],
-        )
+        ids = np.arange(start, min(start + 5000, count))
+        yield pa.record_batch({"k": (ids % groups).astype(np.int32), "v": ids})
 
 
 @pytest.mark.parametrize("keys", [(), ("k",)])
@@ -218,29 +213,6 @@ def test_a_task_reduces_its_rows_to_its_groups() -> None:
     partial, _ = stages(["k"], [("v", "sum")])
     found = list(run([partial], distinct_rows(100_000, 10)))
     assert sum(batch.num_rows for batch in found) == 10
-
-
-@pytest.mark.parametrize("of_key", [1, 3, 60_000])
-@pytest.mark.parametrize("wanted", [NUMBERS, ["sum", "stddev"], ["sum", "collect_list"]])
-def test_rows_in_the_order_of_their_keys_are_merged_batch_by_batch(of_key: int, wanted: list[str]) -> None:
-    keys = np.repeat(np.arange(60_000 // of_key), of_key)
-    values = np.arange(len(keys))
-    rows = {**dict.fromkeys(SCHEMA.names), "k": keys, "v": values}
-    columns = [
-        pa.nulls(len(keys), field.type)
-        if rows[field.name] is None
-        else pa.array(rows[field.name], field.type)
-        for field in SCHEMA
-    ]
-    batches = pa.table(columns, schema=SCHEMA).to_batches(max_chunksize=10_000)
-    partial, final = stages(["k"], [("v", name) for name in wanted], rows=True)
-    with mock.patch.object(Reduction, "merge", autospec=True, side_effect=Reduction.merge) as merge:
-        sent = list(run([partial], iter(batches)))
-    few = of_key != 3 or "collect_list" in wanted
-    assert merge.call_count == (2 if few else len(batches) + 1)
-    found = pa.Table.from_batches(list(run([final], iter(sent)))).sort_by("k")
-    assert found["rows"].to_pylist() == [of_key] * (60_000 // of_key)
-    assert found["sum(v)"].to_numpy().tolist() == np.add.reduceat(values, values[::of_key]).tolist()
 
 
 def test_rows_of_keys_that_do_not_repeat_pass_as_they_come() -> None:
@@ -265,14 +237,14 @@ def test_rows_of_keys_that_do_not_repeat_pass_as_they_come() -> None:
 
 
 def test_more_groups_than_memory_are_merged_in_windows(tmp_path: Path) -> None:
-    memory = TaskMemory(1 << 20, str(tmp_path))
+    memory = TaskMemory(300_000, str(tmp_path))
     partial, final = stages(["k"], [("v", "sum"), ("v", "count")], rows=True)
-    sent = [batch for _ in range(3) for batch in run([partial], distinct_rows(60_000, 60_000))]
+    sent = [batch for _ in range(3) for batch in run([partial], distinct_rows(20_000, 20_000))]
     found = pa.Table.from_batches(list(run([final], iter(sent), Pass(memory=memory))))
     assert memory.spilled_bytes > 0
-    assert found.num_rows == 60_000
-    assert found.group_by("rows").aggregate([("k", "count")]).to_pylist() == [{"rows": 3, "k_count": 60_000}]
-    assert sorted(found["sum(v)"].to_pylist()) == [3 * each for each in range(60_000)]
+    assert found.num_rows == 20_000
+    assert found.group_by("rows").aggregate([("k", "count")]).to_pylist() == [{"rows": 3, "k_count": 20_000}]
+    assert sorted(found["sum(v)"].to_pylist()) == [3 * each for each in range(20_000)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -294,21 +266,6 @@ WIDE = pa.decimal128(38, 4)
 """Of a sum, whose values may have as many digits."""
 
 
-@pytest.mark.parametrize(
-    "values",
-    [[], [None], [Decimal("-0.0001"), None, Decimal("99999999999999999999999999999999.9999")] * 3],
-)
-def test_decimals_are_summed_as_they_are_where_no_sum_of_such_values_leaves_its_type(
-    values: list[Decimal | None],
-) -> None:
-    column = pa.chunked_array([pa.array(values, WIDE)])
-    state = Sum("d", WIDE)
-    assert state.ready(column) is column
-    with localcontext(prec=38):
-        expected = sum((value for value in values if value is not None), Decimal(0))
-        assert (pc.sum(column).as_py() or 0) == expected
-
-
 @pytest.mark.parametrize("sign", ["", "-"])
 def test_a_sum_of_decimals_that_leaves_its_type_is_an_error_and_never_wraps(sign: str) -> None:
     state = Sum("d", WIDE)
@@ -325,19 +282,7 @@ def test_a_sum_of_decimals_that_leaves_its_type_is_an_error_and_never_wraps(sign
         reduced([top] * 4)
 
 
-def test_a_column_in_a_wide_message_is_copied_out_of_it() -> None:
-    wide = pa.schema([("k", pa.int32()), ("v", pa.int64()), ("text", pa.string())])
-    sink = pa.BufferOutputStream()
-    columns = [pa.array([1] * 100, pa.int32()), pa.array(range(100)), pa.array(["x" * 10_000] * 100)]
-    with pa.ipc.new_stream(sink, wide) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=wide))
-    message = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
-    partial, _ = stages(["k"], [("v", "min")])
-    before = {buffer.address for column in message.columns for buffer in column.buffers() if buffer}
-    lifted = partial.reduction.lift(message)
-    assert not before & {buffer.address for column in lifted.columns for buffer in column.buffers() if buffer}
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["aggregate, groups of 3", "distinct, rows 3 times"])
 def test_arrow_holds_no_more_than_one_and_a_half_budgets(step: str, tmp_path: Path) -> None:
     found = measured(step, "numbers", budget_bytes=16 << 20, times=6, scratch_dir=tmp_path)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_client.arrow import Declared
@@ -18,6 +18,7 @@ from spark_client.joining import AsOf, Column, Direction, JoinPlan, KeyForm, Mat
 from spark_client.spill import TaskMemory
 from spark_client.steps import AsofStage, Both, Pass
 from tests.support.arrow_peak import arrow_peak
+from tests.support.examples import examples
 
 TINY, ROOMY = 1, 1 << 30
 Rows = list[tuple[Any, Any]]
@@ -84,6 +85,7 @@ times = st.none() | st.integers(-4, 4)
 sides = st.lists(st.tuples(st.none() | st.sampled_from(["a", "b", ""]), times), max_size=25)
 
 
+@settings(max_examples=examples(0.5))
 @given(
     sides,
     sides,
@@ -99,20 +101,6 @@ def test_every_left_row_has_the_match_that_pandas_finds(
     found = joined(table(left, "row", kinds), table(right, "other", kinds), as_of, budget_bytes)
     if budget_bytes == ROOMY or not right:
         assert [row[2] for row in found] == list(range(len(left))), "in the left's order"
-    assert sorted(found, key=lambda row: row[2]) == expected(left, right, as_of)
-
-
-@pytest.mark.parametrize("budget_bytes", [TINY, ROOMY])
-@pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
-def test_many_rows_of_few_keys(direction: Direction, budget_bytes: int) -> None:
-    rng = np.random.default_rng(1)
-    left, right = (
-        list(zip(rng.integers(0, 3, count).tolist(), rng.integers(0, 500, count).tolist(), strict=True))
-        for count in (2000, 900)
-    )
-    as_of = AsOf("t", "t", pa.int64(), direction, 2)
-    kinds = (pa.int64(), pa.int64())
-    found = joined(table(left, "row", kinds), table(right, "other", kinds), as_of, budget_bytes, 50)
     assert sorted(found, key=lambda row: row[2]) == expected(left, right, as_of)
 
 
@@ -143,18 +131,8 @@ def test_sides_of_different_types_are_compared_in_the_wider_one(budget_bytes: in
     assert found == [(1, 5, 0, 0), (2, 5, 1, None)]
 
 
-def test_a_side_without_rows_is_no_special_case() -> None:
-    kinds = (pa.int64(), pa.int64())
-    as_of = AsOf("t", "t", pa.int64())
-    none, some = table([], "other", kinds), table([(1, 1)], "row", kinds)
-    assert joined(some, none, as_of, ROOMY) == [(1, 1, 0, None)]
-    assert joined(table([], "row", kinds), table([(1, 1)], "other", kinds), as_of, TINY) == []
-    nulls = table([(None, 1), (1, None)], "other", kinds)
-    assert joined(some, nulls, as_of, ROOMY) == [(1, 1, 0, None)]
-
-
 def test_memory_follows_the_budget_and_not_the_rows_of_a_key() -> None:
-    budget_bytes = 8 << 20
+    budget_bytes = 2 << 20
     rng = np.random.default_rng(3)
     left_schema = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("row", pa.int64())])
     right_schema = pa.schema(
@@ -168,12 +146,12 @@ def test_memory_follows_the_budget_and_not_the_rows_of_a_key() -> None:
             yield pa.RecordBatch.from_arrays([*numbers, wide][: len(schema)], schema=schema)
 
     memory = TaskMemory(budget_bytes)
-    both = Both(source(left_schema, 40), source(right_schema, 60))
+    both = Both(source(left_schema, 10), source(right_schema, 15))
     joining = stage(left_schema, right_schema, AsOf("t", "t", pa.int64()))
     with arrow_peak() as pool:
         count = sum(batch.num_rows for batch in joining.run(both, Pass(memory=memory)))
-    assert count == 40 * 8192
-    assert memory.spilled_bytes > 60 << 20
+    assert count == 10 * 8192
+    assert memory.spilled_bytes > 15 << 20
     assert pool.max_memory() <= budget_bytes
 
 

@@ -103,18 +103,20 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("budget_bytes", [1 << 24, 3000, 300])
-@pytest.mark.parametrize("iterates", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_key_has_its_rows_of_both_sides_within_any_budget(
-    kind: str, iterates: bool, budget_bytes: int
-) -> None:
+def test_each_key_has_its_rows_of_both_sides_within_any_budget(kind: str) -> None:
     left_type, right_type, left, right = KINDS[kind]
-    of = stage(of_batches if iterates else of_tables, left_type, right_type, iterates=iterates)
 
-    @settings(max_examples=examples(0.3))
-    @given(st.lists(left, max_size=30), st.lists(right, max_size=30), st.sampled_from([1, 4, 50]))
-    def check(lefts: list[Any], rights: list[Any], size: int) -> None:
+    @settings(max_examples=examples(0.5))
+    @given(
+        st.lists(left, max_size=30),
+        st.lists(right, max_size=30),
+        st.booleans(),
+        st.sampled_from([1 << 24, 3000, 300]),
+        st.sampled_from([1, 4, 50]),
+    )
+    def check(lefts: list[Any], rights: list[Any], iterates: bool, budget_bytes: int, size: int) -> None:
+        of = stage(of_batches if iterates else of_tables, left_type, right_type, iterates=iterates)
         how = Pass(partition=0, memory=TaskMemory(budget_bytes))
         assert cogrouped(of, lefts, rights, how, size) == model(lefts, rights)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.protocol import InvalidRequest
@@ -22,7 +22,6 @@ from spark_client.joining.hash_join import PIECE_BYTES
 from spark_client.placement import PlacedKeys
 from spark_client.spill import TaskMemory
 from spark_client.steps import Both, JoinStage, Pass, run
-from tests.support.examples import examples
 
 HOWS: tuple[How, ...] = ("inner", "left", "right", "full", "semi", "anti")
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
@@ -165,22 +164,25 @@ KINDS = {
 def test_a_join_is_a_nested_loop_within_any_budget(kind: str) -> None:
     kinds, values = KINDS[kind]
 
-    @settings(max_examples=examples(0.3))
-    @given(sides(*values), st.sampled_from([600, 4000, 1 << 24]), st.sampled_from([1, 3, 50]))
-    def check(rows: tuple[list[Row], list[Row]], budget_bytes: int, size: int) -> None:
-        for how in HOWS:
-            found = joined(stage(how, kinds), *rows, budget_bytes=budget_bytes, size=size)
-            assert counted(found) == counted(model(how, *rows, len(kinds))), how
+    @given(
+        sides(*values),
+        st.sampled_from(HOWS),
+        st.sampled_from([600, 4000, 1 << 24]),
+        st.sampled_from([1, 3, 50]),
+    )
+    def check(rows: tuple[list[Row], list[Row]], how: How, budget_bytes: int, size: int) -> None:
+        found = joined(stage(how, kinds), *rows, budget_bytes=budget_bytes, size=size)
+        assert counted(found) == counted(model(how, *rows, len(kinds)))
 
     check()
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_key_beyond_the_budget_is_joined_block_by_block(how: How) -> None:
-    hot: list[Row] = [(7, [number], "text") for number in range(300)]
+    hot: list[Row] = [(7, [number], "text") for number in range(200)]
     left = [*hot, (1, None, "left only"), (None, None, "null")]
     right: list[Row] = [
-        *((7, {"x": number, "y": "y"}, []) for number in range(200)),
+        *((7, {"x": number, "y": "y"}, []) for number in range(100)),
         (2, None, None),
         (None, None, None),
     ]
@@ -190,7 +192,7 @@ def test_a_key_beyond_the_budget_is_joined_block_by_block(how: How) -> None:
     found = list(run([of], both, Pass(memory=memory)))
     assert memory.spilled_bytes
     keys = Counter(value for batch in found for value in batch.column("k0").to_pylist())
-    pairs = {"semi": 300, "anti": 0}.get(how, 300 * 200)
+    pairs = {"semi": 200, "anti": 0}.get(how, 200 * 100)
     one = {"left": 1, "anti": 1, "full": 1}.get(how, 0)
     other = {"right": 1, "full": 1}.get(how, 0)
     assert keys == Counter({7: pairs, 1: one, 2: other, None: one + other}) - Counter()
@@ -219,17 +221,6 @@ def test_a_result_batch_is_bounded_where_a_key_has_many_rows_on_both_sides(text:
         assert batch.nbytes <= PIECE_BYTES + 100 * len(text)
         rows += batch.num_rows
     assert rows == 1000 * 1000
-
-
-def test_a_batch_of_which_each_row_has_one_match_is_not_copied() -> None:
-    of = stage("left", [(pa.int64(), pa.int64())])
-    (given_batch,) = batches([(number, [number], "text") for number in range(100)], of.plan.left_schema, 100)
-    right = batches([(number, None, None) for number in range(50)], of.plan.right_schema, 50)
-    (found,) = run([of], Both(iter([given_batch]), right))
-    assert (
-        found.column("left_text").buffers()[2].address == given_batch.column("left_text").buffers()[2].address
-    )
-    assert found.column("point").null_count == 100
 
 
 def test_a_key_that_a_stage_has_changed_is_an_error_that_names_the_exchange() -> None:

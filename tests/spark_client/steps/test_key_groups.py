@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_client.arrow.sizes import own_bytes
-from spark_client.placement import partition_ids
 from spark_client.steps import GroupedSide, key_groups
 from spark_client.steps.key_groups import groups
 
@@ -38,16 +37,6 @@ def split(table: pa.Table, *keys: str, window_bytes: int = 1 << 20) -> list[tupl
         ]
 
 
-def test_groups_come_in_order_of_first_appearance_with_their_rows_in_order() -> None:
-    table = pa.table({"k": ["b", "a", "b", "c", "a"], "row": range(5)})
-    assert split(table, "k") == [(("b",), [0, 2]), (("a",), [1, 4]), (("c",), [3])]
-
-
-def test_nulls_are_one_group() -> None:
-    table = pa.table({"k": pa.array([None, 1, None], pa.int64()), "row": range(3)})
-    assert split(table, "k") == [((None,), [0, 2]), ((1,), [1])]
-
-
 def test_all_nans_are_one_group_and_so_are_the_zeros() -> None:
     table = pa.table({"k": [float("nan"), 0.0, OTHER_NAN, -0.0], "row": range(4)})
     assert [rows for _, rows in split(table, "k")] == [[0, 2], [1, 3]]
@@ -57,10 +46,6 @@ def test_a_null_struct_differs_from_a_struct_of_nulls() -> None:
     type_ = pa.struct([("x", pa.int64()), ("y", pa.string())])
     keys = pa.array([None, {"x": None, "y": None}, {"x": 1, "y": "a"}, None, {"x": 1, "y": "a"}], type_)
     assert [rows for _, rows in split(pa.table({"k": keys, "row": range(5)}), "k")] == [[0, 3], [1], [2, 4]]
-
-
-def test_no_rows_make_no_groups() -> None:
-    assert split(pa.table({"k": pa.array([], pa.int64()), "row": pa.array([], pa.int64())}), "k") == []
 
 
 @pytest.mark.parametrize("make", [pa.list_, pa.large_list, lambda type_: pa.list_(type_, 2)])
@@ -166,16 +151,3 @@ def test_small_batches_are_put_together_and_large_ones_left_in_one_piece() -> No
     ((_, (group,)),) = groups([[batch] * 1000], [side(batch.schema, "k")])
     assert group.column("s").num_chunks == 1
     assert group.num_rows == 1000
-
-
-def test_values_that_agree_belong_to_one_partition() -> None:
-    """Otherwise GROUP BY's zeros and NaNs would be in two groups, or be refused."""
-    schema = pa.schema([("k", pa.float64()), ("s", pa.struct([("x", pa.float32())]))])
-    zeros, nans = [0.0, -0.0], [float("nan"), OTHER_NAN]
-    for some in (zeros, nans):
-        batch = pa.record_batch(
-            [pa.array(some), pa.array([{"x": x} for x in some], schema.field(1).type)], schema=schema
-        )
-        for keys in (["k"], ["s"], ["k", "s"]):
-            assert len(set(partition_ids(batch, keys, 1000).tolist())) == 1
-            assert len(list(groups([[batch]], [side(schema, *keys)]))) == 1

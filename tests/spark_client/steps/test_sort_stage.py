@@ -29,8 +29,8 @@ def top(data: pa.Table, rows: int, keys: tuple[SortKey, ...], budget_bytes: int 
     return [row for batch in found for row in batch.column("row").to_pylist()]
 
 
-@pytest.mark.parametrize("rows", [1, 10, 5000, 200_000])
-@pytest.mark.parametrize("count", [0, 1, 900, 150_000])
+@pytest.mark.parametrize("rows", [1, 5000, 40_000])
+@pytest.mark.parametrize("count", [0, 900, 30_000])
 def test_the_first_rows_are_those_of_a_stable_sort(rows: int, count: int) -> None:
     data = table(count)
     keys = (SortKey("s", descending=True), SortKey("k"))

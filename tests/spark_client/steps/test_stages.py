@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest, PartitionFailed
 from spark_client.arrow.types import Declared
 from spark_client.steps import BatchLimits, GroupStage, MapStage, Pass, run
-from spark_client.steps.group_stage import BATCH_ROWS
+from spark_client.steps import group_stage as stage_of_groups
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -57,46 +56,13 @@ def test_a_batch_has_passed_all_stages_before_the_next_one_is_asked_for() -> Non
     assert seen == ["source 0", "first 0", "second 0", "source 1", "first 1", "second 1"]
 
 
-def test_a_group_function_gets_tables_and_may_reorder_columns() -> None:
-    def total(table: pa.Table) -> pa.Table:
-        return pa.table({"v": [pc.sum(table.column("v")).as_py()], "k": table.column("k").slice(0, 1)})
-
-    found = rows(run([group_stage(total)], iter([batch(["a", None], [1, 2]), batch([None, "a"], [3, 4])])))
-    assert found == [("a", 5), (None, 5)]
-
-
-def test_a_group_function_of_two_arguments_gets_the_keys_as_scalars() -> None:
-    def keyed(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
-        assert isinstance(keys, tuple)
-        assert isinstance(keys[0], pa.StringScalar)
-        return pa.table({"k": [keys[0].as_py()], "v": [table.num_rows]})
-
-    assert rows(run([group_stage(keyed, with_keys=True)], iter([batch(["a", "b", "a"], [0, 0, 0])]))) == [
-        ("a", 2),
-        ("b", 1),
-    ]
-
-
-def test_a_group_function_may_take_and_give_iterators() -> None:
-    def fn(keys: tuple[Any, ...], batches: Iterator[Any]) -> Iterator[Any]:
-        for found in batches:
-            yield found.slice(0, 1)
-            yield found.slice(1)
-
-    given = batch(["a", "b", "a"], [1, 2, 3])
-    assert rows(run([group_stage(fn, with_keys=True, iterates=True)], iter([given]))) == [
-        ("a", 1),
-        ("a", 3),
-        ("b", 2),
-    ]
-
-
 @pytest.mark.parametrize("group_rows", [1, 128])
-def test_results_of_small_groups_are_put_together(group_rows: int) -> None:
-    count = BATCH_ROWS + 10
+def test_results_of_small_groups_are_put_together(group_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_of_groups, "BATCH_ROWS", 1024)
+    count = 1024 + 10
     given = batch([str(number // group_rows) for number in range(count)], list(range(count)))
     found = list(run([group_stage(lambda table: table)], iter([given])))
-    assert [len(part) for part in found] == [BATCH_ROWS, 10]
+    assert [len(part) for part in found] == [1024, 10]
     assert rows(iter(found)) == rows(iter([given]))
 
 
