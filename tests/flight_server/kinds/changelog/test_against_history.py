@@ -244,7 +244,7 @@ class AnyPattern(History):
         super().__init__()
         self.first_read: dict[int, Counter[Row]] = {0: Counter()}
 
-    delete = None  # type: ignore[assignment]  # see ``test_deletes``
+    delete = None  # type: ignore[assignment]  # see ``History``
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
