@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from enum import EnumMeta
 from types import ModuleType
 
@@ -69,10 +70,8 @@ def test_a_state_changes_only_to_what_the_table_says(module: ModuleType, states:
 
 def test_no_other_module_changes_a_state() -> None:
     own = {module.__name__ for module in TABLES} | {POOL}
-    for name in MODULES.keys() - own:
-        for node in ast.walk(parsed(MODULES[name])):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            assert not any(map(_is_state, targets)), name
+    changed = re.compile(r"^.*\.state = ", re.MULTILINE)
+    assert not [name for name in MODULES.keys() - own if changed.search(MODULES[name].read_text())]
 
 
 # The requests of a pool have states of their own, which only the pool changes.

@@ -14,6 +14,7 @@ from flight_server.frames import FrameJoiner, SchemaMessage
 from flight_server.frames.joining import MAX_HEADER_BYTES
 from flight_server.protocol import wire
 from tests.integration.round_trip.test_any_table import tables
+from tests.support.examples import examples
 from tests.support.raw_flight import flight_data, ipc_messages
 
 
@@ -53,7 +54,7 @@ def joiner_of(batch: pa.RecordBatch) -> FrameJoiner:
     return joiner
 
 
-@settings(suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck), max_examples=examples(0.5))
 @given(table=tables(), cut=st.booleans())
 def test_a_joined_message_has_exactly_the_rows_of_its_frames(
     table: tuple[pa.Schema, list[pa.RecordBatch]], cut: bool

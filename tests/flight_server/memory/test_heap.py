@@ -61,7 +61,10 @@ def run(code: str) -> str:
     return answer.stdout.strip()
 
 
-@pytest.mark.parametrize("huge", [False, True], ids=["small pages", "huge pages"])
+@pytest.mark.parametrize(
+    "huge",
+    [pytest.param(False, id="small pages"), pytest.param(True, id="huge pages", marks=pytest.mark.long)],
+)
 def test_what_is_allocated_after_populating_is_resident_before_it_is_written_to(huge: bool) -> None:
     code = f"""
 allocator.tune(1 << 30)
@@ -86,6 +89,7 @@ grows.stop()
     assert float(run(code)) > 0.9
 
 
+@pytest.mark.long
 def test_a_pool_that_shrinks_and_grows_again_finds_its_memory_and_populates_none() -> None:
     code = """
 memory, grows = heap(1 << 30)

@@ -23,7 +23,7 @@ from tests.support.keep_model import SCHEMA
 from tests.support.ram_directory import ram_directory
 
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
-MANY = 500
+MANY = 150
 
 
 @pytest.fixture

@@ -204,6 +204,7 @@ async def test_two_pulls_of_a_file_give_the_same_bytes(served: Served, written: 
     assert served.node.counters.pulls == 2
 
 
+@pytest.mark.long
 @every_format
 async def test_files_of_20000_columns_are_read_and_put_together(served: Served, written: str) -> None:
     """Takes minutes if the work for a column grows with the number of columns."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.protocol import KeepRule
+from tests.support.examples import examples
 from tests.support.keep_model import SCHEMA, Row, collection, groups_of, kept
 
 TOP = {"order_by": ["time"]}
@@ -81,6 +82,7 @@ def collection_of_all(batch: Any) -> list[Row]:
 
 
 @by_name
+@settings(max_examples=examples(0.5))
 @given(counts=st.dictionaries(rows, small, max_size=12))
 def test_a_rule_shows_what_the_model_shows(spec: KeepRule, counts: dict[Row, int]) -> None:
     shown = make_rule(spec, SCHEMA).kept(groups_of(spec, counts))
@@ -105,6 +107,7 @@ def check(spec: KeepRule, history: Any) -> None:
 
 
 @by_name
+@settings(max_examples=examples(0.5))
 @given(history=histories(rows))
 def test_compaction_changes_no_later_version(spec: KeepRule, history: Any) -> None:
     check(spec, history)
