@@ -65,6 +65,7 @@ def test_every_reader_of_a_crowd_begins_before_the_others_have_ended(
     assert server.events("internal_error") == []
 
 
+@pytest.mark.long
 @pytest.mark.load(seconds=32)
 async def test_calls_that_come_while_the_server_is_busy_for_long_are_answered() -> None:
     chosen = config.load({"port": 0, "http_port": -1, "memory_limit": 64 * MIB})

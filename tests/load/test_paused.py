@@ -53,8 +53,14 @@ def frames_read(server: ServerProcess, lane: Lane) -> int:
 
 
 @pytest.mark.load
-@pytest.mark.parametrize("good", ["bulk", "grpc"])
-@pytest.mark.parametrize("lane", ["bulk", "grpc"])
+@pytest.mark.parametrize(
+    ("lane", "good"),
+    [
+        ("bulk", "grpc"),
+        ("grpc", "grpc"),
+        *(pytest.param(lane, "bulk", marks=pytest.mark.long) for lane in ("bulk", "grpc")),
+    ],
+)
 def test_readers_that_take_nothing_keep_no_room_from_good_ones(
     flight_server_process: Callable[..., ServerProcess], lane: Lane, good: Lane
 ) -> None:
