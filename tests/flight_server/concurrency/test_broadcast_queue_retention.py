@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.concurrency.broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription
+from flight_server.concurrency.broadcast_queue import BroadcastQueue, Gone
 from flight_server.concurrency.items import KeptItems
 from flight_server.concurrency.passes import Passes
 
@@ -44,26 +42,6 @@ async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_
         # A reader that asks for a released item releases no other.
         assert fast.next_nowait() == count + 1
         assert queue.first == count
-
-
-def test_an_overtaken_reader_does_not_take_an_empty_queue_for_its_end() -> None:
-    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
-    queue.publish(0, 1)
-    queue.publish(1, 1)
-    queue.close()
-    with queue.subscribe() as slow, queue.subscribe() as fast, queue.subscribe(2) as at_the_end:
-        assert [*_taken(fast)] == [0, 1]
-        queue.passed(0, 2)
-        assert queue.first == len(queue) == 2
-        with pytest.raises(Gone):
-            slow.next_nowait()
-        assert [*_taken(at_the_end)] == []
-
-
-def _taken(reader: Subscription[int]) -> Iterator[int]:
-    with suppress(EndOfQueue):
-        while True:
-            yield reader.next_nowait()
 
 
 async def test_a_reader_that_is_overtaken_between_its_waking_and_its_turn_is_told_so() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from flight_server.concurrency.broadcast_queue import EndOfQueue
 from flight_server.datasets.dataset import Dataset
-from flight_server.datasets.generations import new_generation
 from flight_server.frames import SchemaMessage
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Commit, CreateRequest, Kind, Retention
@@ -62,10 +61,6 @@ def contents(dataset: Dataset, index: int) -> list[bytes]:
                 return found
             assert payload is not None
             found.append(payload.data)
-
-
-def test_no_two_generations_are_the_same() -> None:
-    assert len({new_generation() for _ in range(1000)}) == 1000
 
 
 def test_the_request_of_a_dataset_makes_one_like_it() -> None:

@@ -130,20 +130,6 @@ async def test_a_drop_of_a_staged_write_waits_for_its_manifest_and_is_refused(
     assert restarted(tmp_path).find("d").generation == dataset.generation
 
 
-async def test_a_lease_that_ends_while_the_manifest_is_written_takes_nothing(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset, request = staged(node, WriteMode.NEW)
-    held, sealing = await held_seal(node, dataset, request, monkeypatch)
-    dataset.lease_seconds = 0
-    assert not any(node.catalogue.expire())
-    held.go_on()
-    await sealing
-    assert node.catalogue.find("d") is dataset
-    assert not any(node.catalogue.expire())
-    assert restarted(tmp_path).find("d").generation == dataset.generation
-
-
 async def test_a_manifest_that_the_disk_did_not_take_back_is_withdrawn_later_or_written_again(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,15 +168,6 @@ async def test_batch_rows_limits_the_rows_of_a_frame(served: Served) -> None:
     assert max(frame.rows for frame in dataset.partition(0).frames()) <= 2
 
 
-async def test_rows_of_very_different_size_are_cut_until_each_message_fits(served: Served) -> None:
-    limit_bytes = served.node.max_message_bytes
-    texts = ["x" * (limit_bytes - 10_000), *["y"] * 1000, "z" * 5_000_000, "w"]
-    served.write("parquet", pa.table({"text": texts}), "a")
-    dataset = await served.create("parquet")
-    assert (await served.read(dataset))[0]["text"].to_pylist() == texts
-    assert max(frame.size_bytes for frame in dataset.partition(0).frames()) <= limit_bytes
-
-
 async def test_a_row_larger_than_a_message_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     async with running_node(tmp_path, source_roots=[tmp_path], max_message=8 << 20) as node:
         served = Served(node, tmp_path)
