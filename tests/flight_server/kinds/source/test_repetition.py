@@ -44,6 +44,15 @@ def take(subscription: Subscription[Frame], at_most: int) -> tuple[list[str], bo
     return taken, False
 
 
+def checked(repetition: Repetition, messages: str, *, whole: bool = True) -> None:
+    """One pull of these messages."""
+    pull = repetition.begin()
+    for message in messages:
+        pull.check(crc32c(message.encode()))
+    if whole:
+        pull.end()
+
+
 def test_a_sealed_partition_that_is_reopened_is_empty_and_keeps_its_totals() -> None:
     partition = published("a", "b")
     partition.seal()
@@ -100,6 +109,16 @@ def test_what_is_open_or_dropped_is_not_reopened() -> None:
     partition.drop()
     with pytest.raises(Conflict, match="cannot reopen"):
         partition.reopen()
+
+
+def test_an_earlier_end_and_a_longer_whole_are_refused() -> None:
+    repetition = Repetition()
+    checked(repetition, "abc", whole=False)
+    with pytest.raises(SourceChanged, match="ends after 2 messages; it had 3"):
+        checked(repetition, "ab")
+    checked(repetition, "abc")
+    with pytest.raises(SourceChanged, match="message 3"):
+        checked(repetition, "abcd", whole=False)
 
 
 @given(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.rules import make_rule
@@ -45,6 +45,8 @@ partners = st.builds(
     st.sampled_from(["a", "b"]),
     st.sampled_from(["open", "closed", None]),
 )
+LOW, HIGH = ("a", 1, "open", 0), ("a", 2, "open", 0)
+CLOSED, AGAIN = ("a", 1, "closed", 1), ("a", 2, "closed", 1)
 small, assertions = st.integers(-2, 3), st.integers(1, 2)
 
 
@@ -108,11 +110,15 @@ def check(spec: KeepRule, history: Any) -> None:
 
 @by_name
 @settings(max_examples=examples(0.5))
+@example(history=({LOW: 1, HIGH: 1, CLOSED: 1}, [{CLOSED: -1}], []))
+@example(history=({LOW: 2, HIGH: 1, CLOSED: 1}, [{HIGH: -1}], []))
+@example(history=({HIGH: 1, CLOSED: 1, AGAIN: 1}, [{AGAIN: -1}], [{LOW: 1}]))
 @given(history=histories(rows))
 def test_compaction_changes_no_later_version(spec: KeepRule, history: Any) -> None:
     check(spec, history)
 
 
+@example(history=({("a", 1, "open", 0): 1, ("a", 3, "closed", 0): 1}, [{("a", 3, "closed", 0): -1}], []))
 @given(history=histories(partners))
 def test_compaction_of_pairs_changes_no_later_version(history: Any) -> None:
     check(PAIR, history)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.rules import Emitting, make_rule
@@ -46,6 +46,7 @@ def emitting(spec: KeepRule, schema: pa.Schema) -> Emitting:
     return rule
 
 
+@example({("a", 1, "send", 0): 2, ("a", 2, "send", 0): 3, ("a", 5, "recv", 0): 1, ("a", 6, "recv", 0): 3})
 @given(
     st.dictionaries(
         st.tuples(
