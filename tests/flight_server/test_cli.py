@@ -186,15 +186,6 @@ def test_a_client_ca_without_certificates_is_refused(tmp_path: Path) -> None:
     assert ended.stderr == f"flight-server: --tls-client-ca: {__file__} has no PEM certificates\n"
 
 
-def test_a_token_that_is_refused_is_not_shown(tmp_path: Path) -> None:
-    file = tmp_path / "server.toml"
-    file.write_text('token = ["hush"]')
-    ended = run("--config", str(file))
-    assert ended.exit_code == 2
-    assert "--token" in ended.stderr
-    assert "hush" not in ended.output
-
-
 def test_a_data_directory_that_cannot_be_one_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = serve_in_vain("--data-dir", str(tmp_path / "file"), "--port", "0", "--http-port", "-1")

@@ -30,29 +30,6 @@ async def test_a_change_wakes_every_task_that_waits_and_none_that_comes_later() 
     await late
 
 
-async def test_a_cancelled_task_leaves_the_others_waiting() -> None:
-    changes = Changes()
-    leaving, staying = await waiting_for(changes, 2)
-    leaving.cancel()
-    await asyncio.wait([leaving])
-    assert changes.waiting == 1
-    changes.tell()
-    async with asyncio.timeout(10):
-        await staying
-
-
-async def test_a_change_in_the_moment_of_a_cancellation_wakes_the_others() -> None:
-    changes = Changes()
-    leaving, staying = await waiting_for(changes, 2)
-    leaving.cancel()
-    changes.tell()
-    async with asyncio.timeout(10):
-        await staying
-    await asyncio.wait([leaving])
-    assert leaving.cancelled()
-    assert changes.waiting == 0
-
-
 async def watchers(order: Random) -> None:
     """They look and wait until they have seen the last of some changes."""
     last, number, changes = 5, 0, Changes()

@@ -15,7 +15,6 @@ from flight_server.protocol import CreateRequest, Kind, Retention, Ticket
 from flight_server.protocol.errors import (
     AlreadyExists,
     DatasetDropped,
-    Draining,
     InvalidRequest,
     NotFound,
     StaleTicket,
@@ -91,12 +90,6 @@ def test_creating_it_otherwise_is_refused_and_says_what_differs(
     catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=3, producers=2), None)
     with pytest.raises(AlreadyExists, match=f"exists with another {what}; drop it first"):
         catalogue.create(other, None)
-
-
-def test_a_draining_server_creates_nothing(catalogue: Catalogue) -> None:
-    catalogue.draining = True
-    with pytest.raises(Draining, match="begins nothing new"):
-        create(catalogue, "d")
 
 
 def test_dropping_tells_those_who_read(catalogue: Catalogue) -> None:
