@@ -19,9 +19,10 @@ from flight_server.protocol.errors import (
     NotFound,
     StaleTicket,
 )
-from tests.flight_server.datasets.test_dataset import SCHEMA, Clock
+from tests.flight_server.datasets.test_dataset import SCHEMA
 from tests.support.callers import anyone
 from tests.support.catalogues import expired, new_catalogue
+from tests.support.clocks import Clock
 from tests.support.frames import frame
 
 

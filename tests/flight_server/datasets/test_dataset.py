@@ -21,20 +21,11 @@ from flight_server.protocol.errors import (
     ProducerFailed,
 )
 from tests.support.accepting import accept
+from tests.support.clocks import Clock
 from tests.support.frames import frame
 
 SCHEMA = SchemaMessage.of(pa.schema([("n", pa.int64())]))
 OTHER = SchemaMessage.of(pa.schema([("n", pa.int32())]))
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def shuffle(partitions: int = 3, producers: int | None = None) -> Dataset:
@@ -143,14 +134,6 @@ def test_a_stream_s_partition_has_one_producer_ever() -> None:
     failing.fail(ProducerFailed("broke off"))
     with pytest.raises(AlreadyExists, match="partition 0 is failed"):
         dataset.begin_stream(0)
-
-
-def test_a_stream_is_sealed_when_all_its_partitions_are() -> None:
-    dataset = Dataset("d", partitions=3)
-    for index in (2, 0, 1):
-        assert not dataset.sealed
-        dataset.end_stream(dataset.begin_stream(index))
-    assert dataset.sealed
 
 
 def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:

@@ -37,19 +37,6 @@ class Rig:
         self.places.leave(reader, subscription, until)
 
 
-def test_what_a_reader_has_not_acknowledged_stays_however_much_it_was_sent() -> None:
-    rig = Rig()
-    rig.queue.passed(0, ITEMS)
-    one = rig.comes("one")
-    for _ in range(ITEMS):
-        one.next_nowait()
-    assert rig.queue.first == 0
-    rig.places.acknowledge("one", 4, now=0)
-    assert rig.queue.first == 4
-    rig.places.acknowledge("one", 2, now=0)  # late, and nothing new
-    assert rig.queue.first == 4
-
-
 def test_a_resume_acknowledges_what_comes_before_it_and_counts_nothing_twice() -> None:
     rig = Rig()
     rig.places.expire(0)

@@ -60,6 +60,8 @@ async def modules():
         return sorted(sys.modules)
 
 print(json.dumps(asyncio.run(modules())))
+import spark_client.jobs
+assert not [name for name in sys.modules if name.startswith("opentelemetry")], "traces are off"
 import aiohttp
 from aiohttp import web
 assert aiohttp.ClientSession.__name__ == "ClientSession" and aiohttp.web is web and not hasattr(aiohttp, "nothing")

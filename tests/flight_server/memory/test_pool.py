@@ -14,16 +14,6 @@ from flight_server.memory.pool import FRESH_SECONDS, MemoryPool, Request, Reserv
 from tests.support.examples import examples
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
-    pool = MemoryPool(100)
-    held = pool.try_reserve(70)
-    assert held is not None
-    assert pool.try_reserve(31) is None
-    assert not held.try_grow(31)
-    assert (held.size_bytes, pool.used_bytes, pool.peak_bytes) == (70, 70, 70)
-    assert held.try_grow(30)
-
-
 def test_shrinking_or_splitting_more_than_is_held_is_an_error_and_changes_nothing() -> None:
     pool = MemoryPool(100)
     held = pool.reserve(10)

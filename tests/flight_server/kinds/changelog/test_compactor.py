@@ -13,7 +13,7 @@ from flight_server.kinds.changelog import changelog, commits, compactor, plannin
 from flight_server.kinds.changelog.journal import numbered
 from flight_server.kinds.changelog.runs import RunFile
 from tests.support.changelog_store import Engine
-from tests.support.simulated_sizes import Clock
+from tests.support.clocks import Clock
 
 SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
