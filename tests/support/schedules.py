@@ -89,7 +89,7 @@ def explore(scenario: Callable[[Random], Coroutine[Any, Any, None]], schedules: 
             raise
         finally:
             for task in asyncio.all_tasks(loop):
-                task.get_coro().close()  # type: ignore[union-attr]  # it has one
+                task.get_coro().close()
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
             loop.close()
 

@@ -159,7 +159,7 @@ def test_the_bytes_of_ids_are_reserved_and_a_new_one_is_refused_without_room() -
 
 
 def test_an_id_takes_no_more_than_is_reserved_for_it() -> None:
-    ids = 2_800  # a dict has just grown
+    ids = 700  # a dict has just grown
     gc.collect()
     tracemalloc.start()
     try:

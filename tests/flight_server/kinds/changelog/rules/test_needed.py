@@ -46,7 +46,7 @@ partners = st.builds(
     st.sampled_from(["open", "closed", None]),
 )
 LOW, HIGH = ("a", 1, "open", 0), ("a", 2, "open", 0)
-CLOSED, AGAIN = ("a", 1, "closed", 1), ("a", 2, "closed", 1)
+ENDED, AGAIN = ("a", 1, "closed", 1), ("a", 2, "closed", 1)
 small, assertions = st.integers(-2, 3), st.integers(1, 2)
 
 
@@ -110,9 +110,9 @@ def check(spec: KeepRule, history: Any) -> None:
 
 @by_name
 @settings(max_examples=examples(0.5))
-@example(history=({LOW: 1, HIGH: 1, CLOSED: 1}, [{CLOSED: -1}], []))
-@example(history=({LOW: 2, HIGH: 1, CLOSED: 1}, [{HIGH: -1}], []))
-@example(history=({HIGH: 1, CLOSED: 1, AGAIN: 1}, [{AGAIN: -1}], [{LOW: 1}]))
+@example(history=({LOW: 1, HIGH: 1, ENDED: 1}, [{ENDED: -1}], []))
+@example(history=({LOW: 2, HIGH: 1, ENDED: 1}, [{HIGH: -1}], []))
+@example(history=({HIGH: 1, ENDED: 1, AGAIN: 1}, [{AGAIN: -1}], [{LOW: 1}]))
 @given(history=histories(rows))
 def test_compaction_changes_no_later_version(spec: KeepRule, history: Any) -> None:
     check(spec, history)
