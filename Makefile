@@ -91,7 +91,7 @@ fuzz-bytes: $(PROJECT) ## Look for bytes that a parser does not refuse as it doc
 fuzz-principals: SECONDS = 60
 fuzz-principals: SEED = $(shell date +%s)
 fuzz-principals: $(PROJECT) ## Look for what a principal sees, changes or takes of another's: SECONDS=60 SEED=1
-	@$(BIN)/pytest -n 0 --fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --capture=no tests/fuzz/test_principals.py tests/fuzz/test_quotas_and_tokens.py
+	@$(BIN)/pytest -n 0 --fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --capture=no tests/fuzz/test_principals.py tests/fuzz/test_quotas.py
 
 fuzz-schedules: SECONDS = 60
 fuzz-schedules: SEED = $(shell date +%s)

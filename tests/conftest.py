@@ -114,12 +114,9 @@ def _of_client(item: pytest.Item) -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what lengthens a run by hand."""
     parser.addoption(
-        "--soak-seconds", type=float, default=60.0, help="how long the soak keeps up its traffic"
-    )
-    parser.addoption(
         "--torture-seconds",
         type=float,
-        default=40.0,
+        default=None,
         help="how long the torture kills one server after the other",
     )
     parser.addoption(

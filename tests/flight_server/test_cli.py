@@ -22,7 +22,7 @@ from tests.support.certificates import self_signed
 from tests.support.server_process import ROOT, ServerProcess
 
 DEADLINE_SECONDS = 60
-COMMANDS = ([sys.executable, "-m", "flight_server"], [str(Path(sys.executable).parent / "flight-server")])
+COMMAND = [sys.executable, "-m", "flight_server"]
 StartServer = Callable[..., ServerProcess]
 
 
@@ -39,7 +39,7 @@ def run(*arguments: str, **environment: str) -> Result:
 def serve_in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Start a real server that is expected to end by itself."""
     return subprocess.run(
-        [*COMMANDS[0], *arguments],
+        [*COMMAND, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -48,17 +48,11 @@ def serve_in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def memory_limit(server: ServerProcess) -> int:
-    return int(server.ready["memory_limit_bytes"])
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=["python -m flight_server", "flight-server"])
-def test_the_ready_line_is_json_and_says_where(
-    flight_server_process: StartServer, command: list[str]
-) -> None:
+def test_the_ready_line_is_json_and_says_where(flight_server_process: StartServer) -> None:
+    command = [str(Path(sys.executable).parent / "flight-server")]
     server = flight_server_process(command=command, http_port=0, memory_limit="64MiB")
     assert server.ready["event"] == "ready"
-    assert memory_limit(server) == 64 << 20
+    assert server.ready["memory_limit_bytes"] == 64 << 20
     assert Path(server.ready["data_dir"]).is_dir()
     with flight.connect(server.ready["location"]) as client:
         assert list(client.list_flights()) == []
@@ -69,7 +63,7 @@ def test_the_ready_line_is_json_and_says_where(
 
 def test_the_ready_line_is_one_line_of_text_on_standard_output() -> None:
     process = subprocess.Popen(
-        [*COMMANDS[0], "--port", "0", "--http-port", "-1", "--memory-limit", "64MiB"],
+        [*COMMAND, "--port", "0", "--http-port", "-1", "--memory-limit", "64MiB"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -94,25 +88,16 @@ def test_a_signal_at_any_moment_ends_it_cleanly(
     assert server.wait() == 0
 
 
-@pytest.mark.parametrize("lane", ["port", "http-port"])
-def test_a_taken_port_is_an_error_at_once(lane: str) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_a_taken_port_is_an_error_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ports = {"port": "0", "http-port": "-1", lane: str(port)}
-        ended = serve_in_vain(*(part for name, value in ports.items() for part in (f"--{name}", value)))
+        ended = serve_in_vain("--port", str(port), "--http-port", "-1")
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert ended.stderr == (
-        f"flight-server: 127.0.0.1:{port} is in use by another process: end that one, or give another --{lane} "
+        f"flight-server: 127.0.0.1:{port} is in use by another process: end that one, or give another --port "
         "(0 for any)\n"
     )
-
-
-def test_a_second_server_does_not_share_the_port_of_the_first(flight_server_process: StartServer) -> None:
-    server = flight_server_process(http_port=-1, memory_limit="64MiB")
-    assert serve_in_vain("--port", server.location.rpartition(":")[2], "--http-port", "-1").returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -122,13 +107,9 @@ def test_a_second_server_does_not_share_the_port_of_the_first(flight_server_proc
         (["--port", "-1"], ["port", "0"]),
         (["--memory-limit", "lots"], ["--memory-limit: 'lots' is no size", "64MiB"]),
         (["--memory-limit", "1KiB"], ["--memory-limit", str(8 << 20)]),
-        (["--memory-limit", "64MiBx"], ["--memory-limit: '64MiBx' is no size"]),
-        (["--disk-limit", "10 MB foo"], ["--disk-limit: '10 MB foo' is no size"]),
-        (["--segment-size", "-5MiB"], ["--segment-size: '-5MiB' is no size"]),
         (["--max-message", "0"], ["--max-message", "greater than or equal to 1"]),
         (["--memory-limit", "64MiB", "--max-message", "32MiB"], ["1/8 of --memory-limit"]),
         (["--lease-seconds", "0"], ["--lease-seconds", "greater than 0"]),
-        (["--lease-seconds", "-1"], ["--lease-seconds", "greater than 0"]),
         (["--keepalive-seconds", "inf"], ["--keepalive-seconds", "finite"]),
         (["--log-format", "xml"], ["--log-format", "text", "json"]),
         (["--token", ""], ["--token", "at least 1 character"]),
@@ -169,14 +150,9 @@ def test_a_bad_command_line_shows_the_usage(arguments: list[str]) -> None:
     [
         ('memory_limit = "64MiB"\nmemorylimit = 3', "there is no setting 'memorylimit'"),
         ("[server]\nport = 1", "there is no setting 'server'"),
-        ("memory_limit = [1]", "--memory-limit: [1] is no size"),
-        ('memory_limit = "64MiBx"', "--memory-limit: '64MiBx' is no size"),
-        ("memory_limit = -1", "--memory-limit: -1 is no size"),
-        ("memory_limit = true", "--memory-limit: True is no size"),
         ("memory_limit = 1e9", "--memory-limit: 1000000000.0 is no size"),
         ("lease_seconds = nan", "--lease-seconds: must be a finite number"),
         ("memory_limit =", "server.toml is not TOML"),
-        ("\0", "server.toml is not TOML"),
     ],
 )
 def test_a_bad_configuration_file_is_one_clear_line(tmp_path: Path, text: str, words: str) -> None:
@@ -210,54 +186,29 @@ def test_a_client_ca_without_certificates_is_refused(tmp_path: Path) -> None:
     assert ended.stderr == f"flight-server: --tls-client-ca: {__file__} has no PEM certificates\n"
 
 
-def test_a_token_that_is_refused_is_not_shown(tmp_path: Path) -> None:
-    file = tmp_path / "server.toml"
-    file.write_text('token = ["hush"]')
-    ended = run("--config", str(file))
-    assert ended.exit_code == 2
-    assert "--token" in ended.stderr
-    assert "hush" not in ended.output
-
-
-@pytest.mark.parametrize(
-    ("directory", "words"),
-    [
-        ("file", "file is not a directory"),
-        ("file/below", "file/below cannot be made or written to: Not a directory"),
-        ("taken", "taken cannot be made or written to: Is a directory"),
-    ],
-)
-def test_a_data_directory_that_cannot_be_one_is_one_clear_line(
-    tmp_path: Path, directory: str, words: str
-) -> None:
+def test_a_data_directory_that_cannot_be_one_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    (tmp_path / "taken" / "lock").mkdir(parents=True)
-    ended = serve_in_vain("--data-dir", str(tmp_path / directory), "--port", "0", "--http-port", "-1")
+    ended = serve_in_vain("--data-dir", str(tmp_path / "file"), "--port", "0", "--http-port", "-1")
     assert ended.returncode == 2
     (line,) = ended.stderr.strip().splitlines()
     assert line.startswith("flight-server: --data-dir: the data directory ")
-    assert words in line
+    assert "file is not a directory" in line
 
 
-def test_flags_count_over_environment_over_file_over_defaults(
-    flight_server_process: StartServer, tmp_path: Path
-) -> None:
-    file = tmp_path / "server.toml"
-    file.write_text('memory_limit = "64MiB"\nlog_level = "error"\n')
-    from_file = flight_server_process("--config", str(file), http_port=-1)
-    assert memory_limit(from_file) == 64 << 20
-    environment = {"FLIGHT_SERVER_MEMORY_LIMIT": "96MiB"}
-    from_environment = flight_server_process("--config", str(file), http_port=-1, environment=environment)
-    assert memory_limit(from_environment) == 96 << 20
-    from_flags = flight_server_process(
-        "--config", str(file), http_port=-1, environment=environment, memory_limit="128MiB"
+def test_flags_count_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    (file := tmp_path / "server.toml").write_text('memory_limit = "of the file"')
+    arguments: list[str] = ["--config", str(file)]
+    assert "'of the file' is no size" in run(*arguments).stderr
+    environment = {"FLIGHT_SERVER_MEMORY_LIMIT": "of the environment"}
+    assert "'of the environment' is no size" in run(*arguments, **environment).stderr
+    assert (
+        "'of the flag' is no size" in run(*arguments, "--memory-limit", "of the flag", **environment).stderr
     )
-    assert memory_limit(from_flags) == 128 << 20
 
 
 def test_it_ends_when_the_standard_input_of_its_parent_does() -> None:
     process = subprocess.Popen(
-        [*COMMANDS[0], "--port", "0", "--http-port", "-1", "--log-format", "json", "--exit-with-parent"],
+        [*COMMAND, "--port", "0", "--http-port", "-1", "--log-format", "json", "--exit-with-parent"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -83,17 +83,19 @@ def bulk_puts(raw: RawFlight) -> None:
 
 
 def stalled_puts(raw: RawFlight) -> None:
+    """All at once: each takes as long as a put may be idle."""
     (location,) = raw.action("locations")["put_locations"]
-    first, *_, frame = put_messages(path("d"), [BATCH])
-    stalled = [raw_put.RawPut(location) for _ in range(4)]
-    stalled[0].raw(b"")
-    stalled[1].raw(raw_put.framed(first)[:20])
-    stalled[2].raw(raw_put.framed(first) + b"\0\1\0\0 and no more")
-    stalled[3].raw(raw_put.framed(first) + raw_put.framed(frame))
+    stalled = []
+    for number in range(CALLS):
+        first, *_, frame = map(raw_put.framed, put_messages(path(f"d{number}"), [BATCH]))
+        for begun in (b"", first[:20], first + b"\0\1\0\0 and no more", first + frame):
+            stalled.append(raw_put.RawPut(location))
+            stalled[-1].raw(begun)
     for each in stalled:
         with each, suppress(raw_put.Refused):
             each.answers()
-    raw.action("drop", {"dataset": "d"})
+    for name in raw.action("statistics")["datasets"]:
+        raw.action("drop", {"dataset": name})
 
 
 def cancelled_get(raw: RawFlight) -> None:
@@ -144,7 +146,7 @@ def _drive(server: Server) -> None:
         try:
             before = ours()
             for act in acts:
-                for _ in range(CALLS):
+                for _ in range(1 if act is stalled_puts else CALLS):
                     act(raw)
                 # What the last calls hold may still be on its way out.
                 eventually(lambda: left_by(act, before), "")  # noqa: B023 (used at once)

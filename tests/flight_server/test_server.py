@@ -47,26 +47,6 @@ async def test_a_start_that_is_cancelled_lets_another_server_have_the_directory(
     DataDir.claim(tmp_path).close()
 
 
-async def test_a_duty_that_fails_ends_neither_itself_nor_another_duty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = Server(settings(tmp_path))
-
-    def fails() -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(server.node.eviction, "look", fails)
-    monkeypatch.setattr(server.catalogue.disk.disposal, "forget_again", fails)
-    async with server:
-        for number in range(2):
-            server.catalogue.create(CreateRequest(f"d{number}", lease_seconds=0.1), None)
-            while len(server.catalogue):  # noqa: ASYNC110  # expiry announces nothing
-                await asyncio.sleep(0.01)
-        failures = dict(server.node.background.failures)
-        monkeypatch.undo()
-    assert failures.keys() == {"stalled_readers", "forgotten_files"}
-
-
 async def test_the_default_disk_limit_counts_what_changelogs_have_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

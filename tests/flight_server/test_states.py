@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from enum import EnumMeta
 from types import ModuleType
 
@@ -13,7 +12,6 @@ from flight_server.kinds.changelog import changelog
 from flight_server.kinds.source import pulls
 from flight_server.protocol import transitions
 from spark_client.servers import spread_write
-from tests.support.rooms import MODULES, parsed
 
 TABLES = {
     attempts: attempts.AttemptState,
@@ -50,34 +48,3 @@ def test_a_cell_in_small_letters_is_no_step_and_one_that_names_no_state_is_refus
     }
     with pytest.raises(KeyError):
         transitions(states, table.replace("DISCARDED", "DISCARD"))
-
-
-@for_each_table
-def test_a_state_changes_only_to_what_the_table_says(module: ModuleType, states: EnumMeta) -> None:
-    changes = 0
-    for function in ast.walk(parsed(MODULES[module.__name__])):
-        if not isinstance(function, ast.FunctionDef) or function.name == "__init__":
-            continue
-        for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and any(_is_state(target) for target in node.targets):
-                changes += 1
-                assert isinstance(node.value, ast.Call)
-                assert isinstance(node.value.func, ast.Attribute)
-                assert node.value.func.attr.strip("_") == "check_step"
-    assert changes
-
-
-def test_no_other_module_changes_a_state() -> None:
-    own = {module.__name__ for module in TABLES} | {POOL}
-    for name in MODULES.keys() - own:
-        for node in ast.walk(parsed(MODULES[name])):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            assert not any(map(_is_state, targets)), name
-
-
-# The requests of a pool have states of their own, which only the pool changes.
-POOL = "flight_server.memory.pool"
-
-
-def _is_state(target: ast.expr) -> bool:
-    return isinstance(target, ast.Attribute) and target.attr == "state"

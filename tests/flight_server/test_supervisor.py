@@ -20,9 +20,9 @@ from flight_server.config import load
 from flight_server.protocol import dump_json, parse_json
 from flight_server.storage import MARKER_NAME
 from flight_server.supervisor import shares
+from tests.flight_server.test_cli import run
 from tests.support.server_process import ServerProcess
 
-COMMAND = (sys.executable, "-m", "flight_server")
 ROWS = pa.table({"n": [1, 2, 3]})
 DEADLINE_SECONDS = 60.0
 
@@ -34,7 +34,7 @@ def start() -> Iterator[Start]:
     started: list[ServerProcess] = []
 
     def start(**options: Any) -> ServerProcess:
-        started.append(ServerProcess.start(command=COMMAND, **{"workers": 2, **options}))
+        started.append(ServerProcess.start(**{"workers": 2, **options}))
         return started[-1]
 
     yield start
@@ -98,13 +98,7 @@ def test_the_ready_line_and_each_worker_list_all_of_them(start: Start) -> None:
     assert supervisor.terminate() == 0
 
 
-def test_one_server_lists_itself(start: Start) -> None:
-    server = start(workers=1)
-    assert server.ready["locations"] == [server.location]
-    assert asked(server.location, "locations")["servers"] == [server.location]
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_worker_that_is_killed_comes_back_at_its_address_with_what_was_durable(
     start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -154,10 +148,8 @@ def test_it_ends_with_its_parent_when_it_is_told_to(start: Start) -> None:
     assert supervisor.wait() == 0
 
 
-@pytest.mark.parametrize("given", [os.devnull, __file__])
-def test_where_no_parent_can_be_watched_no_worker_is_left(given: str) -> None:
-    with Path(given).open() as source:
-        ended = in_vain("--workers", "2", "--exit-with-parent", stdin=source.fileno())
+def test_where_no_parent_can_be_watched_no_worker_is_left() -> None:
+    ended = in_vain("--workers", "2", "--exit-with-parent")
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -189,6 +181,7 @@ def supervised(serve: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_the_end_of_a_worker_may_be_seen_before_that_of_its_socket() -> None:
     ended = supervised("""
 class LateAndBackwards(selectors.DefaultSelector):
@@ -219,6 +212,7 @@ def serve(settings, announce):
     assert "LookupError: unforeseen" in ended.stderr
 
 
+@pytest.mark.long
 def test_a_signal_that_a_worker_gets_before_it_has_handlers_ends_it() -> None:
     ended = supervised("""
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -239,25 +233,20 @@ def test_where_a_worker_cannot_start_none_runs_and_the_reason_is_said(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("before", "count", "words"),
-    [
-        (["worker-0", "worker-1", "worker-2"], 2, "has data of 3 workers"),
-        ([MARKER_NAME], 2, "of one server"),
-    ],
+    ("before", "words"),
+    [(["worker-0", "worker-1", "worker-2"], "has data of 3 workers"), ([MARKER_NAME], "of one server")],
 )
-def test_a_data_directory_of_other_servers_is_refused(
-    tmp_path: Path, before: list[str], count: int, words: str
-) -> None:
+def test_a_data_directory_of_other_servers_is_refused(tmp_path: Path, before: list[str], words: str) -> None:
     for name in before:
         (tmp_path / name).mkdir()
-    ended = in_vain("--workers", str(count), "--data-dir", str(tmp_path))
-    assert ended.returncode == 2
+    ended = run("--workers", "2", "--data-dir", str(tmp_path))
+    assert ended.exit_code == 2
     assert words in ended.stderr
 
 
 def test_shares_too_small_for_a_server_are_refused() -> None:
-    ended = in_vain("--workers", "64", "--memory-limit", "64MiB")
-    assert ended.returncode == 2
+    ended = run("--workers", "64", "--memory-limit", "64MiB")
+    assert ended.exit_code == 2
     assert "is too small for 64 --workers" in ended.stderr
 
 
@@ -277,10 +266,10 @@ def test_workers_have_ports_of_their_own(port: int, http_port: int, expected: li
     assert [(each.port, each.http_port) for each in found] == expected
 
 
-def in_vain(*arguments: str, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
+def in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, "--port", "0", "--http-port", "0", *arguments],
-        stdin=stdin,
+        [sys.executable, "-m", "flight_server", "--port", "0", "--http-port", "0", *arguments],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,

@@ -1,9 +1,11 @@
-"""After everything was dropped a server holds nothing: no byte of memory or disk, no file, no wait; and it works."""
+"""After everything was dropped a server holds nothing: no byte of memory or disk, no file, no open one, no wait; and it
+works.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from flight_server.protocol import FlightShuffleError
 from spark_client.connection import RemoteServer
 from tests.load.torture_calls import Fault, Name
 from tests.load.torture_jobs import Jobs
+from tests.support.forked_server import ForkedServer
 
 SECONDS = 20.0
 
 
-def clear(calls: Jobs, server: RemoteServer, names: Iterable[Name], data_dir: Path) -> None:
+def clear(calls: Jobs, server: RemoteServer, names: Iterable[Name], process: ForkedServer) -> None:
     """Drop all names and staged writes, while there is no other traffic.
 
     Raises:
@@ -28,7 +31,7 @@ def clear(calls: Jobs, server: RemoteServer, names: Iterable[Name], data_dir: Pa
         calls.use(name)
         calls.clear()
     deadline = time.monotonic() + SECONDS
-    while left := _left(server, data_dir):
+    while left := _left(server, process):
         if time.monotonic() > deadline:
             raise Fault(f"after everything was dropped there is left {left}; {server.action('why')}")
         time.sleep(0.05)
@@ -36,7 +39,8 @@ def clear(calls: Jobs, server: RemoteServer, names: Iterable[Name], data_dir: Pa
         raise Fault("a server that holds nothing has refused a put")
 
 
-def _left(server: RemoteServer, data_dir: Path) -> dict[str, Any]:
+def _left(server: RemoteServer, process: ForkedServer) -> dict[str, Any]:
+    folder = Path(process.ready["data_dir"]) / "datasets"
     statistics = server.action("statistics")
     for name in statistics["datasets"]:
         with suppress(FlightShuffleError):  # it has gone by itself
@@ -47,6 +51,13 @@ def _left(server: RemoteServer, data_dir: Path) -> dict[str, Any]:
         "bytes in memory": statistics["memory"]["used_bytes"],
         "bytes on disk": statistics["disk"]["used_bytes"],
         "waits": statistics["waits"],
-        "files": [str(path) for path in (data_dir / "datasets").rglob("*")],
+        "files": [str(path) for path in folder.rglob("*")],
+        "open files": [each for each in _open_files(process.pid) if each.startswith(str(folder))],
     }
     return {what: amount for what, amount in found.items() if amount}
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            yield str(each.readlink())

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+import pyarrow as pa
 from pyarrow import flight
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +33,16 @@ class Read:
     ended: float
     batches: int
     error: str | None
+
+
+def put(location: str, batches: int, rows: int = 1 << 17) -> None:
+    """Dataset ``d`` of as many batches, of 1 MiB unless another number of rows is given."""
+    batch = pa.record_batch({"x": np.zeros(rows)})
+    with flight.connect(location) as client:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), batch.schema)
+        for _ in range(batches):
+            writer.write_batch(batch)
+        writer.close()
 
 
 def read(location: str, dataset: str) -> Read:

@@ -78,15 +78,6 @@ def test_an_overwrite_that_was_given_up_may_be_there_or_not(found: int) -> None:
     durable(1).gave_up(Put(2, overwrites=True)).killed().reads(found).killed().reads(found)
 
 
-def test_of_an_overwrite_that_was_given_up_an_observation_decides() -> None:
-    story = durable(1).gave_up(Put(2, overwrites=True)).settled().reads(1)
-    with pytest.raises(Inexplicable):
-        story.killed().reads(2)
-    story = durable(1).gave_up(Put(2, overwrites=True)).reads(2)
-    with pytest.raises(Inexplicable):
-        story.reads(1)
-
-
 def test_a_staged_write_that_was_given_up_and_dropped_does_not_come_back() -> None:
     def told() -> Story:
         staged = Stage(2, write=2, mode="overwrite", durable=True, leased=False)
@@ -95,26 +86,6 @@ def test_a_staged_write_that_was_given_up_and_dropped_does_not_come_back() -> No
     told().killed().reads(1)
     with pytest.raises(Inexplicable):
         told().reads(1).killed().reads(2)
-
-
-def test_a_new_write_does_not_replace_what_was_acknowledged_meanwhile() -> None:
-    staged = Stage(1, write=1, mode="new", durable=True, leased=False)
-    seal, put = Seal(2, write=1), Put(3, overwrites=False)
-    with pytest.raises(Inexplicable):
-        Story().did(staged).begun(seal).did(put).says(seal)
-    Story().did(staged).begun(seal).did(put).says(seal, "refused").reads(3)
-
-
-def test_a_durable_write_without_an_answer_may_have_the_name_once_a_volatile_one_is_gone() -> None:
-    new = Stage(1, write=1, mode="new", durable=True, leased=False)
-
-    def told() -> Story:
-        return Story().did(new).gave_up(Seal(2, write=1)).did(Put(3, overwrites=False)).reads(3)
-
-    told().killed().reads(1).killed().reads(1)
-    told().killed().reads_nothing()
-    with pytest.raises(Inexplicable):
-        told().did(Drop(4, write=1)).killed().reads(1)
 
 
 def test_an_append_adds_its_rows_once_however_often_its_seal_is_made() -> None:

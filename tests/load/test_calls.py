@@ -8,13 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from flight_server import config
 from flight_server.server import Server
+from tests.load.crowd import put
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -22,21 +20,11 @@ CALLS, RESETS = 5000, 3000
 FRAMES = 3
 
 
-def put(location: str) -> None:
-    """A few frames of 8 KiB."""
-    batch = pa.record_batch({"x": np.zeros(1 << 10)})
-    with flight.connect(location) as client:
-        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), batch.schema)
-        for _ in range(FRAMES):
-            writer.write_batch(batch)
-        writer.close()
-
-
 @pytest.mark.load(seconds=8)
 async def test_of_thousands_of_calls_at_once_none_is_cancelled_because_of_the_others() -> None:
     chosen = config.load({"port": 0, "http_port": -1, "memory_limit": 64 * MIB})
     async with Server(chosen) as server:
-        await asyncio.to_thread(put, server.location)
+        await asyncio.to_thread(put, server.location, FRAMES, 1 << 10)
         command = [sys.executable, "-m", "tests.load.calls", server.location, "d", str(CALLS), str(RESETS)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as clients:  # noqa: ASYNC220
             try:

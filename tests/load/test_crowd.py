@@ -8,14 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from flight_server import config
 from flight_server.server import Server
-from tests.load.crowd import CrowdProcess, Read, read
+from tests.load.crowd import CrowdProcess, Read, put, read
 from tests.support.server_process import ServerProcess
 
 MIB = 1 << 20
@@ -27,16 +24,6 @@ CONSTANT_BYTES = 150 * MIB  # what deploy/README.md says, and what these readers
 # gRPC's own limit, which this server lifts, is 30 s.
 BUSY_SECONDS = 31.5
 EARLY_READERS = 4
-
-
-def put(location: str, batches: int) -> None:
-    """A dataset of as many batches of 1 MiB."""
-    batch = pa.record_batch({"x": np.zeros(MIB // 8)})
-    with flight.connect(location) as client:
-        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), batch.schema)
-        for _ in range(batches):
-            writer.write_batch(batch)
-        writer.close()
 
 
 @pytest.mark.load(seconds=8)
@@ -65,6 +52,7 @@ def test_every_reader_of_a_crowd_begins_before_the_others_have_ended(
     assert server.events("internal_error") == []
 
 
+@pytest.mark.long
 @pytest.mark.load(seconds=32)
 async def test_calls_that_come_while_the_server_is_busy_for_long_are_answered() -> None:
     chosen = config.load({"port": 0, "http_port": -1, "memory_limit": 64 * MIB})

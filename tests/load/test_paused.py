@@ -7,30 +7,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.load.crowd import put
 from tests.support.bulk import get
 from tests.support.paused import Lane, pause
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 MIB = 1 << 20
-FRAMES = 48
+FRAMES = 48  # of 1 MiB, more than fit the memory, so that some of them come back from disk
 MEMORY_LIMIT_BYTES = 64 * MIB
 CONSTANT_BYTES = 150 * MIB + 40 * MIB  # what deploy/README.md says, and these many readers' own objects
-
-
-def put(location: str) -> None:
-    """Frames of 1 MiB, more than fit the memory, so that some of them come back from disk."""
-    batch = pa.record_batch({"x": np.zeros(MIB // 8)})
-    with flight.connect(location) as client:
-        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), batch.schema)
-        for _ in range(FRAMES):
-            writer.write_batch(batch)
-        writer.close()
 
 
 def statistics(server: ServerProcess) -> Any:
@@ -53,14 +43,20 @@ def frames_read(server: ServerProcess, lane: Lane) -> int:
 
 
 @pytest.mark.load
-@pytest.mark.parametrize("good", ["bulk", "grpc"])
-@pytest.mark.parametrize("lane", ["bulk", "grpc"])
+@pytest.mark.parametrize(
+    ("lane", "good"),
+    [
+        ("bulk", "grpc"),
+        ("grpc", "grpc"),
+        *(pytest.param(lane, "bulk", marks=pytest.mark.long) for lane in ("bulk", "grpc")),
+    ],
+)
 def test_readers_that_take_nothing_keep_no_room_from_good_ones(
     flight_server_process: Callable[..., ServerProcess], lane: Lane, good: Lane
 ) -> None:
     # No reader is ended: so what the good ones get is what the paused ones have not held.
     server = flight_server_process(memory_limit=MEMORY_LIMIT_BYTES)
-    put(server.location)
+    put(server.location, FRAMES)
     with ExitStack() as opened:
         # Over gRPC the unproven have 8 MiB, and each of them, paused or good, may hold 2 MiB and a little: a frame
         # that came back from disk, and the copy that gRPC has of it. Four would be one too many.
@@ -83,7 +79,7 @@ def test_of_too_many_readers_that_take_nothing_a_few_are_ended_and_good_ones_are
 ) -> None:
     paused = 200
     server = flight_server_process(memory_limit=MEMORY_LIMIT_BYTES, stall_seconds=1)
-    put(server.location)
+    put(server.location, FRAMES)
     with ExitStack() as opened:
         pause(opened, server, "grpc", "d", paused)
         for _ in range(3):

@@ -1,7 +1,7 @@
 """The torture: a server that is killed again and again under random calls loses, doubles and mixes no row, brings
 nothing back that is gone, and never stands still.
 
-40 seconds by default; ``make torture SECONDS=3600`` for the long form, with a seed of its own that it prints.
+Some seconds in the suite; ``make torture SECONDS=3600`` for the long form, with a seed of its own that it prints.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import pytest
 from tests.load.torture import Torture
 
 
-@pytest.mark.load(seconds=41)
+@pytest.mark.load(seconds=20)
 @pytest.mark.timeout(0)  # each of its waits has a deadline
+@pytest.mark.parametrize("seconds", [15.0, pytest.param(120.0, marks=pytest.mark.long)])
 def test_what_was_acknowledged_is_there_and_what_was_given_up_changes_nothing(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, seconds: float
 ) -> None:
-    seconds = float(request.config.getoption("--torture-seconds"))
+    seconds = request.config.getoption("--torture-seconds") or seconds
     torture = Torture(tmp_path, seconds=seconds, seed=int(request.config.getoption("--torture-seed")))
     print(f"seed {torture.seed}", flush=True)
     torture.run()

@@ -4,7 +4,8 @@ again, against a model of what it acknowledged.
 Guarantee: a run ends with :attr:`Torture.faults` empty only if for each name there is an order of the calls, each at a
 moment between its begin and its answer, that explains every answer, every row that a reader got, and what was there
 after each end of the process (``name_model``, ``call_history``); if every call was answered within ``HANG_SECONDS``;
-and if every server started, answered its health check and logged none of ``LOGGED_FAULTS``.
+if every server started, answered its health check, logged none of ``LOGGED_FAULTS`` and took no more memory than its
+limit and ``CONSTANT_BYTES``; and if one whose datasets were all dropped held nothing.
 
 A life of a server
     Some seconds of traffic by ``WORKERS`` clients and ``SLOW_READERS``; then SIGKILL, at a random moment or soon after
@@ -39,6 +40,8 @@ from tests.support.proxy import Proxy
 
 MIB = 1 << 20
 MOST_MEMORY_BYTES = 64 * MIB
+# The process itself, the libraries' own buffers and holes in the heap.
+CONSTANT_BYTES = 224 * MIB
 NAMES, WORKERS, SLOW_READERS = 10, 8, 2
 USERS_AT_ONCE = 3
 # After a call was given up the server may still work at it; after this, and when nothing waits, it does not.
@@ -150,9 +153,10 @@ class Torture:
                 how = self._traffic(process, ways)
                 if how != "SIGKILL":
                     self._verify_all(ways, "at the end of the traffic")
+                    self._check_memory(process)
                 if how == "drop, then SIGKILL":
                     calls = Jobs(self.shared, ways[:2], self._chance)
-                    self._guarded(calls, lambda: clear(calls, ways[0], self._names, self._directory / "data"))
+                    self._guarded(calls, lambda: clear(calls, ways[0], self._names, process))
             finally:
                 self._traffic_ends.set()
                 watchdog.join()
@@ -240,6 +244,14 @@ class Torture:
             self.shared.killed.set()
             process.kill()
         return how
+
+    def _check_memory(self, process: ForkedServer) -> None:
+        most_bytes = int(process.ready["memory_limit_bytes"]) + CONSTANT_BYTES
+        if process.returncode is None and (taken_bytes := process.peak_rss_bytes()) > most_bytes:
+            self._fault(
+                None,
+                f"the server has taken {taken_bytes >> 20} MiB, and at most {most_bytes >> 20} are right",
+            )
 
     def _end(self, process: ForkedServer, how: str, faults_before: int) -> None:
         if process.returncode is None:

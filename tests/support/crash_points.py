@@ -66,12 +66,16 @@ class CrashPoints:
         for name, function in self._originals.items():
             setattr(os, name, function)
 
-    def of_each_kind(self) -> list[Image]:
-        """Of the images that follow one kind of step while the same was acknowledged, the first and the last."""
+    def of_each_kind(self, *, thorough: bool) -> list[Image]:
+        """Of the images that follow one kind of step one from the middle; ``thorough``: of each thing that was
+        acknowledged the first and the last.
+        """
         kinds: dict[tuple[str, int], list[Image]] = {}
         for image in self.images:
             kind = re.sub(r"-[0-9a-f-]+", "", image.step)
-            kinds.setdefault((kind, image.acknowledged), []).append(image)
+            kinds.setdefault((kind, image.acknowledged if thorough else 0), []).append(image)
+        if not thorough:
+            return [images[len(images) // 2] for images in kinds.values()]
         return [each for images in kinds.values() for each in dict.fromkeys((images[0], images[-1]))]
 
     def _wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -106,6 +107,18 @@ class ForkedServer:
                 )
             time.sleep(0.01)
         (self._ready,) = ready
+
+    @property
+    def ready(self) -> dict[str, Any]:
+        """The fields of its ready line."""
+        return self._ready
+
+    def peak_rss_bytes(self) -> int:
+        """The largest resident size so far, as the kernel saw it."""
+        (line,) = re.findall(
+            r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE
+        )
+        return int(line) * 1024
 
     @property
     def location(self) -> str:

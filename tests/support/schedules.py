@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from functools import partial
 from random import Random
@@ -76,6 +76,22 @@ class ScheduledLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, event_list: object) -> None:
         pass
+
+
+def explore(scenario: Callable[[Random], Coroutine[Any, Any, None]], schedules: int) -> None:
+    """Run the scenario, which draws from the same lot, under so many schedules; one that fails names its seed."""
+    for seed in range(schedules):
+        loop = ScheduledLoop(seed)
+        try:
+            loop.run_until_complete(scenario(loop.random))
+        except BaseException as error:
+            error.add_note(f"schedule {seed}")
+            raise
+        finally:
+            for task in asyncio.all_tasks(loop):
+                task.get_coro().close()
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            loop.close()
 
 
 class _StepExecutor(Executor):

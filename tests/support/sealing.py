@@ -20,7 +20,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame, Payload
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node
-from flight_server.protocol import CreateRequest
+from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c
 from flight_server.storage.disk import Disk
 from flight_server.storage.durable_files import MANIFEST_NAME
@@ -81,6 +81,16 @@ def frame(node: Node, message: bytes, dictionaries: DictionaryState = NO_DICTION
         payload=Payload(message, node.budget.frames.reserve(len(message))),
         dictionaries=dictionaries,
     )
+
+
+def staged(node: Node, mode: WriteMode, write: str = "w") -> tuple[Dataset, SealRequest]:
+    """A durable write of one frame, and what seals it."""
+    request = CreateRequest("d", Kind.SHUFFLE, durable=True, mode=mode, write=write)
+    dataset = node.catalogue.stage(request, SCHEMA)[0]
+    attempt = dataset.begin_attempt(0, "a")
+    attempt.publish(0, frame(node, write.encode()))
+    dataset.commit(attempt, Commit(1, 1))
+    return dataset, SealRequest("d", dataset.generation, {0: "a"})
 
 
 def seal(dataset: Dataset, index: int) -> None:

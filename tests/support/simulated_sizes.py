@@ -26,6 +26,7 @@ from flight_server.kinds.changelog.planning import Plan
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MemoryRun, Updates
 from flight_server.memory import MemoryPool, Metadata
+from tests.support.clocks import Clock
 from tests.support.run_rows import latest
 
 SCALE = 1024
@@ -69,17 +70,6 @@ class InFile(Facts):
     def __init__(self, updates: list[Update], first: int, last: int, since: int = 0) -> None:
         self.first_version, self.last_version, self.since = first, last, since
         self.take(updates)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
 
 
 @dataclass

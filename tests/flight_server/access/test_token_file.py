@@ -116,6 +116,20 @@ async def test_a_file_that_was_written_anew_under_its_old_time_is_read(tmp_path:
     assert known.principal("Bearer t3").name == "gol"
 
 
+async def test_a_file_behind_a_link_that_is_replaced_is_read(tmp_path: Path) -> None:
+    """As Kubernetes does it: a new directory for each content."""
+    for number, name in enumerate(("log", "gol")):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "t.toml").write_text(LOG.replace("principals.log", f"principals.{name}"))
+    (link := tmp_path / "..data").symlink_to("..0")
+    (file := tmp_path / "t.toml").symlink_to("..data/t.toml")
+    known = Authenticator(file=file)
+    (tmp_path / "..new").symlink_to("..1")
+    (tmp_path / "..new").replace(link)
+    await known.reload()
+    assert known.principal_of_token(b"t3").name == "gol"  # type: ignore[union-attr]
+
+
 async def test_a_principal_is_gone_also_for_calls_that_began_before_its_quotas_changed(
     tmp_path: Path,
 ) -> None:

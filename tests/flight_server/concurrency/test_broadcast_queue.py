@@ -208,7 +208,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert reader.subscription.lag_bytes == sum(size for _, size in left)
 
 
-QueueMachine.TestCase.settings = settings(max_examples=examples(2), stateful_step_count=40)
+QueueMachine.TestCase.settings = settings(max_examples=examples(1), stateful_step_count=40)
 TestQueueAgainstLists = QueueMachine.TestCase
 
 

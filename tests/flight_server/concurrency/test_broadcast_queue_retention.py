@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.concurrency.broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Passes, Subscription
+from flight_server.concurrency.broadcast_queue import BroadcastQueue, Gone, Passes
 from tests.support.queues import KeptItems, kept_queue, next_one, take_one
 
 
@@ -43,27 +42,6 @@ async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_
         # A reader that asks for a released item releases no other.
         assert take_one(fast) == count + 1
         assert queue.first == count
-
-
-def test_an_overtaken_reader_does_not_take_an_empty_queue_for_its_end() -> None:
-    queue = kept_queue(1)
-    queue.publish(0, 1)
-    queue.publish(1, 1)
-    queue.close()
-    slow, fast = queue.subscribe(), queue.subscribe()
-    with closing(slow), closing(fast), closing(queue.subscribe(2)) as at_the_end:
-        assert [*_taken(fast)] == [0, 1]
-        queue.passed(0, 2)
-        assert queue.first == len(queue) == 2
-        with pytest.raises(Gone):
-            take_one(slow)
-        assert [*_taken(at_the_end)] == []
-
-
-def _taken(reader: Subscription[int]) -> Iterator[int]:
-    with suppress(EndOfQueue):
-        while True:
-            yield take_one(reader)
 
 
 async def test_a_reader_that_is_overtaken_between_its_waking_and_its_turn_is_told_so() -> None:

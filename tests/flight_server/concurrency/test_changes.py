@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-
-import pytest
+from random import Random
 
 from flight_server.concurrency.changes import Changes
-from tests.support.schedules import Deadlock, ScheduledLoop
-
-SCHEDULES = 500
+from tests.support.schedules import explore
 
 
 async def waiting_for(changes: Changes, count: int) -> list[asyncio.Task[None]]:
@@ -33,91 +30,32 @@ async def test_a_change_wakes_every_task_that_waits_and_none_that_comes_later() 
     await late
 
 
-async def test_a_cancelled_task_leaves_the_others_waiting() -> None:
-    changes = Changes()
-    leaving, staying = await waiting_for(changes, 2)
-    leaving.cancel()
-    await asyncio.wait([leaving])
-    assert changes.waiting == 1
-    changes.tell()
-    async with asyncio.timeout(10):
-        await staying
+async def watchers(order: Random) -> None:
+    """They look and wait until they have seen the last of some changes."""
+    last, number, changes = 5, 0, Changes()
 
+    async def watch() -> None:
+        while number < last:
+            await changes.next()
 
-async def test_a_change_in_the_moment_of_a_cancellation_wakes_the_others() -> None:
-    changes = Changes()
-    leaving, staying = await waiting_for(changes, 2)
-    leaving.cancel()
-    changes.tell()
-    async with asyncio.timeout(10):
-        await staying
-    await asyncio.wait([leaving])
-    assert leaving.cancelled()
+    async def change() -> None:
+        nonlocal number
+        while number < last:
+            for _ in range(order.randrange(3)):
+                await asyncio.sleep(0)
+            number += 1
+            changes.tell()
+
+    async def leave() -> None:
+        watching = asyncio.ensure_future(watch())
+        for _ in range(order.randrange(6)):
+            await asyncio.sleep(0)
+        watching.cancel()
+        await asyncio.wait([watching])
+
+    await asyncio.gather(watch(), change(), leave(), watch())
     assert changes.waiting == 0
 
 
-def explore(kind: type[Changes]) -> None:
-    """Watchers that look and wait until they have seen the last of some changes, under many schedules."""
-    last = 5
-
-    async def scenario(loop: ScheduledLoop) -> None:
-        changes, number = kind(), 0
-
-        async def watch() -> None:
-            while number < last:
-                await changes.next()
-
-        async def change() -> None:
-            nonlocal number
-            while number < last:
-                for _ in range(loop.random.randrange(3)):
-                    await asyncio.sleep(0)
-                number += 1
-                changes.tell()
-
-        async def leave() -> None:
-            watching = asyncio.ensure_future(watch())
-            for _ in range(loop.random.randrange(6)):
-                await asyncio.sleep(0)
-            watching.cancel()
-            await asyncio.wait([watching])
-
-        await asyncio.gather(watch(), change(), leave(), watch())
-        assert changes.waiting == 0
-
-    for seed in range(SCHEDULES):
-        loop = ScheduledLoop(seed)
-        try:
-            loop.run_until_complete(scenario(loop))
-        finally:
-            for task in asyncio.all_tasks(loop):
-                task.get_coro().close()
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-            loop.close()
-
-
 def test_no_task_misses_the_last_change_under_any_schedule() -> None:
-    explore(Changes)
-
-
-class _WaitsAfterALook(Changes):
-    """Takes its place one step after it was called."""
-
-    async def next(self) -> None:
-        await asyncio.sleep(0)
-        await super().next()
-
-
-class _WakesOne(Changes):
-    def tell(self) -> None:
-        waiting = self._waiting or set()
-        for future in list(waiting)[:1]:
-            waiting.discard(future)
-            if not future.done():
-                future.set_result(None)
-
-
-@pytest.mark.parametrize("kind", [_WaitsAfterALook, _WakesOne])
-def test_the_exploration_finds_a_lost_wake_up(kind: type[Changes]) -> None:
-    with pytest.raises(Deadlock):
-        explore(kind)
+    explore(watchers, 500)

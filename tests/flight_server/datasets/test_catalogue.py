@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,14 +15,14 @@ from flight_server.protocol import CreateRequest, Kind, Retention, Ticket
 from flight_server.protocol.errors import (
     AlreadyExists,
     DatasetDropped,
-    Draining,
     InvalidRequest,
     NotFound,
     StaleTicket,
 )
-from tests.flight_server.datasets.test_dataset import SCHEMA, Clock
+from tests.flight_server.datasets.test_dataset import SCHEMA
 from tests.support.callers import anyone
 from tests.support.catalogues import expired, new_catalogue
+from tests.support.clocks import Clock
 from tests.support.frames import frame
 from tests.support.queues import take_one
 
@@ -93,12 +92,6 @@ def test_creating_it_otherwise_is_refused_and_says_what_differs(
     catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=3, producers=2), None)
     with pytest.raises(AlreadyExists, match=f"exists with another {what}; drop it first"):
         catalogue.create(other, None)
-
-
-def test_a_draining_server_creates_nothing(catalogue: Catalogue) -> None:
-    catalogue.draining = True
-    with pytest.raises(Draining, match="begins nothing new"):
-        create(catalogue, "d")
 
 
 def test_dropping_tells_those_who_read(catalogue: Catalogue) -> None:
@@ -213,11 +206,3 @@ def test_closing_lets_everything_go(catalogue: Catalogue) -> None:
     catalogue.close()
     assert catalogue.budget.memory.used_bytes == 0
     assert len(catalogue) == 0
-
-
-async def test_many_names_cost_no_more_than_their_entries(catalogue: Catalogue) -> None:
-    for number in range(2_000):
-        create(catalogue, f"d{number}", partitions=100_000)
-    assert len(catalogue.listed("d")) == 2_000
-    assert sum(len(dataset.partitions()) for dataset in catalogue) == 0
-    await asyncio.sleep(0)

@@ -10,7 +10,6 @@ import pytest
 
 from flight_server.concurrency.broadcast_queue import EndOfQueue
 from flight_server.datasets.dataset import Dataset
-from flight_server.datasets.generations import new_generation
 from flight_server.frames import SchemaMessage
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Commit, CreateRequest, Kind, Retention
@@ -23,21 +22,12 @@ from flight_server.protocol.errors import (
     ProducerFailed,
 )
 from tests.support.accepting import accept
+from tests.support.clocks import Clock
 from tests.support.frames import frame
 from tests.support.queues import take_one
 
 SCHEMA = SchemaMessage.of(pa.schema([("n", pa.int64())]))
 OTHER = SchemaMessage.of(pa.schema([("n", pa.int32())]))
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def shuffle(partitions: int = 3, producers: int | None = None) -> Dataset:
@@ -64,10 +54,6 @@ def contents(dataset: Dataset, index: int) -> list[bytes]:
                 return found
             assert payload is not None
             found.append(payload.data)
-
-
-def test_no_two_generations_are_the_same() -> None:
-    assert len({new_generation() for _ in range(1000)}) == 1000
 
 
 def test_the_request_of_a_dataset_makes_one_like_it() -> None:
@@ -150,14 +136,6 @@ def test_a_stream_s_partition_has_one_producer_ever() -> None:
     failing.fail(ProducerFailed("broke off"))
     with pytest.raises(AlreadyExists, match="partition 0 is failed"):
         dataset.begin_stream(0)
-
-
-def test_a_stream_is_sealed_when_all_its_partitions_are() -> None:
-    dataset = Dataset("d", partitions=3)
-    for index in (2, 0, 1):
-        assert not dataset.sealed
-        dataset.end_stream(dataset.begin_stream(index))
-    assert dataset.sealed
 
 
 def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:

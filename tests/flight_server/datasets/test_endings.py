@@ -23,16 +23,10 @@ from flight_server.protocol import (
 )
 from tests.support.accepting import accept
 from tests.support.catalogues import expired, new_catalogue
+from tests.support.clocks import Clock
 
 SECONDS = 10.0
 LEASE = r"ended with its lease of 10 s at 2\d{3}-.* UTC \(to keep one, create it with a longer lease_seconds, or read"
-
-
-class Clock:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ def created(catalogue: Catalogue, kind: Kind = Kind.SHUFFLE) -> Dataset:
 
 
 def lease_ends(catalogue: Catalogue, clock: Clock) -> None:
-    clock.seconds += SECONDS
+    clock.now += SECONDS
     assert len(expired(catalogue)) == 1
 
 

@@ -220,7 +220,9 @@ class Life:
         self.partition.reopen()
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 200))]
+)
 def test_the_bytes_in_ram_are_those_of_a_recount_whatever_has_happened(seed: int) -> None:
     life = Life(seed)
     for _ in range(100):

@@ -38,19 +38,6 @@ class Rig:
         self.places.leave(reader, subscription, until)
 
 
-def test_what_a_reader_has_not_acknowledged_stays_however_much_it_was_sent() -> None:
-    rig = Rig()
-    rig.queue.passed(0, ITEMS)
-    one = rig.comes("one")
-    for _ in range(ITEMS):
-        take_one(one)
-    assert rig.queue.first == 0
-    rig.places.acknowledge("one", 4, now=0)
-    assert rig.queue.first == 4
-    rig.places.acknowledge("one", 2, now=0)  # late, and nothing new
-    assert rig.queue.first == 4
-
-
 def test_a_resume_acknowledges_what_comes_before_it_and_counts_nothing_twice() -> None:
     rig = Rig()
     rig.places.expire(0)
@@ -115,27 +102,6 @@ def test_a_reader_that_is_tried_again_long_after_it_had_every_frame_counts_once(
     rig.comes("other", now=9000)
     rig.places.acknowledge("other", ITEMS, now=9000)
     assert rig.queue.first == ITEMS
-
-
-def test_a_reader_that_reads_ranges_in_descending_order_counts_for_all_of_them() -> None:
-    rig = Rig()
-    rig.queue.passed(0, ITEMS)
-    for start, stop in ((6, 10), (3, 6), (0, 3)):
-        assert rig.queue.first == 0
-        rig.comes("one", start, stop=stop)
-        rig.places.acknowledge("one", stop, now=0)
-    assert rig.queue.first == ITEMS
-
-
-def test_a_reader_that_goes_on_in_another_range_has_not_passed_what_lies_between() -> None:
-    rig = Rig()
-    rig.queue.passed(0, ITEMS)
-    rig.comes("one", 0, stop=2)
-    rig.places.acknowledge("one", 2, now=0)
-    rig.comes("one", 7, stop=9)
-    rig.places.acknowledge("one", 9, now=0)
-    assert rig.queue.first == 2
-    assert take_one(rig.comes("one", 2, stop=7)) == 2
 
 
 def test_a_reader_cannot_acknowledge_frames_beyond_the_range_that_it_asked_for_last() -> None:

@@ -11,8 +11,8 @@ from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import MAX_PARTITIONS, WRITE_LEASE_SECONDS, CreateRequest, Kind, WriteMode
 from flight_server.protocol.errors import AlreadyExists, Conflict, NotFound, OutOfBudget
-from tests.flight_server.datasets.test_dataset import Clock
 from tests.support.catalogues import expired, new_catalogue
+from tests.support.clocks import Clock
 
 
 @pytest.fixture

@@ -255,12 +255,3 @@ def test_a_dictionary_is_found_at_any_depth(kind: pa.DataType) -> None:
 def test_plain_columns_have_no_dictionaries() -> None:
     kinds = [pa.string(), pa.list_(pa.int8()), pa.struct([("x", pa.null())]), pa.uuid(), pa.bool8()]
     assert not has_dictionaries(pa.schema([(f"c{number}", kind) for number, kind in enumerate(kinds)]))
-
-
-def test_ten_thousand_frames_cost_the_same_each() -> None:
-    first, message = put_messages(path("d"), [BATCH])
-    one = fed([first])
-    for _ in range(10_000):
-        one.feed(message)
-    assert one._feed.parts == []
-    assert len(ipc_messages(BATCH.schema, [BATCH])) == 2

@@ -79,16 +79,6 @@ def test_many_small_batches_are_gathered_and_a_large_one_is_cut() -> None:
         assert max(len(each.message) for each in messages) <= 1.01 * TARGET_BYTES
 
 
-def test_a_batch_that_slices_do_not_make_smaller_is_not_cut() -> None:
-    texts = pa.array([f"{number} {'x' * 100}" for number in range(50_000)])
-    views = pa.record_batch({"v": texts.cast(pa.string_view())})
-    (whole,) = encoded([views])
-    assert TARGET_BYTES < len(whole.message) < MAX_BYTES
-    assert decoded(views.schema, [whole]) == views.to_pylist()
-    with pytest.raises(InvalidRequest, match=r"a batch of 50000 rows that share their buffers has \d+ bytes"):
-        encoded([views], max_message_bytes=4 << 20)
-
-
 def test_rows_of_very_different_sizes_still_make_messages_that_any_client_takes() -> None:
     texts = ["x" * (3 << 19), *(["y"] * 100_000), *(["z" * 1000] * 5_000)]
     messages = encoded([pa.record_batch({"text": texts})])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from flight_server.frames import FrameJoiner, SchemaMessage
 from flight_server.frames.joining import MAX_HEADER_BYTES
 from flight_server.protocol import wire
 from tests.integration.round_trip.test_any_table import tables
+from tests.support.examples import examples
 from tests.support.raw_flight import flight_data, ipc_messages
 
 
@@ -53,7 +53,7 @@ def joiner_of(batch: pa.RecordBatch) -> FrameJoiner:
     return joiner
 
 
-@settings(suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck), max_examples=examples(0.5))
 @given(table=tables(), cut=st.booleans())
 def test_a_joined_message_has_exactly_the_rows_of_its_frames(
     table: tuple[pa.Schema, list[pa.RecordBatch]], cut: bool
@@ -133,11 +133,6 @@ def test_frames_that_were_not_checked_are_joined_only_if_they_are_valid() -> Non
     assert joined(batch.schema, [stored, malformed], checked=False) is None
 
 
-def test_frames_with_dictionaries_inside_of_other_columns_are_not_joined() -> None:
-    inner = pa.struct([("d", pa.dictionary(pa.int8(), pa.string()))])
-    assert not FrameJoiner.of(SchemaMessage.of(pa.schema([("column", pa.list_(inner))])), checked=True)
-
-
 def test_small_frames_that_would_become_a_huge_one_are_not_joined() -> None:
     kind = pa.list_(pa.struct([("nothing", pa.null())]))
     many = pa.StructArray.from_arrays([pa.nulls(1 << 20)], ["nothing"])
@@ -152,18 +147,19 @@ def test_small_frames_that_would_become_a_huge_one_are_not_joined() -> None:
     assert found.num_rows == 2
 
 
-@pytest.mark.parametrize("outer", [lambda kind: kind, pa.list_, lambda kind: pa.struct([("runs", kind)])])
-def test_frames_of_runs_are_not_joined_because_a_small_one_may_have_a_billion_rows(
-    outer: Callable[[pa.DataType], pa.DataType],
-) -> None:
-    schema = pa.schema([("column", outer(pa.run_end_encoded(pa.int32(), pa.int8())))])
+RUNS = pa.run_end_encoded(pa.int32(), pa.int8())
+DICTIONARY_INSIDE = pa.list_(pa.struct([("d", pa.dictionary(pa.int8(), pa.string()))]))
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [[RUNS], [pa.list_(RUNS)], [pa.struct([("runs", RUNS)])], [DICTIONARY_INSIDE], [pa.int8()] * 2000],
+    ids=["runs", "list of runs", "struct of runs", "dictionary inside", "wide"],
+)
+def test_frames_of_some_schemas_are_not_joined(kinds: list[pa.DataType]) -> None:
+    """Of runs because a small frame may have a billion rows."""
+    schema = pa.schema([(f"c{number}", kind) for number, kind in enumerate(kinds)])
     assert not FrameJoiner.of(SchemaMessage.of(schema), checked=True)
-
-
-def test_frames_of_a_very_wide_schema_are_not_joined() -> None:
-    assert not FrameJoiner.of(
-        SchemaMessage.of(pa.schema([(f"c{n}", pa.int8()) for n in range(2000)])), checked=True
-    )
 
 
 def test_a_frame_with_app_metadata_is_not_joined() -> None:

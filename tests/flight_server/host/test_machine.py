@@ -24,40 +24,44 @@ def own(tmp_path: Path, *lines: str) -> Path:
     return file
 
 
-def test_without_groups_it_is_the_machines(tmp_path: Path) -> None:
-    assert memory_bytes(tmp_path / "none", tmp_path / "neither") == MACHINE_BYTES
-
-
-def test_no_limit_is_the_machines(tmp_path: Path) -> None:
-    group(tmp_path, "", "memory.max", "max")
-    assert memory_bytes(tmp_path, own(tmp_path, "0::/")) == MACHINE_BYTES
-
-
-def test_a_container_has_its_limit_at_the_root(tmp_path: Path) -> None:
-    group(tmp_path, "", "memory.max", str(64 * MIB))
-    assert memory_bytes(tmp_path, own(tmp_path, "0::/")) == 64 * MIB
-
-
-def test_a_service_has_the_smallest_limit_on_the_way_up(tmp_path: Path) -> None:
-    group(tmp_path, "system.slice", "memory.max", str(32 * MIB))
-    group(tmp_path, "system.slice/flight.service", "memory.max", str(48 * MIB))
-    assert memory_bytes(tmp_path, own(tmp_path, "0::/system.slice/flight.service")) == 32 * MIB
-
-
-def test_a_group_that_cannot_be_seen_from_inside_is_passed_over(tmp_path: Path) -> None:
-    group(tmp_path, "", "memory.max", str(64 * MIB))
-    assert memory_bytes(tmp_path, own(tmp_path, "0::/kubepods/pod1/container2")) == 64 * MIB
-
-
-def test_the_first_version_of_cgroups_counts_too(tmp_path: Path) -> None:
-    group(tmp_path / "memory", "job", "memory.limit_in_bytes", str(16 * MIB))
-    lines = ("11:cpu,cpuacct:/job", "5:memory:/job", "0::/")
-    assert memory_bytes(tmp_path, own(tmp_path, *lines)) == 16 * MIB
-
-
-def test_the_unlimited_number_of_the_first_version_is_no_limit(tmp_path: Path) -> None:
-    group(tmp_path / "memory", "", "memory.limit_in_bytes", "9223372036854771712")
-    assert memory_bytes(tmp_path, own(tmp_path, "5:memory:/")) == MACHINE_BYTES
+@pytest.mark.parametrize(
+    ("groups", "lines", "expected"),
+    [
+        ({}, [], MACHINE_BYTES),
+        ({"memory.max": "max"}, ["0::/"], MACHINE_BYTES),
+        ({"memory.max": f"{64 * MIB}"}, ["0::/"], 64 * MIB),
+        (
+            {
+                "system.slice/memory.max": f"{32 * MIB}",
+                "system.slice/flight.service/memory.max": f"{48 * MIB}",
+            },
+            ["0::/system.slice/flight.service"],
+            32 * MIB,
+        ),
+        ({"memory.max": f"{64 * MIB}"}, ["0::/kubepods/pod1/container2"], 64 * MIB),
+        (
+            {"memory/job/memory.limit_in_bytes": f"{16 * MIB}"},
+            ["11:cpu,cpuacct:/job", "5:memory:/job", "0::/"],
+            16 * MIB,
+        ),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, ["5:memory:/"], MACHINE_BYTES),
+    ],
+    ids=[
+        "no groups",
+        "no limit",
+        "at the root",
+        "on the way up",
+        "unseen",
+        "version 1",
+        "unlimited of version 1",
+    ],
+)
+def test_memory_is_the_smallest_limit_of_the_groups_or_the_machines(
+    tmp_path: Path, groups: dict[str, str], lines: list[str], expected: int
+) -> None:
+    for path, limit in groups.items():
+        group(tmp_path, *path.rpartition("/")[::2], limit)
+    assert memory_bytes(tmp_path, own(tmp_path, *lines) if lines else tmp_path / "neither") == expected
 
 
 def test_the_cores_are_those_of_the_affinity_or_of_a_quota_below_them(

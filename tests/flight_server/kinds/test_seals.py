@@ -76,11 +76,6 @@ async def test_only_a_shuffle_is_sealed_by_the_action(catalogue: Catalogue) -> N
         await DatasetKind(catalogue).seal(dataset, SealRequest("d"))
 
 
-async def test_a_seal_that_is_repeated_is_harmless_where_it_has_the_name(catalogue: Catalogue) -> None:
-    dataset = staged(catalogue, "w", WriteMode.OVERWRITE)
-    assert await seal(catalogue, dataset) is await seal(catalogue, dataset) is dataset
-
-
 async def test_an_append_says_what_it_added_and_is_remembered_for_a_seal_that_is_repeated(
     catalogue: Catalogue,
 ) -> None:

@@ -32,7 +32,7 @@ from tests.support.accepting import accept
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import on_disk
 
-COUNT = 2000
+COUNT = 500
 SLICE = on_disk(bytes(10))
 
 

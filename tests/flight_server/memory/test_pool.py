@@ -13,37 +13,6 @@ from flight_server.memory.pool import FRESH_SECONDS, MemoryPool, Request, Reserv
 from tests.support.examples import examples
 
 
-def test_a_reservation_gives_itself_back_with_its_last_reference() -> None:
-    pool = MemoryPool(100)
-    held = pool.reserve(60)
-    other = held
-    del held
-    assert pool.used_bytes == 60
-    del other
-    assert pool.used_bytes == 0
-    assert pool.peak_bytes == 60
-
-
-def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
-    pool = MemoryPool(100)
-    held = pool.try_reserve(70)
-    assert held is not None
-    assert pool.try_reserve(31) is None
-    assert not held.try_grow(31)
-    assert (held.size_bytes, pool.used_bytes, pool.peak_bytes) == (70, 70, 70)
-    assert held.try_grow(30)
-
-
-def test_bytes_that_exist_already_are_counted_even_beyond_the_limit() -> None:
-    pool = MemoryPool(100)
-    held = pool.reserve(150)
-    assert pool.used_bytes == 150
-    assert pool.available_bytes == 0
-    held.free()
-    held.free()
-    assert pool.used_bytes == 0
-
-
 def test_shrinking_or_splitting_more_than_is_held_is_an_error_and_changes_nothing() -> None:
     pool = MemoryPool(100)
     held = pool.reserve(10)
@@ -90,19 +59,6 @@ def test_an_account_counts_in_its_parent_and_has_a_limit_of_its_own() -> None:
     assert pool.used_bytes == 100
     del held
     assert (frames.used_bytes, sends.used_bytes, pool.used_bytes) == (0, 40, 40)
-
-
-def test_cancelling_the_head_lets_those_behind_it_through() -> None:
-    pool = MemoryPool(10)
-    held = pool.reserve(5)
-    granted: list[Reservation] = []
-    large = pool.request(8, granted.append)
-    pool.request(5, granted.append)
-    assert granted == []
-    large.cancel()
-    large.cancel()
-    assert [reservation.size_bytes for reservation in granted] == [5]
-    del held
 
 
 def test_a_request_cancelled_after_its_grant_leaves_the_grant_to_its_holder() -> None:
@@ -341,4 +297,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=examples(2), stateful_step_count=40)
+TestPoolMachine.settings = settings(max_examples=examples(1), stateful_step_count=40)

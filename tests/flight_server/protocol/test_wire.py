@@ -48,16 +48,6 @@ def test_a_double_is_eight_bytes() -> None:
     assert (number, struct.unpack("<d", value)) == (3, (0.5,))  # type: ignore[arg-type]
 
 
-@given(st.binary(max_size=60))
-def test_bytes_that_are_no_message_are_a_value_error_and_nothing_worse(data: bytes) -> None:
-    with suppress(ValueError):
-        for _ in wire.fields(data):
-            pass
-    for read in (wire.locate, lambda message: wire.bytes_field(message, 1, "Ticket")):
-        with suppress(BadFrame, InvalidRequest):
-            read(data)
-
-
 MALFORMED = {
     "field 0": b"\x00",
     "no size": b"\x0a",
@@ -151,38 +141,12 @@ def decompressed_bytes(header: bytes, body: bytes) -> int:
     return IpcHeader(header).decompressed_bytes(partial(ipc_framing.number_at, memoryview(body)))
 
 
-def test_the_size_of_a_body_is_read_from_its_header() -> None:
-    for message in (SCHEMA, DICTIONARY, FRAME):
-        assert IpcHeader(message.header).body_bytes == len(message.body)
-
-
 def test_a_field_of_another_type_is_refused() -> None:
     number = raw_flight.varint(1 << 3) + b"\x05"
     with pytest.raises(InvalidRequest, match="Ticket is not the protobuf message"):
         wire.bytes_field(number, 1, "Ticket")
     with pytest.raises(BadFrame, match="field 1 is a number"):
         wire.locate(number)
-
-
-def test_the_kind_of_an_ipc_message_is_read_from_its_header() -> None:
-    kinds = [IpcHeader(each.header).kind for each in (SCHEMA, DICTIONARY, FRAME)]
-    assert kinds == [
-        MessageKind.SCHEMA,
-        MessageKind.DICTIONARY,
-        MessageKind.RECORD_BATCH,
-    ]
-
-
-@given(st.binary(max_size=80))
-def test_a_header_that_is_none_is_a_bad_frame_and_nothing_worse(header: bytes) -> None:
-    for read in (
-        lambda: IpcHeader(header).kind,
-        lambda: IpcHeader(header).body_bytes,
-        lambda: IpcHeader(header).dictionary_id,
-        lambda: decompressed_bytes(header, header),
-    ):
-        with suppress(BadFrame):
-            read()
 
 
 @given(st.integers(0, 500), st.integers(0, 255))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,13 @@ from tests.support.bulk import RawGet, get
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[ServerProcess]:
+    """For tests that do not mind what others have left."""
+    with ServerProcess.start(memory_limit="64MiB") as running:
+        yield running
 
 
 @pytest.fixture
@@ -49,6 +56,7 @@ def test_metrics_show_what_happened(server: ServerProcess) -> None:
             waiting.ask(f"{server.http}/v1/datasets/w/partitions/0")
             eventually(lambda: metrics(server).get("flight_shuffle_waits{waiting_for=producer}", 0.0), 1.0)
             after = metrics(server)
+    server.kill()  # its end would wait for the reader that has just left
     assert after["flight_shuffle_gets_total"] - before["flight_shuffle_gets_total"] == 3
     assert after["flight_shuffle_frames_in_total"] == after["flight_shuffle_encodes_total"] == 10
     assert after["flight_shuffle_frames_out_total"] == 30
@@ -110,8 +118,8 @@ _ABBREVIATED = (
 _TYPES = r"(^|_)(gauge|counter|histogram|summary)(_|$)"
 
 
-def test_names_keep_the_rules_of_prometheus_and_each_metric_is_explained(server: ServerProcess) -> None:
-    text = get(f"{server.http}/metrics").body.decode()
+def test_names_keep_the_rules_of_prometheus_and_each_metric_is_explained(used: ServerProcess) -> None:
+    text = get(f"{used.http}/metrics").body.decode()
     families = list(text_string_to_metric_families(text))
     assert len(families) > 70
     for family in families:
@@ -161,15 +169,15 @@ _NAMED = {
 }
 
 
-def test_every_number_of_the_server_is_a_metric(server: ServerProcess) -> None:
-    with flight.connect(server.location) as client:
+def test_every_number_of_the_server_is_a_metric(used: ServerProcess) -> None:
+    with flight.connect(used.location) as client:
         said = action(client, "statistics")
     numbers: set[str] = set()
     for key, value in said.items():
         if key not in _NO_NUMBERS:
             inner = value if key in ("memory", "disk") else {}
             numbers |= {f"{key}.{each}" for each in inner if each != "accounts"} or {key}
-    text = get(f"{server.http}/metrics").body.decode()
+    text = get(f"{used.http}/metrics").body.decode()
     missing = []
     for number in sorted(numbers):
         metric = _NAMED.get(number, f"{number}_total")
@@ -185,11 +193,11 @@ def _accounts(pool: dict[str, Any]) -> set[str]:
     return set(inner) | {name for each in inner.values() for name in _accounts(each)}
 
 
-def test_every_number_of_a_changelog_is_a_metric(server: ServerProcess) -> None:
-    with flight.connect(server.location) as client:
+def test_every_number_of_a_changelog_is_a_metric(used: ServerProcess) -> None:
+    with flight.connect(used.location) as client:
         changelogs.create(client, "a", pa.schema([("key", pa.int64())]))
         said = changelogs.numbers(client, "a")
-    shown = metrics(server)
+    shown = metrics(used)
     renamed = {"bytes": "memory_bytes", "upper": "versions", "hold_count": "holds"}
     of_one = {"since", "delay_seconds"}  # not to be added up
     numbers = {
@@ -207,9 +215,9 @@ _OF_DATASETS = {"attempts_rows", "attempts_bytes"}
 
 
 def test_each_code_of_an_error_and_each_kind_of_wait_is_a_metric_from_the_start(
-    server: ServerProcess,
+    used: ServerProcess,
 ) -> None:
-    shown = metrics(server)
+    shown = metrics(used)
     codes = [code for code, kind in error_classes().items() if kind.__module__.startswith("flight_server.")]
     assert len(codes) > 20
     for code in set(codes) - {"error"}:

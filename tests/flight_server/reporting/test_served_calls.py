@@ -155,7 +155,7 @@ def _waiting(server: ServerProcess) -> set[str]:
 
 
 def test_of_a_flood_a_few_lines_are_written_and_the_others_counted(server: ServerProcess) -> None:
-    calls = 40 * LINES_A_SECOND
+    calls = 20 * LINES_A_SECOND
     ticket = b'{"dataset": "s", "partition": 0, "generation": "0123456789abcdef"}'
     with RawFlight(server.location, token=TOKEN) as raw:
         for _ in range(calls):

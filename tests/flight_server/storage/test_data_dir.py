@@ -63,6 +63,20 @@ def test_a_directory_with_other_files_is_refused_and_left_as_it_is(tmp_path: Pat
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("directory", "words"),
+    [
+        ("file/below", "cannot be made or written to: Not a directory"),
+        ("taken", "written to: Is a directory"),
+    ],
+)
+def test_what_cannot_be_a_directory_of_its_own_is_refused(tmp_path: Path, directory: str, words: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "lock").mkdir(parents=True)
+    with pytest.raises(DataDirUnusable, match=words):
+        DataDir.claim(tmp_path / directory)
+
+
 def test_a_directory_that_another_version_has_written_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     DataDir.claim(tmp_path).close()
     said = json.loads((tmp_path / MARKER_NAME).read_bytes())
@@ -167,6 +181,7 @@ def test_a_named_directory_that_looks_like_a_temporary_one_is_not_removed(
     DataDir.claim(named).close()
 
 
+@pytest.mark.long
 def test_a_temporary_directory_is_locked_where_python_leaves_assertions_out(tmp_path: Path) -> None:
     program = (
         "from flight_server.storage.data_dir import DataDir\n"

@@ -57,7 +57,7 @@ def test_a_closed_directory_is_not_held(data_dir: DataDir) -> None:
     assert not data_dir.held()
 
 
-@pytest.mark.parametrize("loss", [remove, empty, unlock])
+@pytest.mark.parametrize("loss", [remove, unlock])
 def test_nothing_durable_is_acknowledged_and_the_next_start_is_fine(
     tmp_path: Path, loss: Callable[[Path], None]
 ) -> None:

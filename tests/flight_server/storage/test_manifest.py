@@ -13,33 +13,7 @@ from hypothesis import strategies as st
 
 from flight_server.storage import OtherFormat
 from flight_server.storage.manifest import FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
-
-MANIFEST = Manifest(
-    dataset="d",
-    kind="shuffle",
-    generation="0123456789abcdef",
-    sequence=3,
-    partition_count=4,
-    producers=2,
-    retention="until_dropped",
-    lease_seconds=None,
-    schema=None,
-    accepted={"0": "7", "1": "9"},
-    transactions={"job": (1, 3, 3, 1)},
-    forgotten="AAAAAAAAAAA=",
-    sealed_at=1.5,
-    segments=[("segment-000001", 100), ("segment-000002", 10)],
-    dictionaries=[],
-    states=[[]],
-    partitions=[PartitionRecord(1, 0, 2, 2, 30, 60, 5), PartitionRecord(3, 1, 1, 2, 7, 12, 6)],
-    frames=PackedFrames.of(
-        [
-            FrameRecord(0, 0, 50, 10, 2**32 - 1, 2**32 - 2, 0),
-            FrameRecord(1, 0, 10, 20, 0, 0, 0),
-            FrameRecord(0, 50, 50, 7, 1, 0, 0),
-        ]
-    ),
-)
+from tests.fuzz.targets.files import MANIFEST
 
 
 def test_a_manifest_says_what_was_written() -> None:

@@ -82,12 +82,6 @@ def test_a_segment_goes_with_its_last_slice_and_its_directory_with_it(
     assert writer.append([b"again"])[0].read() == b"again"
 
 
-def test_a_segment_is_filled_by_several_appends_and_then_left(writer: SegmentWriter, tmp_path: Path) -> None:
-    slices = [slice_ for _ in range(5) for slice_ in writer.append([b"x" * 40])]
-    assert len(files(tmp_path)) == 2
-    assert len({slice_.segment for slice_ in slices}) == 2
-
-
 def test_the_disk_limit_is_trouble_that_writes_nothing(
     writer: SegmentWriter, disk: MemoryPool, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -41,75 +41,6 @@ from tests.support.sealing import (
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with durable_node(tmp_path) as node:
         yield node
-
-
-class Recorder:
-    """Notes the calls that change the disk, in their order, by the name of the file."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[tuple[str, str]] = []
-        self._names: dict[int, str] = {}
-        self._open = os.open
-        monkeypatch.setattr(os, "open", self.open)
-        for name in ("fsync", "pwritev", "write"):
-            monkeypatch.setattr(os, name, self._by_fd(name, getattr(os, name)))
-        for name in ("rename", "unlink"):
-            monkeypatch.setattr(os, name, self._by_path(name, getattr(os, name)))
-
-    def open(self, path: Any, *arguments: Any, **options: Any) -> int:
-        fd = self._open(path, *arguments, **options)
-        self._names[fd] = Path(path).name.partition("-")[0]
-        return fd
-
-    def _by_fd(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(fd: int, *arguments: Any) -> Any:
-            answer = function(fd, *arguments)
-            self.calls.append((name, self._names.get(fd, "?")))
-            return answer
-
-        return call
-
-    def _by_path(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(path: Any, *arguments: Any, **options: Any) -> Any:
-            answer = function(path, *arguments, **options)
-            self.calls.append((name, Path(path).name.partition("-")[0]))
-            return answer
-
-        return call
-
-
-async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_its_name(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = create(node)
-    publish(node, dataset, 0, [b"one", b"two"])
-    recorder = Recorder(monkeypatch)
-    await node.durability.persist(dataset, [0], lambda: None)
-    assert recorder.calls == [
-        ("write", "flight"),
-        ("rename", "d"),
-        ("pwritev", "segment"),
-        ("fsync", "segment"),
-        ("fsync", "d"),
-        ("fsync", "datasets"),
-        ("fsync", "flight"),
-        ("write", "manifest.new"),
-        ("fsync", "manifest.new"),
-        ("rename", "manifest.new"),
-        ("fsync", "d"),
-        ("fsync", "datasets"),
-    ]
-    seal(dataset, 0)
-    recorder.calls.clear()
-    node.catalogue.drop("d")
-    await node.catalogue.disk.disposal.settled()
-    assert recorder.calls == [
-        ("unlink", "manifest"),
-        ("fsync", "d"),
-        ("unlink", "segment"),
-        ("rename", "d"),
-        ("unlink", "flight"),
-    ]
 
 
 async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_it_for_nothing(

@@ -29,6 +29,7 @@ from tests.support.sealing import (
     publish,
     restarted,
     seal,
+    staged,
 )
 
 
@@ -117,21 +118,11 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     assert manifests(tmp_path) == []
 
 
-def staged(node: Node, write: str) -> tuple[Dataset, SealRequest]:
-    """A durable overwrite of one frame, and what seals it."""
-    request = CreateRequest("d", Kind.SHUFFLE, durable=True, mode=WriteMode.OVERWRITE, write=write)
-    dataset = node.catalogue.stage(request, SCHEMA)[0]
-    attempt = dataset.begin_attempt(0, "a")
-    attempt.publish(0, frame(node, b"x"))
-    dataset.commit(attempt, Commit(1, 1))
-    return dataset, SealRequest("d", dataset.generation, {0: "a"})
-
-
 async def test_a_staged_seal_that_is_repeated_does_not_take_the_name_from_a_later_write(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, request = staged(node, "first")
-    second, _ = staged(node, "second")
+    first, request = staged(node, WriteMode.OVERWRITE, "first")
+    second, _ = staged(node, WriteMode.OVERWRITE, "second")
     held = Held(SegmentWriter, "append", monkeypatch)
     sealing = [asyncio.ensure_future(seal_shuffle(node.durability, first, request)) for _ in range(2)]
     await held.reached()
@@ -151,7 +142,7 @@ async def test_a_staged_seal_that_is_repeated_does_not_take_the_name_from_a_late
 async def test_a_staged_write_that_is_dropped_during_its_seal_does_not_take_the_name(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset, request = staged(node, "w")
+    dataset, request = staged(node, WriteMode.OVERWRITE)
     held = Held(SegmentWriter, "append", monkeypatch)
     sealing = asyncio.ensure_future(seal_shuffle(node.durability, dataset, request))
     await held.reached()

@@ -18,7 +18,6 @@ from flight_server.datasets.dataset import Dataset
 from flight_server.kinds import StreamSink, seal
 from flight_server.node import Node
 from flight_server.protocol import (
-    Commit,
     CreateRequest,
     Kind,
     PutCommand,
@@ -27,23 +26,13 @@ from flight_server.protocol import (
     WriteMode,
 )
 from flight_server.protocol.errors import AlreadyExists, Conflict, NotFound, Unavailable
-from tests.support.sealing import SCHEMA, Held, bytes_of, durable_node, frame, manifests, restarted
+from tests.support.sealing import SCHEMA, Held, bytes_of, durable_node, frame, manifests, restarted, staged
 
 
 @pytest_asyncio.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with durable_node(tmp_path) as node:
         yield node
-
-
-def staged(node: Node, mode: WriteMode, write: str = "w") -> tuple[Dataset, SealRequest]:
-    """A durable write of one frame, and what seals it."""
-    request = CreateRequest("d", Kind.SHUFFLE, durable=True, mode=mode, write=write)
-    dataset = node.catalogue.stage(request, SCHEMA)[0]
-    attempt = dataset.begin_attempt(0, "a")
-    attempt.publish(0, frame(node, write.encode()))
-    dataset.commit(attempt, Commit(1, 1))
-    return dataset, SealRequest("d", dataset.generation, {0: "a"})
 
 
 async def held_seal(
@@ -127,20 +116,6 @@ async def test_a_drop_of_a_staged_write_waits_for_its_manifest_and_is_refused(
     await sealing
     with pytest.raises(NotFound, match="was sealed"):
         await dropping
-    assert restarted(tmp_path).find("d").generation == dataset.generation
-
-
-async def test_a_lease_that_ends_while_the_manifest_is_written_takes_nothing(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset, request = staged(node, WriteMode.NEW)
-    held, sealing = await held_seal(node, dataset, request, monkeypatch)
-    dataset.lease_seconds = 0
-    assert not any(node.catalogue.expire())
-    held.go_on()
-    await sealing
-    assert node.catalogue.find("d") is dataset
-    assert not any(node.catalogue.expire())
     assert restarted(tmp_path).find("d").generation == dataset.generation
 
 

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from flight_server.memory import MemoryPool
 from flight_server.transfer import Arriving, arriving
 from flight_server.transfer.arriving import ArrivingBody
+from tests.support.clocks import Clock
 
 MIB = 1 << 20
 
 
-class ManualClock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
-    made = ManualClock()
-    monkeypatch.setattr(arriving, "time", SimpleNamespace(monotonic=made))
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(arriving, "time", made)
     return made
 
 
@@ -43,30 +32,30 @@ class Bodies:
         }
 
 
-def test_bodies_that_have_stopped_are_ended_above_the_limit_the_longest_first(clock: ManualClock) -> None:
+def test_bodies_that_have_stopped_are_ended_above_the_limit_the_longest_first(clock: Clock) -> None:
     bodies = Bodies("abc")
     for name in "bac":
         bodies.of[name].hold(15 * MIB)
-        clock.advance(0.4)
+        clock.now += 0.4
     bodies.arriving.look()
     assert bodies.ended == ["b"]  # 45 MiB, and only it has been still for a second
-    clock.advance(10.0)
+    clock.now += 10.0
     bodies.arriving.look()
     assert bodies.ended == ["b"]  # 30 MiB are within the limit, however long they are still
     assert bodies.arriving.pool.used_bytes == 30 * MIB
 
 
-def test_a_body_that_grows_slowly_is_not_ended_below_twice_the_limit(clock: ManualClock) -> None:
+def test_a_body_that_grows_slowly_is_not_ended_below_twice_the_limit(clock: Clock) -> None:
     bodies = Bodies("abcdef")
     for step in range(1, 11):
         for body in bodies.of.values():
             body.hold(step * MIB)
-            clock.advance(0.1)
+            clock.now += 0.1
     assert bodies.ended == []
     assert bodies.arriving.pool.used_bytes == 60 * MIB
 
 
-def test_above_twice_the_limit_the_largest_is_ended_at_once(clock: ManualClock) -> None:
+def test_above_twice_the_limit_the_largest_is_ended_at_once(clock: Clock) -> None:
     bodies = Bodies("abc")
     bodies.of["a"].hold(20 * MIB)
     bodies.of["b"].hold(30 * MIB)
@@ -76,13 +65,13 @@ def test_above_twice_the_limit_the_largest_is_ended_at_once(clock: ManualClock) 
 
 
 def test_above_twice_the_limit_those_that_keep_the_room_are_ended_and_none_that_comes_at_once(
-    clock: ManualClock,
+    clock: Clock,
 ) -> None:
     bodies = Bodies("abcdefghij")
     for name in "abcdefghi":
         bodies.of[name].hold(7 * MIB)  # 63 MiB
     for step in range(1, 11):
-        clock.advance(0.9)
+        clock.now += 0.9
         for name in "abcdefghi":
             bodies.of[name].hold(7 * MIB + step)
     bodies.of["j"].hold(9 * MIB)
@@ -91,11 +80,11 @@ def test_above_twice_the_limit_those_that_keep_the_room_are_ended_and_none_that_
 
 
 def test_a_body_that_grows_between_the_limit_and_twice_the_limit_looks_at_no_other(
-    clock: ManualClock,
+    clock: Clock,
 ) -> None:
     bodies = Bodies("abc")
     bodies.of["a"].hold(20 * MIB)
-    clock.advance(10.0)
+    clock.now += 10.0
     bodies.of["b"].hold(20 * MIB)
     assert bodies.ended == []  # it ends with the next look
     bodies.arriving.look()

@@ -7,23 +7,17 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from flight_server.datasets.dataset import Dataset
-from flight_server.datasets.partition import Partition
 from flight_server.frames.message import Frame, Payload
 from flight_server.memory.accounts import Pace
 from flight_server.memory.pool import Reservation
 from flight_server.node import Node
-from flight_server.protocol import CreateRequest, Retention
+from flight_server.protocol import CreateRequest
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import ReaderTooSlow
-from flight_server.reporting import reports
-from flight_server.reporting.reports import ListedPage
 from flight_server.tiering.readback import Reader
 from flight_server.transfer import FrameRange
-from tests.support.callers import anyone
-from tests.support.nodes import read_messages, running_node
+from tests.support.nodes import running_node
 
 READER = Reader("d", 0, "test")
 STALL_SECONDS = 0.05
@@ -169,54 +163,3 @@ async def test_what_unproven_readers_hold_is_no_more_than_half_and_proven_ones_w
         del first
         for runs in paused:
             await runs.aclose()
-
-
-async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running_node(tmp_path, memory_limit=8 << 20) as node:
-        datasets = [
-            node.catalogue.create(CreateRequest(name, partitions=2, retention=retention), None)[0]
-            for name, retention in (("a", Retention()), ("b", Retention(readers=1)))
-        ]
-        for number in range(24):  # 6 MiB in each, of which not everything fits
-            for dataset in datasets:
-                room = await node.admission.admit(
-                    256 << 10, dataset=dataset.name, partition=None, peer="test"
-                )
-                data = bytes([number]) * (256 << 10)
-                payload = Payload(data, room)
-                frame = Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload)
-                dataset.partition(number % 2).publish(frame)
-            del room, payload, frame
-        for dataset in datasets:
-            await read_messages(node, dataset, index=1, at_most=8)
-        reading = node.delivery.reading(
-            datasets[0].partition(1).subscribe(), Reader("a", 1, "test"), datasets[0]
-        )
-        recount = {
-            (dataset.name, partition.index): sum(
-                frame.size_bytes for frame in partition.frames() if frame.resident
-            )
-            for dataset in datasets
-            for partition in dataset.partitions()
-        }
-        monkeypatch.setattr(Partition, "frames", None)
-        with reading:
-            shown = [
-                (await reports.statistics(node.observed, ListedPage(name), anyone(node.catalogue)))[
-                    "datasets"
-                ][name]
-                for name in ("a", "b")
-            ]
-        assert node.spiller.spilled_frames > 0
-        assert {
-            (name, int(index)): partition["resident_bytes"]
-            for name, dataset in zip("ab", shown, strict=True)
-            for index, partition in dataset["partitions"].items()
-        } == recount
-        assert 0 < sum(recount.values()) < 12 << 20
-        (subscription,) = shown[0]["partitions"]["1"]["subscriptions"]
-        assert subscription == {"peer": "test", "position": 0, "lag_bytes": 12 * (256 << 10)}
-        assert shown[1]["partitions"]["1"]["subscriptions"] == []
-        monkeypatch.undo()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-
-import pytest
 
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import Frame, Payload
@@ -16,8 +13,7 @@ from flight_server.protocol import CreateRequest
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.tiering.readback import Reader
-from flight_server.transfer import NEWCOMERS_SECONDS, FrameRange, eviction
-from flight_server.transfer.eviction import FIRST_SECONDS
+from flight_server.transfer import FrameRange
 from tests.support.nodes import running_node
 
 LIMIT_BYTES = 8 << 20
@@ -166,39 +162,3 @@ async def test_a_reader_that_has_taken_a_message_is_not_ended_for_a_newcomer(tmp
             assert await newcomer == FRAMES
             write.cancel()
             await asyncio.wait([write])
-
-
-async def test_looks_are_rare_while_no_newcomer_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running_node(tmp_path, memory_limit=LIMIT_BYTES, stall_seconds=STALL_SECONDS) as node:
-        pauses: list[float] = []
-
-        async def sleep(seconds: float, real: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-            pauses.append(seconds)
-            await real(0)
-
-        monkeypatch.setattr(asyncio, "sleep", sleep)
-        monkeypatch.setattr(eviction, "seconds_to_tick", lambda: 7.0)
-        await node.eviction.watch_newcomers()
-        assert pauses == [7.0], "no message is being written"
-        dataset = sealed(node)
-        other = asyncio.ensure_future(read(node, dataset, "other", good=False))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert node.delivery.writes
-        pauses.clear()
-        await node.eviction.watch_newcomers()
-        assert pauses == [FIRST_SECONDS - NEWCOMERS_SECONDS]
-        other.cancel()
-        await asyncio.wait([other])
-        held = node.budget.unproven.reserve(node.budget.unproven.limit_bytes or 0)
-        newcomer = asyncio.ensure_future(read(node, dataset, "new", good=True))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert node.budget.unproven.waiting
-        pauses.clear()
-        await node.eviction.watch_newcomers()
-        assert not pauses
-        held.free()
-        assert await newcomer == FRAMES

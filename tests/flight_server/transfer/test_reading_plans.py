@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -35,12 +35,6 @@ def test_pieces_have_every_frame_once_and_no_more_than_a_frame_beyond_the_target
         assert len(pieces) == bool(sizes)
 
 
-def test_pieces_of_equal_frames_are_equal() -> None:
-    pieces = list(filter(None, cut([10] * 100, 200)))
-    assert [size_bytes for _, _, size_bytes in pieces] == [200] * 5
-    assert all(before[1] == after[0] for before, after in pairwise(pieces))
-
-
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 3000))
 def test_the_ends_of_pieces_are_the_borders_that_are_nearest_to_equal_sizes(
     sizes: list[int], target_bytes: int
@@ -53,11 +47,6 @@ def test_the_ends_of_pieces_are_the_borders_that_are_nearest_to_equal_sizes(
     assert {sum(sizes[:end]) for _, end, _ in filter(None, cut(sizes, target_bytes))} == nearest - {0} | {
         ends[-1]
     }
-
-
-def test_a_tiny_target_costs_one_step_for_each_frame() -> None:
-    steps = list(cut([1 << 20] * 64, 1))
-    assert steps == [(number, number + 1, 1 << 20) for number in range(64)]
 
 
 @pytest.mark.parametrize("partitions", [[0, 0], [1, 2, 1], [0] * 100_001])

@@ -12,10 +12,8 @@ import pytest
 from flight_server.kinds.changelog import changelog, commits, compactor, planning, views
 from flight_server.kinds.changelog.journal import numbered
 from flight_server.kinds.changelog.runs import RunFile
-from flight_server.protocol import HoldRequest
-from tests.support.callers import anyone
-from tests.support.changelog_store import NAME, Engine
-from tests.support.simulated_sizes import Clock
+from tests.support.changelog_store import Engine
+from tests.support.clocks import Clock
 
 SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
@@ -52,10 +50,6 @@ def pass_time(engine: Engine, clock: Clock, seconds: float) -> None:
         else:
             look(engine)
     clock.now = max(clock.now, end)
-
-
-def rows_in_files(engine: Engine) -> int:
-    return sum(run.rows for run in engine.changelog.runs if isinstance(run, RunFile))
 
 
 def test_a_log_that_is_full_is_followed_by_one_file_however_many_commits_come_meanwhile(
@@ -120,36 +114,3 @@ def test_commits_that_follow_each_other_are_looked_at_once(tmp_path: Path, clock
         put(engine, range(10), 3)
         engine.changelog.wake()
         assert looks.due_in() == 0.0
-
-
-def test_a_hold_that_is_released_and_rows_that_are_retracted_leave_no_garbage_on_disk(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        monkeypatch.setattr(planning, "MEMORY_ROWS", 100)
-        dataset = engine.catalogue.find(NAME)
-        put(engine, range(100), 0)
-        engine.run(
-            engine.store.hold(
-                dataset, HoldRequest(NAME, "reader", lease_seconds=3600.0), anyone(engine.catalogue)
-            )
-        )
-        for number in range(1, 10):
-            put(engine, range(100), number)
-            pass_time(engine, clock, 1.0)
-        said = engine.changelog.statistics()
-        assert (engine.changelog.rows, said["waits_for"][:13]) == (1000, "hold 'reader'")
-        assert said["garbage_rows"] >= 900
-        engine.run(
-            engine.store.hold(
-                dataset,
-                HoldRequest(NAME, "reader", lease_seconds=0.0, release=True),
-                anyone(engine.catalogue),
-            )
-        )
-        pass_time(engine, clock, 30.0)
-        assert engine.changelog.rows == rows_in_files(engine) == 100
-        assert engine.changelog.statistics()["waits_for"] == "nothing"
-        put(engine, range(100), 9, -1)
-        pass_time(engine, clock, 30.0)
-        assert engine.changelog.runs == ()

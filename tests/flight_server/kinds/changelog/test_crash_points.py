@@ -141,7 +141,8 @@ def check(image: Image, history: History, also: int = 1) -> None:
         engine.close()
 
 
-def test_a_crash_at_any_step_loses_no_version_and_counts_none_twice(base: Path) -> None:
+@pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_crash_at_any_step_loses_no_version_and_counts_none_twice(base: Path, thorough: bool) -> None:
     root = base / "root"
     root.mkdir()
     with CrashPoints(root, base) as points:
@@ -150,7 +151,7 @@ def test_a_crash_at_any_step_loses_no_version_and_counts_none_twice(base: Path) 
         work(history)
     engine.close()
     assert len(points.images) > 60
-    for image in points.of_each_kind():
+    for image in points.of_each_kind(thorough=thorough):
         check(image, history)
         shutil.rmtree(image.path)
 

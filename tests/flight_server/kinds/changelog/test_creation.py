@@ -17,7 +17,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.kinds import StreamSink
 from flight_server.kinds.changelog import store
 from flight_server.kinds.changelog.changelog_files import ChangelogFiles
-from flight_server.kinds.changelog.runs import STATE_NAME, read_state, write_state
+from flight_server.kinds.changelog.runs import STATE_NAME
 from flight_server.protocol import AlreadyExists, Conflict, CreateRequest, InvalidRequest, Kind, PutCommand
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA
@@ -116,21 +116,3 @@ def test_a_rule_that_this_server_cannot_run_is_put_aside_and_the_start_goes_on(
             assert (said.dataset, said.generation) == (NAME, generation)
             assert "there is no such rule" in said.reason
             assert (Path(said.path) / STATE_NAME).exists(), "people can move it back"
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"holds": {"old": [1, 4e9]}}, "a hold in the state file does not have its fields"),
-        ({"transactions": {"a": [7, 2]}}, "is no transaction"),
-    ],
-)
-def test_a_changelog_whose_state_is_of_another_form_is_put_aside(
-    tmp_path: Path, change: dict[str, Any], sentence: str
-) -> None:
-    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
-        directory = engine.changelog.directory
-    write_state(directory, read_state(directory) | change)
-    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
-        (said,) = engine.disk.disposal.quarantine
-        assert sentence in said.reason

@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.kinds.changelog import merges, saving, views, writes
 from flight_server.kinds.changelog.journal import numbered
-from flight_server.kinds.changelog.runs import Damaged, MemoryRun, run_files, state_file
+from flight_server.kinds.changelog.runs import MemoryRun, run_files, state_file
 from flight_server.memory import Pace
 from flight_server.protocol import (
     DataQuarantined,
@@ -369,10 +369,3 @@ def test_holds_alone_do_not_let_the_log_grow_without_end(
     copied(engine, base, "again")
     recovered = engines("again")
     assert [hold["hold"] for hold in recovered.changelog.statistics()["holds"]] == ["reader"]
-
-
-def test_what_reads_a_run_knows_a_file_that_ends_too_early(base: Path) -> None:
-    path = base / "short"
-    path.write_bytes(b"1234")
-    with path.open("rb") as file, pytest.raises(Damaged, match="ends before byte 8"):
-        run_files.read_at(file.fileno(), path, 0, 8)

@@ -1,185 +1,38 @@
-"""Deletes by key: against a model that keeps everything, and what compaction and emission make of tombstones."""
+"""Deletes by key: what compaction and emission make of tombstones."""
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections import Counter
 from contextlib import closing
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from flight_server.kinds.changelog import merges, views, writes
+from flight_server.kinds.changelog import views, writes
 from flight_server.kinds.changelog.folding import emitted
 from flight_server.kinds.changelog.rules import make_rule
-from flight_server.kinds.changelog.runs import DELETE, Layout, MemoryRun, RunFile, run_files
+from flight_server.kinds.changelog.runs import DELETE, Layout, RunFile
 from flight_server.protocol import KeepRule
-from tests.support import keep_model
 from tests.support.changelog_store import Engine, snapshot_of
 from tests.support.keep_model import SCHEMA, Row
-from tests.support.ram_directory import ram_directory
 from tests.support.run_rows import columns, fewer_bits, listed, updates_of
 
 LATEST: dict[str, Any] = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 PAIR: dict[str, Any] = {"rule": "pair", "key": ["key"], "kind": "kind", "values": ["send", "recv"]}
-RULES: dict[str, dict[str, Any]] = {
-    "latest": LATEST,
-    "top_k": {"rule": "top_k", "key": ["key"], "order_by": ["-time", "value"], "k": 2},
-    "until_closed": {
-        "rule": "until_closed",
-        "key": ["key"],
-        "closed_by": {"kind": "recv"},
-        "keep": {"rule": "latest", "order_by": ["value", "-time"]},
-    },
-    "pair": PAIR,
-}
-
-
-class Model:
-    """All that was written, as plain lists. A version is rows with their diffs, or keys that were deleted."""
-
-    def __init__(self, keep: dict[str, Any]) -> None:
-        self.spec = KeepRule.parse(keep)
-        self.versions: list[list[tuple[Row, int]] | set[str]] = []
-
-    def counts(self, version: int) -> Counter[Row]:
-        found: Counter[Row] = Counter()
-        for written in self.versions[:version]:
-            if isinstance(written, set):
-                for row in [row for row in found if row[0] in written]:
-                    del found[row]
-            else:
-                for row, diff in written:
-                    found[row] += diff
-        return found
-
-    def shown(self, version: int) -> Counter[Row]:
-        there = +self.counts(version)
-        return keep_model.kept(self.spec, there)
-
-    def changes(self, after: int, upto: int) -> dict[Row, int]:
-        before, now = self.shown(after), self.shown(upto)
-        return {row: now[row] - before[row] for row in before | now if now[row] != before[row]}
-
-
-class Scenario:
-    """A changelog and its model through random writes, partial merges and restarts, from one seed."""
-
-    def __init__(self, directory: Path, keep: dict[str, Any], seed: int) -> None:
-        self.random = random.Random(seed)
-        self.directory, self.keep, self.restarts = directory, keep, 0
-        self.model = Model(keep)
-        (directory / "0").mkdir()
-        self.engine = Engine(directory / "0", SCHEMA, keep)
-
-    def row(self) -> Row:
-        draw = self.random.choice
-        if self.keep["rule"] == "pair":  # at most one of each kind: which of several remain is another matter
-            kind = draw(["send", "recv"])
-            return draw("abc"), 1 + (kind == "recv"), kind, 0
-        return draw("abc"), draw([1, 2, 3]), draw(["send", "recv", None]), draw([0, 1])
-
-    def put(self) -> None:
-        now = self.model.counts(len(self.model.versions))
-        since = self.engine.changelog.since
-        written: dict[Row, int] = {}
-        for row in [self.row() for _ in range(self.random.randint(1, 3))]:
-            if row in written or (self.keep["rule"] == "pair" and now[row] > 0):
-                continue
-            early = now[row] == 0 and self.random.random() < 0.2
-            written[row] = -1 if early else 1
-        asserted = [
-            row
-            for version in self.model.versions[since:]
-            if not isinstance(version, set)
-            for row, diff in version
-            if diff > 0 and now[row] > 0 and row not in written
-        ]
-        if asserted and self.random.random() < 0.4:
-            written[self.random.choice(asserted)] = -1
-        self.model.versions.append(list(written.items()))
-        assert self.engine.commit(list(written.items())) == len(self.model.versions)
-
-    def delete(self) -> None:
-        keys = set(self.random.sample("abcd", self.random.randint(1, 2)))
-        self.model.versions.append(keys)
-        assert self.engine.delete([(key,) for key in keys]) == len(self.model.versions)
-
-    def merge(self) -> None:
-        changelog = self.engine.changelog
-        if not changelog.runs:
-            return
-        groups = [list(group) for _, group in groupby(changelog.runs, lambda run: isinstance(run, MemoryRun))]
-        group = self.random.choice(groups) if len(groups) < 3 else groups[0]
-        in_memory = isinstance(group[0], MemoryRun)
-        to_file = not in_memory or self.random.random() < 0.3
-        start = 0 if in_memory and to_file else self.random.randrange(len(group))
-        stop = self.random.randint(start + 1, len(group))
-        since = self.random.randint(changelog.since, changelog.upper)
-        merge = self.engine.begin_merge(tuple(group[start:stop]), since, to_file=to_file)
-        while not merge.done:
-            merge.step()
-        if self.random.random() < 0.3:
-            self.random.choice([self.put, self.delete])()
-        self.engine.publish(merge)
-
-    def restart(self) -> None:
-        self.restarts += 1
-        directory = self.directory / str(self.restarts)
-        shutil.copytree(self.engine.directory, directory)
-        self.engine.close()
-        self.engine = Engine(directory, SCHEMA, self.keep)
-
-    def check(self, *, deltas: bool) -> None:
-        since, upper = self.engine.changelog.since, self.engine.changelog.upper
-        assert upper == len(self.model.versions)
-        for version in range(since, upper + 1):
-            found, shown = self.engine.snapshot(version), self.model.shown(version)
-            assert found == shown, (since, version, self.model.versions)
-            if deltas:
-                assert self.engine.deltas(version, upper) == self.model.changes(version, upper), (
-                    version,
-                    upper,
-                )
-
-
-@pytest.mark.parametrize("large_keys", [False, True], ids=["small keys", "large keys"])
-@pytest.mark.parametrize("name", RULES)
-def test_deletes_are_what_a_model_says_at_every_version(
-    name: str, large_keys: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if large_keys:
-        monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
-        monkeypatch.setattr(views, "SLICE_ROWS", 3)
-        monkeypatch.setattr(views, "SLICE_BYTES", 150)
-        monkeypatch.setattr(merges, "HELD_BYTES", 1200)
-    # The pieces of a key take some 10 ms.
-    seeds, steps, every = (1, 12, 6) if large_keys else (4, 40, 4)
-    for seed in range(seeds):
-        with ram_directory() as directory:
-            scenario = Scenario(directory, RULES[name], seed)
-            acts = [scenario.put] * 5 + [scenario.delete] * 3 + [scenario.merge] * 5 + [scenario.restart]
-            try:
-                for number in range(1, steps + 1):
-                    scenario.random.choice(acts)()
-                    if number % every == 0:
-                        scenario.check(deltas=number == steps)
-            finally:
-                scenario.engine.close()
 
 
 def put(key: str, time: int, kind: str | None = None) -> tuple[Row, int]:
     return (key, time, kind, 0), 1
 
 
-def merge_all(engine: Engine, start: int = 0) -> None:
-    """Merge the runs from ``start`` on, as if all versions were older than the delay."""
+def merge_all(engine: Engine, start: int = 0, since: int | None = None) -> None:
+    """Merge the runs from ``start`` on, as if all versions, or those up to ``since``, were older than the delay."""
     changelog = engine.changelog
-    merge = engine.begin_merge(changelog.runs[start:], changelog.upper, to_file=False)
+    upto = changelog.upper if since is None else since
+    merge = engine.begin_merge(changelog.runs[start:], upto, to_file=False)
     while not merge.done:
         merge.step()
     engine.publish(merge)
@@ -221,6 +74,8 @@ def test_a_tombstone_stays_until_a_merge_includes_the_oldest_run(tmp_path: Path)
         engine.delete([("a",)])
         engine.delete([("a",), ("c",)])
         engine.commit([put("a", 1)])
+        merge_all(engine, 1, since=2)
+        assert engine.snapshot(2) == Counter([("b", 9, None, 0)])
         merge_all(engine, 1)
         assert engine.changelog.statistics()["tombstones"] == 2
         assert engine.snapshot(4) == Counter([("a", 1, None, 0), ("b", 9, None, 0)])

@@ -142,7 +142,8 @@ def check(image: Image) -> None:
         engine.close()
 
 
-def test_a_crash_at_any_step_emits_each_pair_once(base: Path) -> None:
+@pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_crash_at_any_step_emits_each_pair_once(base: Path, thorough: bool) -> None:
     root = base / "root"
     root.mkdir()
     with CrashPoints(root, base) as points:
@@ -157,7 +158,7 @@ def test_a_crash_at_any_step_emits_each_pair_once(base: Path) -> None:
         assert any(isinstance(run, RunFile) for run in engine.target.runs)
         engine.close()
     assert len(points.images) > 60
-    for image in points.of_each_kind():
+    for image in points.of_each_kind(thorough=thorough):
         check(image)
         shutil.rmtree(image.path)
 

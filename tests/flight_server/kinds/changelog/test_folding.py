@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -17,6 +17,7 @@ from flight_server.kinds.changelog.rules import Rule, make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
 from tests.support import keep_model
+from tests.support.examples import examples
 from tests.support.run_rows import LATEST, SCHEMA, Row, fewer_bits, latest, listed, updates_of
 
 SPEC = KeepRule.parse(LATEST)
@@ -82,6 +83,7 @@ def changes(updates: Updates, after: int, upto: int) -> dict[Row, int]:
 
 
 @collisions
+@settings(max_examples=examples(0.4))
 @given(many)
 def test_what_is_read_is_what_the_model_says(given_updates: list[Update]) -> None:
     updates = updates_of(latest(), given_updates)
@@ -95,6 +97,7 @@ def test_what_is_read_is_what_the_model_says(given_updates: list[Update]) -> Non
 
 
 @collisions
+@settings(max_examples=examples(0.4))
 @given(many, st.integers(0, 4), st.integers(0, 3))
 def test_compaction_changes_nothing_that_can_still_be_asked_for(
     given_updates: list[Update], since: int, spared: int
@@ -123,6 +126,7 @@ def test_compaction_changes_nothing_that_can_still_be_asked_for(
 
 
 @collisions
+@settings(max_examples=examples(0.4))
 @given(
     st.lists(each_update.filter(lambda update: update[2] != -1), max_size=12),
     st.integers(0, 4),

@@ -99,11 +99,3 @@ def test_compaction_that_waits_for_a_hold_says_whose_it_is(
         )
         ask(engine, "mine", release=True)
         assert not engine.changelog.statistics()["waits_for"].startswith("hold")
-
-
-def test_what_the_rule_does_not_keep_is_counted(tmp_path: Path) -> None:
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        engine.commit([(("a", time), 1) for time in range(10)])
-        assert engine.changelog.statistics()["garbage_rows"] == 10, "at most"
-        engine.publish(_merged(engine))
-        assert engine.changelog.statistics()["garbage_rows"] == 0

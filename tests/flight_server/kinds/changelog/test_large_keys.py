@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog import merges
@@ -15,6 +15,7 @@ from flight_server.kinds.changelog.large_keys import TooLarge, folded, needed, p
 from flight_server.kinds.changelog.rules import Rule, make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
+from tests.support.examples import examples
 from tests.support.run_rows import LATEST, SCHEMA, fewer_bits, latest, listed, updates_of
 
 RULE = make_rule(KeepRule.parse(LATEST), SCHEMA)
@@ -53,6 +54,7 @@ def joined(layout: Layout, runs: Sequence[Sequence[Updates]]) -> Updates:
     return Updates.joined(layout, [part for run in runs for part in run])
 
 
+@settings(max_examples=examples(0.4))
 @given(each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
 def test_pieces_have_whole_rows_in_order_and_together_all_updates(
     runs: list[tuple[list[Update], int]], since: int, piece_bytes: int, oldest: bool
@@ -72,6 +74,7 @@ def test_pieces_have_whole_rows_in_order_and_together_all_updates(
         assert Counter(since_then(at_once, since)) == Counter(since_then(kept, since))
 
 
+@settings(max_examples=examples(0.4))
 @given(each_changelog, each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
 def test_what_a_rule_needs_of_pieces_is_what_it_needs_of_all_whatever_other_runs_have(
     runs: list[tuple[list[Update], int]],

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog import planning
@@ -66,25 +66,6 @@ def burst(simulation: Simulation, rows: int, keys: int) -> None:
     simulation.assert_keys([number % keys for number in range(rows)])
 
 
-def test_a_burst_and_then_a_trickle_leaves_one_row_of_each_key(simulation: Simulation) -> None:
-    watched = Watched(simulation)
-    burst(simulation, 2000, 10)
-    for _ in range(40):
-        burst(simulation, 1, 10)
-        watched.go(0.5)
-    assert simulation.rows <= 20 + 4
-
-
-def test_a_burst_one_row_and_silence_leave_one_row_of_each_key(simulation: Simulation) -> None:
-    watched = Watched(simulation)
-    burst(simulation, 2000, 10)
-    watched.go(0.1)
-    burst(simulation, 1, 1)
-    watched.go(30.0)
-    assert simulation.rows == 10
-    assert simulation.compactor.due_in() is None, "and then nothing is left to do"
-
-
 def test_the_end_of_a_hold_lets_go_what_it_kept(simulation: Simulation) -> None:
     watched = Watched(simulation)
     burst(simulation, 300, 10)
@@ -105,37 +86,17 @@ def test_the_end_of_a_hold_lets_go_what_it_kept(simulation: Simulation) -> None:
     assert (said["garbage_rows"], said["waits_for"]) == (0, "nothing")
 
 
-def test_nothing_is_left_when_everything_was_retracted(simulation: Simulation) -> None:
-    watched = Watched(simulation)
-    burst(simulation, 2000, 1000)
-    watched.go(10.0)
-    simulation.put([(key, row, -1) for key, row in simulation.top.items()])
-    watched.go(30.0)
-    assert simulation.rows == 0
-
-
-def test_half_of_the_keys_retracted_leave_the_other_half(simulation: Simulation) -> None:
-    watched = Watched(simulation)
-    burst(simulation, 2000, 2000)
-    watched.go(10.0)
-    for start in range(0, 1000, 20):
-        simulation.put([(key, simulation.top[key], -1) for key in range(start, start + 20)])
-        watched.go(0.2)
-    watched.go(60.0)
-    assert simulation.rows == 1000
-
-
 def test_rows_that_are_taken_back_as_others_come_leave_those_that_are_not(simulation: Simulation) -> None:
     """A query feeds back nine of ten rows after three delays; each row is a key of its own, as without a rule."""
     watched = Watched(simulation)
-    for number in range(100 + 30):
-        if number < 100:
+    for number in range(50 + 30):
+        if number < 50:
             simulation.put([(10 * number + each, 1, 1) for each in range(10)])
         if number >= 30:
             simulation.put([(10 * (number - 30) + each, 1, -1) for each in range(9)])
         watched.go(0.1)
-    watched.go(60.0)
-    assert simulation.rows == 100
+    watched.go(30.0)
+    assert simulation.rows == 50
 
 
 def test_files_are_merged_while_memory_has_always_something_to_merge(simulation: Simulation) -> None:
@@ -150,7 +111,7 @@ def test_files_are_merged_while_memory_has_always_something_to_merge(simulation:
 def test_keys_that_each_come_once_are_rewritten_a_few_times(simulation: Simulation) -> None:
     """As often as there are size classes, and each of these once more by merges of all runs."""
     watched, rows = Watched(simulation), 0
-    for number in range(100):
+    for number in range(50):
         simulation.assert_keys(list(range(40 * number, 40 * number + 40)))
         rows += 40
         watched.go(0.1)
@@ -211,6 +172,10 @@ def write(watched: Watched, kind: str, many: int, keys: int) -> None:
         simulation.put([(*row, 1) for row in rows])
 
 
+@example([("burst", 1500, 20), ("trickle", 40, 20)], 1.0)
+@example([("burst", 1500, 20), ("trickle", 1, 1)], 1.0)
+@example([("burst", 300, 300), ("silence", 3, 0), ("retract", 100, 0)], 1.0)
+@example([("burst", 300, 300), ("silence", 3, 0), ("retract", 2, 0)], 1.0)
 @given(st.lists(phases, min_size=2, max_size=7), st.sampled_from([0.0, 1.0, 5.0]))
 @settings(
     max_examples=examples(0.5),

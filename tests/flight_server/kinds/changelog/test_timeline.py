@@ -33,10 +33,3 @@ def test_the_horizon_is_old_enough_and_at_most_two_steps_behind(
             horizons.append(horizon)
     assert horizons == sorted(horizons)
     assert timeline.horizon(last + delay_seconds + 1.0) == commits[-1][1]
-
-
-def test_commits_in_quick_succession_take_little_memory() -> None:
-    timeline = Timeline(1.0, 0, 0.0)
-    for version in range(1, 20_001):
-        timeline.add(version, version / 20_000)
-    assert len(timeline._times) <= 2 * STEPS + 2

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog import views
@@ -19,6 +19,7 @@ from flight_server.kinds.changelog.runs import updates as updates_module
 from flight_server.kinds.changelog.views import View, ViewPart, range_end
 from flight_server.protocol import KeepRule
 from tests.support.changelog_store import deltas_of, snapshot_of
+from tests.support.examples import examples
 from tests.support.run_rows import SCHEMA, latest, memory_run, updates_of
 
 LAYOUT = Layout(pa.schema([("a", pa.int8())]), None)
@@ -99,6 +100,7 @@ row_times = st.lists(
 )
 
 
+@settings(max_examples=examples(0.5))
 @given(
     st.lists(row_times, min_size=1, max_size=5),
     st.lists(st.integers(1, 2), min_size=5, max_size=5),

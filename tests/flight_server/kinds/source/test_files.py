@@ -186,6 +186,7 @@ async def test_two_pulls_of_a_file_give_the_same_bytes(served: Served, written: 
     assert served.node.counters.pulls == 2
 
 
+@pytest.mark.long
 @every_format
 async def test_files_of_20000_columns_are_read_and_put_together(served: Served, written: str) -> None:
     """Takes minutes if the work for a column grows with the number of columns."""
@@ -239,7 +240,7 @@ async def test_a_compressed_batch_that_would_not_fit_is_refused_before_it_is_dec
         await served.read(dataset)
 
 
-ZEROS = pa.Array.from_buffers(pa.int8(), 48 << 20, [None, pa.py_buffer(bytes(48 << 20))])
+ZEROS = pa.Array.from_buffers(pa.int8(), 17 << 20, [None, pa.py_buffer(bytes(17 << 20))])
 FOLDED = {
     "one list": pa.ListArray.from_arrays(pa.array([0, len(ZEROS)], pa.int32()), ZEROS),
     "lists": pa.ListArray.from_arrays(pa.array([0, *[10] * 999, len(ZEROS)], pa.int32()), ZEROS),
@@ -250,16 +251,20 @@ FOLDED = {
 
 @pytest.mark.parametrize("kind", FOLDED)
 async def test_a_row_of_parquet_that_would_not_fit_is_refused_before_it_is_decoded(
-    served: Served, kind: str
+    tmp_path: Path, kind: str
 ) -> None:
-    path = served.root / "a.parquet"
+    path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"n": FOLDED[kind]}), path, compression="zstd")
     assert path.stat().st_size < 100_000
-    dataset = await served.create("parquet")
-    with arrow_peak() as pool:
-        with pytest.raises(PartitionFailed, match=r"a.parquet: it has a batch that takes [0-9]{8,} bytes"):
-            await served.read(dataset)
-        assert pool.max_memory() < 8 << 20
+    async with running_node(tmp_path, source_roots=[tmp_path], max_message=8 << 20) as node:
+        served = Served(node, tmp_path)
+        dataset = await served.create("parquet", "a.parquet")
+        with arrow_peak() as pool:
+            with pytest.raises(
+                PartitionFailed, match=r"a.parquet: it has a batch that takes [0-9]{8,} bytes"
+            ):
+                await served.read(dataset)
+            assert pool.max_memory() < 8 << 20
 
 
 @pytest.mark.parametrize(

@@ -220,18 +220,6 @@ async def test_after_a_failure_the_next_reader_pulls_again_under_the_same_genera
 
 
 @at_once
-async def test_a_reader_that_resumes_after_a_failure_goes_on_in_the_same_rows(served: Served) -> None:
-    served.source.allowed = asyncio.Semaphore(3)
-    had = await read_messages(served.node, served.dataset, at_most=3)
-    served.source.failing[3] = SourceUnavailable("gone for a moment")
-    served.source.allowed.release()
-    await served.until(lambda: served.dataset.partition(0).state is PartitionState.FAILED)
-    served.source.allowed = asyncio.Semaphore(1 << 20)
-    rest = await read_messages(served.node, served.dataset, start=3)
-    assert decoded(served.dataset, had + rest)["n"].to_pylist() == EXPECTED
-
-
-@at_once
 async def test_a_reader_that_resumes_never_gets_rows_of_another_state_of_the_source(served: Served) -> None:
     served.source.failing[3] = SourceUnavailable("gone for a moment")
     with pytest.raises(SourceUnavailable):

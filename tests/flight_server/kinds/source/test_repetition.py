@@ -111,22 +111,6 @@ def test_what_is_open_or_dropped_is_not_reopened() -> None:
         partition.reopen()
 
 
-def test_the_same_messages_are_let_through_as_often_as_they_come() -> None:
-    repetition = Repetition()
-    checked(repetition, "ab", whole=False)
-    checked(repetition, "a", whole=False)
-    checked(repetition, "abcd")
-    checked(repetition, "abcd")
-
-
-@pytest.mark.parametrize("other", ["x", "ax", "abx"])
-def test_another_message_in_the_place_of_one_is_refused_before_it_is_published(other: str) -> None:
-    repetition = Repetition()
-    checked(repetition, "abc", whole=False)
-    with pytest.raises(SourceChanged, match=f"message {len(other) - 1} is not what it was"):
-        checked(repetition, other, whole=False)
-
-
 def test_an_earlier_end_and_a_longer_whole_are_refused() -> None:
     repetition = Repetition()
     checked(repetition, "abc", whole=False)

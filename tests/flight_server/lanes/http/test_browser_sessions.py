@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from flight_server.lanes.http.logins import SESSION_SECONDS, SESSIONS_OF_A_TOKEN, BrowserSessions
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import Clock
 
 
 def test_a_session_stands_for_its_token_until_it_is_closed() -> None:
@@ -24,7 +18,7 @@ def test_a_session_stands_for_its_token_until_it_is_closed() -> None:
 
 
 def test_a_session_ends_after_its_time_and_is_forgotten() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     sessions = BrowserSessions(clock)
     first = sessions.open("one")
     clock.now = SESSION_SECONDS - 1

@@ -162,34 +162,3 @@ def test_a_draining_server_lets_streams_end_and_begins_none(flight_server_proces
         assert reader.rest().table() == table(10)
     client.close()
     assert server.wait() == 0
-
-
-def test_a_stream_that_outlasts_the_grace_is_cut(flight_server_process: Start) -> None:
-    server = flight_server_process(drain_grace_seconds=0.2)
-    with flight.connect(server.location) as client:
-        action(client, "create", dataset="d")
-        writer, _ = client.do_put(flight.FlightDescriptor.for_path("never"), table(1).schema)
-        eventually(lambda: len(get(f"{server.http}/v1/datasets?prefix=never").json()["datasets"]), 1)
-        with (
-            RawGet(f"{server.http}/v1/datasets/never/partitions/0") as begun,
-            RawGet(f"{server.http}/v1/datasets/d/partitions/0") as waiting,
-        ):
-            begun.head()
-            eventually(lambda: len(get(f"{server.http}/v1/why?dataset=d").json()["waits"]), 1)
-            assert server.terminate() == 0
-            # The one had its head already; the other one can still be told.
-            next(begun.chunks())
-            assert begun.is_closed_by_server()
-            refused = waiting.answer()
-            assert (refused.status, refused.json()["error"]) == (503, "draining")
-        with pytest.raises(flight.FlightError):
-            writer.close()
-
-
-def test_http_can_be_turned_off(flight_server_process: Start) -> None:
-    server = flight_server_process(http_port=-1)
-    assert server.http is None
-    with flight.connect(server.location) as client:
-        put(client, table(10), dataset="d")
-        (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_path("d")).endpoints
-    assert not [each for each in endpoint.locations if each.uri.startswith(b"http")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 
 import pytest
 
@@ -18,7 +17,8 @@ def test_a_free_address_is_bound_and_free_again_when_the_socket_is_closed() -> N
 
 
 def test_a_taken_port_is_said_with_its_option() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with bind("127.0.0.1", 0, option="--port") as taken:
+        taken.listen()
         port = taken.getsockname()[1]
         words = f"127.0.0.1:{port} is in use by another process: end that one, or give another --http-port"
         with pytest.raises(AddressRefused, match=re.escape(words)):

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flight_server.lanes.http.logins import SESSIONS_OF_A_TOKEN
 from tests.support.certificates import self_signed
 from tests.support.server_process import ServerProcess
 
@@ -67,15 +66,6 @@ def test_a_login_sets_a_cookie_that_no_script_and_no_other_site_can_use(server: 
     assert "Secure" not in rest
     assert asked(server, "/v1/statistics", Cookie=named).status == 200
     assert asked(server, "/v1/statistics").status == 401
-
-
-def test_one_token_has_few_sessions_however_it_is_written(server: ServerProcess) -> None:
-    cookies = [
-        log_in(server, TOKEN + " " * number).headers["set-cookie"].partition(";")[0]
-        for number in range(SESSIONS_OF_A_TOKEN + 1)
-    ]
-    statuses = [asked(server, "/v1/statistics", Cookie=each).status for each in cookies]
-    assert statuses == [401] + SESSIONS_OF_A_TOKEN * [200]
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x", TOKEN.upper()])

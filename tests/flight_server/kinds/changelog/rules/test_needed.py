@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.protocol import KeepRule
+from tests.support.examples import examples
 from tests.support.keep_model import SCHEMA, Row, collection, groups_of, kept
 
 TOP = {"order_by": ["time"]}
@@ -44,6 +45,8 @@ partners = st.builds(
     st.sampled_from(["a", "b"]),
     st.sampled_from(["open", "closed", None]),
 )
+LOW, HIGH = ("a", 1, "open", 0), ("a", 2, "open", 0)
+ENDED, AGAIN = ("a", 1, "closed", 1), ("a", 2, "closed", 1)
 small, assertions = st.integers(-2, 3), st.integers(1, 2)
 
 
@@ -81,6 +84,7 @@ def collection_of_all(batch: Any) -> list[Row]:
 
 
 @by_name
+@settings(max_examples=examples(0.5))
 @given(counts=st.dictionaries(rows, small, max_size=12))
 def test_a_rule_shows_what_the_model_shows(spec: KeepRule, counts: dict[Row, int]) -> None:
     shown = make_rule(spec, SCHEMA).kept(groups_of(spec, counts))
@@ -105,11 +109,16 @@ def check(spec: KeepRule, history: Any) -> None:
 
 
 @by_name
+@settings(max_examples=examples(0.5))
+@example(history=({LOW: 1, HIGH: 1, ENDED: 1}, [{ENDED: -1}], []))
+@example(history=({LOW: 2, HIGH: 1, ENDED: 1}, [{HIGH: -1}], []))
+@example(history=({HIGH: 1, ENDED: 1, AGAIN: 1}, [{AGAIN: -1}], [{LOW: 1}]))
 @given(history=histories(rows))
 def test_compaction_changes_no_later_version(spec: KeepRule, history: Any) -> None:
     check(spec, history)
 
 
+@example(history=({("a", 1, "open", 0): 1, ("a", 3, "closed", 0): 1}, [{("a", 3, "closed", 0): -1}], []))
 @given(history=histories(partners))
 def test_compaction_of_pairs_changes_no_later_version(history: Any) -> None:
     check(PAIR, history)

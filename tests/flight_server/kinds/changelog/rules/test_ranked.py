@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flight_server.kinds.changelog.rules import Groups, make_rule
 from flight_server.protocol import KeepRule
-from tests.support.keep_model import collection, groups_of, rows_of
+from tests.support.keep_model import collection, groups_of
 
 RATES = pa.schema([("currency", pa.string()), ("time", pa.timestamp("ms", "UTC")), ("rate", pa.float64())])
 LATEST = KeepRule.parse({"rule": "latest", "key": "currency", "order_by": "time"})
@@ -18,34 +18,6 @@ LATEST = KeepRule.parse({"rule": "latest", "key": "currency", "order_by": "time"
 
 def at(minute: int) -> datetime:
     return datetime(2026, 3, 2, 9, minute, tzinfo=UTC)
-
-
-def test_the_latest_rate_of_each_currency_is_shown_whatever_came_first() -> None:
-    rates = {
-        ("EUR", at(5), 1.09): 1,
-        ("CHF", at(9), 1.13): 1,
-        ("EUR", at(7), 1.08): 1,
-        ("EUR", at(6), 1.1): 1,
-    }
-    shown = make_rule(LATEST, RATES).kept(groups_of(LATEST, rates, RATES))
-    assert collection(shown) == {("EUR", at(7), 1.08): 1, ("CHF", at(9), 1.13): 1}
-
-
-def test_the_runner_up_leads_when_the_latest_rate_is_retracted() -> None:
-    rates = {("EUR", at(5), 1.09): 1, ("EUR", at(7), 1.08): 1, ("EUR", at(4), 1.07): 1}
-    rule, groups = make_rule(LATEST, RATES), groups_of(LATEST, rates, RATES)
-    assert rows_of(groups.rows)[-1] == ("EUR", at(7), 1.08)
-    left = rule.needed(groups, np.array([0, 0, -1]))
-    assert collection(left) == {("EUR", at(5), 1.09): 1, ("EUR", at(7), 1.08): 1}
-    retracted = Groups(groups.rows, groups.starts, left.counts - np.array([0, 0, 1]))
-    assert collection(rule.kept(retracted)) == {("EUR", at(5), 1.09): 1}
-
-
-def test_a_rule_hands_back_the_rows_that_it_was_given() -> None:
-    groups = groups_of(LATEST, {("EUR", at(5), 1.09): 1}, RATES)
-    rule = make_rule(LATEST, RATES)
-    assert rule.kept(groups).rows is groups.rows
-    assert rule.needed(groups, np.zeros(1, np.int64)).rows is groups.rows
 
 
 def test_the_three_most_recent_measurements_of_each_sensor_are_shown_with_nested_columns() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import Layout, Updates
 from flight_server.kinds.changelog.runs.updates import ranges
 from flight_server.protocol import KeepRule
+from tests.support.examples import examples
 from tests.support.run_rows import Row, columns, fewer_bits, latest, listed, updates_of
 
 COLUMNS = columns()
@@ -34,6 +35,7 @@ def _hash_bits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("_hash_bits")
+@settings(max_examples=examples(0.4))
 @given(st.lists(st.lists(each_update, max_size=8), min_size=1, max_size=4))
 def test_joined_parts_are_sorted_by_hash_key_order_columns_and_version(
     parts: list[list[tuple[Row, int, int]]],

@@ -1,4 +1,4 @@
-"""Quotas against a model of what each principal has; and a token file that changes while calls run."""
+"""Quotas against a model of what each principal has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ QUOTA_BYTES, QUOTA_DATASETS, QUOTA_STREAMS = 64 << 10, 3, 2
 OVERHEAD_BYTES = 4096
 """More than a message has beside its values."""
 STEPS = 20
-CHANGES = 3
 
 
 @pytest.fixture
@@ -130,69 +129,3 @@ def forget(raw: RawFlight, has: dict[str, int], name: str, *, replacing: bool) -
         return
     with suppress(Refused):  # it may have left no dataset
         raw.action("drop", {"dataset": name})
-
-
-@pytest.mark.timeout(0)
-def test_each_call_is_answered_by_the_token_file_before_or_after_its_change(
-    tmp_path: Path, chance: random.Random, until: float
-) -> None:
-    sets = tmp_path / "..data", tmp_path / "tokens.toml"
-    prefixes = {"one": ["one/"], "two": ["two/"], "three": ["one/", "two/"]}
-    count = done = 0
-
-    def written(text: str | None, names: list[str]) -> None:
-        """As Kubernetes does it: a new directory, and a link that is replaced."""
-        nonlocal count
-        count += 1
-        (directory := tmp_path / f"..{count}").mkdir()
-        if names:
-            grants = {name: {"read": prefixes[name], "write": prefixes[name]} for name in names}
-            token_file(directory / "tokens.toml", grants)
-        elif text is not None:
-            (directory / "tokens.toml").write_text(text)
-        (link := tmp_path / "..new").symlink_to(directory.name)
-        link.replace(sets[0])
-
-    def told(location: str, name: str) -> str:
-        with RawFlight(location, token=name) as raw:
-            try:
-                raw.action("renew", {"dataset": "one/d"})
-            except Refused as refused:
-                return refused.status
-        return "OK"
-
-    def expected(names: list[str], name: str) -> str:
-        if name not in names:
-            return "UNAUTHENTICATED"
-        return "OK" if "one/" in prefixes[name] else "NOT_FOUND"
-
-    now, missing = ["one", "two", "three"], False
-    written(None, now)
-    sets[1].symlink_to("..data/tokens.toml")
-    with ServerProcess.start(token_file=sets[1], memory_limit="64MiB", http_port=-1) as server:
-        with RawFlight(server.location, token="one") as raw:
-            raw.action("create", {"dataset": "one/d"})
-        while done < CHANGES or time.monotonic() < until:
-            done += 1
-            seen = sum(len(server.events(each)) for each in ("token_file_read", "token_file_refused"))
-            good = chance.random() < 0.6
-            before = now
-            if good:
-                now = chance.sample([*prefixes], chance.randrange(1, 4))
-                written(None, now)
-            else:
-                # A file that is missing again has not changed.
-                texts = ["", "nonsense", "[principals.one]\ntokens = []", *([] if missing else [None])]
-                text = chance.choice(texts)
-                written(text, [])
-            missing = not good and text is None
-            for name in chance.choices([*prefixes], k=4):
-                said = told(server.location, name)
-                assert said in (expected(before, name), expected(now, name)), (name, before, now)
-            eventually(
-                lambda: sum(len(server.events(each)) for each in ("token_file_read", "token_file_refused")),
-                seen + 1,
-            )
-            for name in prefixes:
-                assert told(server.location, name) == expected(now, name), (name, now)
-    assert server.events("internal_error") == []
