@@ -1,4 +1,4 @@
-"""Each object with states has one table of them, and its code keeps to it."""
+"""Each object with states has one table of them."""
 
 from __future__ import annotations
 

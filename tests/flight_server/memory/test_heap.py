@@ -89,7 +89,13 @@ grows.stop()
     assert float(run(code)) > 0.9
 
 
-@pytest.mark.parametrize("taken", ["memory.reserve({})", "b'x' * {}"], ids=["pool", "process"])
+@pytest.mark.parametrize(
+    "taken",
+    [
+        pytest.param("memory.reserve({})", id="pool"),
+        pytest.param("b'x' * {}", id="process", marks=pytest.mark.long),
+    ],
+)
 def test_nothing_is_populated_in_the_last_quarter_of_the_limit(taken: str) -> None:
     """Neither for a pool that comes there, nor in a process that has taken its share for something else."""
     code = f"""

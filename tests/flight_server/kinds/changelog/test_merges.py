@@ -202,7 +202,7 @@ def test_a_row_that_a_merge_left_out_is_there_again_if_the_one_above_it_goes_mea
 ) -> None:
     keys = KEYS
     if case == "of a large key":
-        keys = 4
+        keys = 2
         monkeypatch.setattr(views, "SLICE_BYTES", 20)
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         for time in (1, 2):
