@@ -64,7 +64,7 @@ def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
     assert tasks_of_a_run() == [0]
 
 
-def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
+def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured_and_the_servers_demand_a_token(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
     df = numbered(spark)
@@ -76,6 +76,12 @@ def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured(
     assert len({each["start"] for each in listed}) == 2
     assert [each["gone"] for each in listed] == [None, None]
     assert client._servers.home.started is None, "no name was needed yet"
+    for each in listed:
+        with (
+            ShuffleClient(each["location"]) as other,
+            pytest.raises(FlightShuffleError, match="token"),
+        ):
+            other.datasets()
 
     right = spark.range(0, 97, numPartitions=2).selectExpr("id AS k", "id * 2 AS v")
     joined = client.pipeline(df).exchange(6, "k").join(client.pipeline(right).exchange(6, "k"), on="k")
