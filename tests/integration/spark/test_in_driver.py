@@ -277,7 +277,7 @@ def test_ctrl_c_ends_a_job_in_the_driver_and_leaves_nothing(
         def held() -> Iterator[Any]:
             for batch in batches:
                 began.set()
-                time.sleep(30)
+                time.sleep(5)
                 yield batch
 
         return put(self, held(), *given)
