@@ -13,6 +13,9 @@ SHORT_LIVED := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 CLASSES := build/spark-classes.jsa
 ARCHIVED := -XX:SharedArchiveFile=$(abspath $(CLASSES)) -Xlog:cds=off -Xlog:cds+dynamic=off
 
+# Of what takes as long as it is told to.
+UNTIMED := -o faulthandler_timeout=0
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set pytest compiles each test anew in every process, which takes a minute of each run.
 unexport PYTHONDONTWRITEBYTECODE
@@ -72,13 +75,13 @@ versions: $(PROJECT) ## Run the tests on other versions: VERSIONS="4.1 oldest" P
 torture: SECONDS = 3600
 torture: SEED = $(shell date +%s)
 torture: $(PROJECT) ## Kill one server after the other under random calls: SECONDS=3600 SEED=1
-	@$(BIN)/pytest -m load --torture-seconds $(SECONDS) --torture-seed $(SEED) --capture=no tests/load/test_torture.py
+	@$(BIN)/pytest $(UNTIMED) -m load --torture-seconds $(SECONDS) --torture-seed $(SEED) --capture=no tests/load/test_torture.py
 
 fuzz: SECONDS = 3600
 fuzz: SEED = $(shell date +%s)
 fuzz: SERVERS = 1
 fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERVERS=1
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest --long -m spark \
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest $(UNTIMED) --long -m spark \
 		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-servers $(SERVERS) --capture=no -k random tests/fuzz/test_fuzz.py
 
 # atheris is no dependency: its wheels come late to a new Python.
@@ -91,18 +94,18 @@ fuzz-bytes: $(PROJECT) ## Look for bytes that a parser does not refuse as it doc
 fuzz-principals: SECONDS = 60
 fuzz-principals: SEED = $(shell date +%s)
 fuzz-principals: $(PROJECT) ## Look for what a principal sees, changes or takes of another's: SECONDS=60 SEED=1
-	@$(BIN)/pytest -n 0 --fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --capture=no tests/fuzz/test_principals.py tests/fuzz/test_quotas.py
+	@$(BIN)/pytest $(UNTIMED) -n 0 --fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --capture=no tests/fuzz/test_principals.py tests/fuzz/test_quotas.py
 
 fuzz-schedules: SECONDS = 60
 fuzz-schedules: SEED = $(shell date +%s)
 fuzz-schedules: $(PROJECT) ## Run the driver's logic in simulated clusters, each schedule twice: SECONDS=60 SEED=1
-	@$(BIN)/pytest --schedules-seconds $(SECONDS) --schedules-seed $(SEED) --capture=no -k random_schedules \
+	@$(BIN)/pytest $(UNTIMED) --schedules-seconds $(SECONDS) --schedules-seed $(SEED) --capture=no -k random_schedules \
 		tests/spark_client/servers/test_simulated.py
 
 # Debian, which the steps begin with, stays in build/images.
 image: $(PROJECT) ## Carry out the Dockerfile's steps in a Debian made from nothing, and start the images (needs root)
 	@$(BIN)/python -m tests.support.image_root --install
-	@$(BIN)/pytest --long --capture=no tests/test_image.py
+	@$(BIN)/pytest $(UNTIMED) --long --capture=no tests/test_image.py
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .

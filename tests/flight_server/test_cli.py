@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 import typer
 from pyarrow import flight
 from typer.testing import CliRunner, Result
@@ -33,7 +34,10 @@ def run(*arguments: str, **environment: str) -> Result:
     inherited: dict[str, str | None] = {
         name: None for name in os.environ if name.startswith("FLIGHT_SERVER_")
     }
-    return CliRunner().invoke(command, arguments, env={**inherited, **environment})
+    try:
+        return CliRunner().invoke(command, arguments, env={**inherited, **environment})
+    finally:
+        structlog.reset_defaults()  # it logs to a file of the runner's, which is closed now
 
 
 def serve_in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:

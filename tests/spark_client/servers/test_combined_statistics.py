@@ -116,7 +116,7 @@ def test_each_server_is_listed_and_one_that_is_lost_is_gone(
     assert len({each["start"] for each in listed}) == 3
     assert all(each["gone"] is None for each in listed)
     assert all(each["memory_limit_bytes"] == 64 << 20 for each in listed)
-    main(["servers", client.location])
+    main(["servers", "-s", client.location])
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  ")[0] for line in lines] == [each.location for each in servers]
     assert all(re.search(r"start [0-9a-f]{16}  memory .* of 64.0 MiB, disk 0 B of ", line) for line in lines)
@@ -128,7 +128,7 @@ def test_each_server_is_listed_and_one_that_is_lost_is_gone(
     listed = client.statistics()["servers"]
     assert [each["location"] for each in listed if each["gone"]] == [servers[1].location]
     with pytest.raises(SystemExit) as ended:
-        main(["servers", client.location])
+        main(["servers", "-s", client.location])
     assert ended.value.code == 1
     assert f"{servers[1].location}  start unknown  gone: " in capsys.readouterr().out
     client.close()
@@ -144,7 +144,7 @@ def test_where_no_server_answers_the_error_says_so(capsys: pytest.CaptureFixture
     with ShuffleClient(location) as client, pytest.raises(Unreachable):
         client.statistics()
     with pytest.raises(SystemExit) as ended:
-        main(["servers", location])
+        main(["servers", "-s", location])
     assert ended.value.code == 3
     assert "connection failed" in capsys.readouterr().err
 
@@ -152,7 +152,7 @@ def test_where_no_server_answers_the_error_says_so(capsys: pytest.CaptureFixture
 def test_of_one_worker_the_others_are_listed_too(capsys: pytest.CaptureFixture[str]) -> None:
     with ServerProcess.start(workers=3, memory_limit="192MiB", command=WORKERS) as supervisor:
         first, second, _ = locations = supervisor.ready["locations"]
-        main(["servers", first])
+        main(["servers", "-s", first])
         assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == {*locations}
         with ShuffleClient(f"{first},{second}") as client:
             listed = client.statistics()["servers"]

@@ -53,12 +53,12 @@ def test_who_may_call_the_server_ends_a_hold_over_http_and_by_the_command(
             status, refused = post(server, body, **bearer)
             assert (status, refused["error"]) == (404, "not_found")
             (token := tmp_path / "token").write_text("secret")
-            about = [server.location, "rates", "--token-file", str(token)]
+            about = ["rates", "-s", server.location, "--token-file", str(token)]
             main(["holds", *about])
             assert f"{second.name}  version 1, for " in capsys.readouterr().out
-            main(["release", *about, second.name])
+            main(["release", about[0], second.name, *about[1:]])
             assert held(rates) == []
             with pytest.raises(SystemExit) as ended:
-                main(["release", *about, second.name])
+                main(["release", about[0], second.name, *about[1:]])
             assert ended.value.code == 1
             assert "has no hold" in capsys.readouterr().err
