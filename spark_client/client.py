@@ -21,9 +21,8 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -31,6 +30,7 @@ from typing import (
     Literal,
     NoReturn,
     Self,
+    Unpack,
 )
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ from spark_client.connection import (
     CREDENTIALS,
     Reading,
     RemoteServer,
+    ServerArguments,
     Timeouts,
     Writing,
     check_locations,
@@ -69,20 +70,21 @@ _registered: weakref.WeakKeyDictionary[SparkSession, ShuffleClient] = weakref.We
 """Whose settings each session's source ``flight`` has."""
 
 
+class ClientArguments(ServerArguments, total=False):
+    """Those of a :class:`ShuffleClient`."""
+
+    location: str | None
+    copies: Copies | None
+    lease_seconds: float | None
+
+
+def _check_names(call: str, given: Iterable[str], names: frozenset[str]) -> None:
+    if unknown := set(given) - names:
+        raise TypeError(f"{call} got an unexpected keyword argument {min(unknown)!r}")
+
+
 def _of_session(
-    kind: type[ShuffleClient],
-    spark: SparkSession,
-    *,
-    location: str | None = None,
-    token: str | Path | None = None,
-    tls_root_certs: bytes | None = None,
-    tls_client_cert: bytes | Path | None = None,
-    tls_client_key: bytes | Path | None = None,
-    timeouts: Timeouts | None = None,
-    reading: Reading | None = None,
-    writing: Writing | None = None,
-    copies: Copies | None = None,
-    lease_seconds: float | None = None,
+    kind: type[ShuffleClient], spark: SparkSession, **given: Unpack[ClientArguments]
 ) -> ShuffleClient:
     """``ShuffleClient.get(spark)``: the client of the session's ``spark.flight.shuffle.*``, Classic or Connect.
 
@@ -98,21 +100,8 @@ def _of_session(
     """
     from spark_client.settings import EMBEDDED, EXECUTORS, client_arguments, open_client  # noqa: PLC0415 - only here
 
-    arguments = client_arguments(
-        spark,
-        {
-            "location": location,
-            "token": token,
-            "tls_root_certs": tls_root_certs,
-            "tls_client_cert": tls_client_cert,
-            "tls_client_key": tls_client_key,
-            "timeouts": timeouts,
-            "reading": reading,
-            "writing": writing,
-            "copies": copies,
-            "lease_seconds": lease_seconds,
-        },
-    )
+    _check_names("ShuffleClient.get()", given, ClientArguments.__optional_keys__)
+    arguments = client_arguments(spark, given)
 
     def make() -> ShuffleClient:
         others = {k: value for k, value in arguments.items() if k not in ("location", *CREDENTIALS)}
@@ -153,28 +142,13 @@ class ShuffleClient(DatasetCalls):
         self,
         location: str,
         *,
-        token: str | Path | None = None,
-        tls_root_certs: bytes | None = None,
-        tls_client_cert: bytes | Path | None = None,
-        tls_client_key: bytes | Path | None = None,
-        timeouts: Timeouts | None = None,
-        reading: Reading | None = None,
-        writing: Writing | None = None,
         copies: Copies | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        **arguments: Unpack[ServerArguments],
     ) -> None:
+        _check_names("ShuffleClient()", arguments, ServerArguments.__optional_keys__)
         locations = check_locations(location)
-        server = RemoteServer(
-            locations[0],
-            token=token,
-            tls_root_certs=tls_root_certs,
-            tls_client_cert=tls_client_cert,
-            tls_client_key=tls_client_key,
-            timeouts=timeouts,
-            reading=reading,
-            writing=writing,
-        )
-        self._begin(ServerList(server, locations), lease_seconds, copies)
+        self._begin(ServerList(RemoteServer(locations[0], **arguments), locations), lease_seconds, copies)
 
     def _begin(
         self,

@@ -23,4 +23,4 @@ from .calls import (
 )
 from .leases import LeaseKeeper, drop, owner, owner_of_process, user
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
-from .transport import CREDENTIALS, RemoteServer
+from .transport import CREDENTIALS, RemoteServer, ServerArguments
