@@ -23,7 +23,6 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -38,6 +37,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest, KeepRule, check_dataset_name
 from spark_client.connection import (
     CREDENTIALS,
+    Closable,
     Reading,
     RemoteServer,
     ServerArguments,
@@ -119,7 +119,7 @@ def _of_session(
     return client
 
 
-class ShuffleClient(DatasetCalls):
+class ShuffleClient(DatasetCalls, Closable):
     """A client of the server at ``location``; also a context manager that closes it.
 
     Args:
@@ -499,11 +499,6 @@ class ShuffleClient(DatasetCalls):
     def __enter__(self) -> Self:
         self._open()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open(self, name: str | None = None) -> RemoteServer:
         if self._closed:
