@@ -10,6 +10,7 @@ from .normal import (
     elements,
     float_bits,
     has_elements,
+    is_bytes,
     is_comparable,
     is_nested,
     is_plain,
