@@ -96,7 +96,7 @@ class KeptStream:
         try:
             yield stream
         except BaseException:
-            stream.abandon()
+            stream.close()
             raise
         self._stream = stream
 
