@@ -430,7 +430,17 @@ class ShuffleClient(DatasetCalls, Closable):
     ) -> Changelog:
         """Create a changelog, or find the one that is declared alike; with a name only, the existing one.
 
-        See :meth:`.Changelog.declare`, also for the arguments and errors.
+        Args:
+            schema: its columns; optional where it exists.
+            key: column or columns, as ``keep`` needs them.
+            order_by: column or columns, the first counts most; with ``-`` before its name the smallest value counts as
+                the greatest.
+            keep: ``latest()``, ``top_k(k)``, ``until_closed(…)`` or ``pair(…)``; None keeps every row.
+            delay_seconds: how long rows that the rule does not keep can still come back; None for the server's 1 s.
+
+        Raises:
+            InvalidRequest: the declaration is wrong, or another than that of the dataset of this name.
+            NotFound: there is none, and ``schema`` is None.
         """
         from spark_client.changelogs import Changelog  # noqa: PLC0415 - an add-on, which most clients do not use
 
