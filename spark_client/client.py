@@ -21,16 +21,15 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
     NoReturn,
     Self,
+    Unpack,
 )
 
 import pyarrow as pa
@@ -38,8 +37,10 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest, KeepRule, check_dataset_name
 from spark_client.connection import (
     CREDENTIALS,
+    Closable,
     Reading,
     RemoteServer,
+    ServerArguments,
     Timeouts,
     Writing,
     check_locations,
@@ -69,20 +70,21 @@ _registered: weakref.WeakKeyDictionary[SparkSession, ShuffleClient] = weakref.We
 """Whose settings each session's source ``flight`` has."""
 
 
+class ClientArguments(ServerArguments, total=False):
+    """Those of a :class:`ShuffleClient`."""
+
+    location: str | None
+    copies: Copies | None
+    lease_seconds: float | None
+
+
+def _check_names(call: str, given: Iterable[str], names: frozenset[str]) -> None:
+    if unknown := set(given) - names:
+        raise TypeError(f"{call} got an unexpected keyword argument {min(unknown)!r}")
+
+
 def _of_session(
-    kind: type[ShuffleClient],
-    spark: SparkSession,
-    *,
-    location: str | None = None,
-    token: str | Path | None = None,
-    tls_root_certs: bytes | None = None,
-    tls_client_cert: bytes | Path | None = None,
-    tls_client_key: bytes | Path | None = None,
-    timeouts: Timeouts | None = None,
-    reading: Reading | None = None,
-    writing: Writing | None = None,
-    copies: Copies | None = None,
-    lease_seconds: float | None = None,
+    kind: type[ShuffleClient], spark: SparkSession, **given: Unpack[ClientArguments]
 ) -> ShuffleClient:
     """``ShuffleClient.get(spark)``: the client of the session's ``spark.flight.shuffle.*``, Classic or Connect.
 
@@ -98,21 +100,8 @@ def _of_session(
     """
     from spark_client.settings import EMBEDDED, EXECUTORS, client_arguments, open_client  # noqa: PLC0415 - only here
 
-    arguments = client_arguments(
-        spark,
-        {
-            "location": location,
-            "token": token,
-            "tls_root_certs": tls_root_certs,
-            "tls_client_cert": tls_client_cert,
-            "tls_client_key": tls_client_key,
-            "timeouts": timeouts,
-            "reading": reading,
-            "writing": writing,
-            "copies": copies,
-            "lease_seconds": lease_seconds,
-        },
-    )
+    _check_names("ShuffleClient.get()", given, ClientArguments.__optional_keys__)
+    arguments = client_arguments(spark, given)
 
     def make() -> ShuffleClient:
         others = {k: value for k, value in arguments.items() if k not in ("location", *CREDENTIALS)}
@@ -130,7 +119,7 @@ def _of_session(
     return client
 
 
-class ShuffleClient(DatasetCalls):
+class ShuffleClient(DatasetCalls, Closable):
     """A client of the server at ``location``; also a context manager that closes it.
 
     Args:
@@ -153,28 +142,13 @@ class ShuffleClient(DatasetCalls):
         self,
         location: str,
         *,
-        token: str | Path | None = None,
-        tls_root_certs: bytes | None = None,
-        tls_client_cert: bytes | Path | None = None,
-        tls_client_key: bytes | Path | None = None,
-        timeouts: Timeouts | None = None,
-        reading: Reading | None = None,
-        writing: Writing | None = None,
         copies: Copies | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        **arguments: Unpack[ServerArguments],
     ) -> None:
+        _check_names("ShuffleClient()", arguments, ServerArguments.__optional_keys__)
         locations = check_locations(location)
-        server = RemoteServer(
-            locations[0],
-            token=token,
-            tls_root_certs=tls_root_certs,
-            tls_client_cert=tls_client_cert,
-            tls_client_key=tls_client_key,
-            timeouts=timeouts,
-            reading=reading,
-            writing=writing,
-        )
-        self._begin(ServerList(server, locations), lease_seconds, copies)
+        self._begin(ServerList(RemoteServer(locations[0], **arguments), locations), lease_seconds, copies)
 
     def _begin(
         self,
@@ -456,7 +430,17 @@ class ShuffleClient(DatasetCalls):
     ) -> Changelog:
         """Create a changelog, or find the one that is declared alike; with a name only, the existing one.
 
-        See :meth:`.Changelog.declare`, also for the arguments and errors.
+        Args:
+            schema: its columns; optional where it exists.
+            key: column or columns, as ``keep`` needs them.
+            order_by: column or columns, the first counts most; with ``-`` before its name the smallest value counts as
+                the greatest.
+            keep: ``latest()``, ``top_k(k)``, ``until_closed(…)`` or ``pair(…)``; None keeps every row.
+            delay_seconds: how long rows that the rule does not keep can still come back; None for the server's 1 s.
+
+        Raises:
+            InvalidRequest: the declaration is wrong, or another than that of the dataset of this name.
+            NotFound: there is none, and ``schema`` is None.
         """
         from spark_client.changelogs import Changelog  # noqa: PLC0415 - an add-on, which most clients do not use
 
@@ -525,11 +509,6 @@ class ShuffleClient(DatasetCalls):
     def __enter__(self) -> Self:
         self._open()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open(self, name: str | None = None) -> RemoteServer:
         if self._closed:

@@ -6,6 +6,6 @@ from .authenticator import AUTHORIZATION, SECOND_AUTHORIZATION, Authenticator, t
 from .browsers import Doorkeeper
 from .flight_locations import ANY_HOST, FlightLocation
 from .operations import OPERATIONS, Operation, Resource
-from .principals import ANONYMOUS, ANYONE, Permission, Principal, Quotas, unlimited
-from .quotas import Usage, Usages, acting, acting_for, open_stream
+from .principals import ANONYMOUS, ANYONE, Permission, Principal
+from .quotas import Usages, acting, acting_for, open_stream
 from .token_file import TokenFileRefused, parse_size

@@ -136,8 +136,6 @@ class BroadcastQueue(Generic[T]):
     )
 
     def __init__(self, items: Items[T], retain_readers: int | None = None) -> None:
-        if retain_readers is not None and retain_readers < 1:
-            raise ValueError(f"retain_readers must be at least 1, not {retain_readers}")
         self._items = items
         self._length = 0
         self._first = 0
@@ -230,10 +228,8 @@ class BroadcastQueue(Generic[T]):
     def subscribe(self, start: int = 0, stop: int | None = None) -> Subscription[T]:
         """A reader's place, also after the end; its owner closes it. It ends before item ``stop``, if given.
 
-        Raises :class:`Gone`, or ValueError for a negative ``start``.
+        Raises :class:`Gone`.
         """
-        if start < 0:
-            raise ValueError(f"start must not be negative, not {start}")
         if self._cause is None and start < self._first:
             raise Gone(start, self._first)
         subscription = Subscription(self, start, stop)
@@ -338,14 +334,10 @@ class Subscription(Generic[T]):
         return self._queue.items(self._position, length if stop is None else min(stop, length))
 
     async def wait(self) -> None:
-        """Return at once if ``next_run`` would not block, else at the queue's next change. Raises RuntimeError if
-        another task waits on it.
-        """
+        """Return at once if ``next_run`` would not block, else at the queue's next change. For one task."""
         queue = self._queue
         if self._position < queue._length or queue._ended or self._closed or self._position == self.stop:
             return
-        if self in queue._waiting:
-            raise RuntimeError("another task waits on this subscription")
         future = asyncio.get_running_loop().create_future()
         queue._waiting[self] = future
         try:

@@ -56,7 +56,7 @@ class Slice:
             self._until_seconds = perf_counter() + SLICE_SECONDS
 
 
-async def in_steps(steps: Generator[None, None, T]) -> T:
+async def in_steps(steps: Generator[object, None, T]) -> T:
     """Do the steps. Cancelling leaves the rest undone."""
     present = Slice()
     while True:
@@ -68,7 +68,7 @@ async def in_steps(steps: Generator[None, None, T]) -> T:
         await present.end()
 
 
-def at_once(steps: Generator[None, None, T]) -> T:
+def at_once(steps: Generator[object, None, T]) -> T:
     """Do the steps in one."""
     while True:
         try:

@@ -110,23 +110,18 @@ class HostCopies:
         if (hosts := self._contents.get(content)) is not None:
             hosts.tree.has_all(host)
 
-    def removed(self, content: Content, host: str, file: str, sees: Sees = lambda _: True) -> int:
-        """The host has no such file, of any dataset; how many hosts have a withdrawn one of ``content`` left."""
+    def removed(self, host: str, file: str, sees: Sees = lambda _: True) -> None:
+        """The host has no such file, of any dataset."""
         of_host = [each for each in self._of_host.get(host, set()) if sees(each[0])]
         for each in [each for each in of_host if self._contents[each].copies[host].file == file]:
             self._drop(each, host)
-        hosts = self._contents.get(content)
-        return 0 if hosts is None else sum(copy.withdrawn for copy in hosts.copies.values())
 
-    def withdraw(self, content: Content) -> list[str]:
-        """Let all hosts of the dataset remove their files; those hosts."""
-        hosts = self._contents.get(content)
-        if hosts is None:
-            return []
-        hosts.told = self._clock()
-        for copy in hosts.copies.values():
-            copy.withdrawn = True
-        return sorted(hosts.copies)
+    def withdraw(self, content: Content) -> None:
+        """Let all hosts of the dataset remove their files."""
+        if (hosts := self._contents.get(content)) is not None:
+            hosts.told = self._clock()
+            for copy in hosts.copies.values():
+                copy.withdrawn = True
 
     def which(self, content: Content) -> tuple[list[str], list[str]]:
         """The hosts that keep a file of the dataset, and those that are to remove theirs."""

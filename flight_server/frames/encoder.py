@@ -30,13 +30,12 @@ _OVERHEAD_BYTES = 4096  # of a message beyond its batch; FlightData's own framin
 
 
 class Encoder:
-    """The encoder of one partition. ``max_rows``: of one message; None for no limit."""
+    """The encoder of one partition."""
 
-    def __init__(self, schema: pa.Schema, *, max_message_bytes: int, max_rows: int | None = None) -> None:
+    def __init__(self, schema: pa.Schema, *, max_message_bytes: int) -> None:
         self._schema = schema
         self._limit_bytes = max_message_bytes - _OVERHEAD_BYTES
         self._target_bytes = min(TARGET_BYTES, self._limit_bytes)
-        self._max_rows = max_rows
         self._written = io.BytesIO()
         self._writer = pa.ipc.new_stream(self._written, schema)
 
@@ -49,20 +48,16 @@ class Encoder:
     def _coalesce(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches; neighbours that together stay within the target are joined."""
         waiting: list[pa.RecordBatch] = []
-        size_bytes = rows = 0
+        size_bytes = 0
         for batch in batches:
             if batch.num_rows == 0:
                 continue
             more_bytes = _size_bytes(batch)
-            if waiting and (
-                size_bytes + more_bytes > self._target_bytes
-                or (self._max_rows is not None and rows + batch.num_rows > self._max_rows)
-            ):
+            if waiting and size_bytes + more_bytes > self._target_bytes:
                 yield _concat(waiting)
-                waiting, size_bytes, rows = [], 0, 0
+                waiting, size_bytes = [], 0
             waiting.append(batch)
             size_bytes += more_bytes
-            rows += batch.num_rows
             del batch
         if waiting:
             yield _concat(waiting)
@@ -71,10 +66,6 @@ class Encoder:
         size_bytes, rows = _size_bytes(batch), batch.num_rows
         pieces = -(-size_bytes // self._target_bytes)
         slices = cut(batch, rows // pieces, _size_bytes, limit_bytes=self._limit_bytes)
-        if len(slices) == 1 and self._max_rows is not None and rows > self._max_rows:
-            # Joined with nothing, slices of list views have the buffers of their own rows only.
-            starts = range(0, rows, self._max_rows)
-            slices = [pa.concat_batches([batch.slice(start, self._max_rows)]) for start in starts]
         if len(slices) == 1:
             if size_bytes > self._limit_bytes:
                 what = "a row" if rows == 1 else f"a batch of {rows} rows that share their buffers"

@@ -3,6 +3,6 @@ texts for TLS.
 """
 
 from .board import Board
-from .directories import HostDirectory, default_bases, locked, remove_ended, sweep
+from .directories import HostDirectory, default_bases, locked, remove_ended, sweep, try_lock
 from .pauses import shorten_pauses
 from .pem import expiry_seconds, load_pair

@@ -236,7 +236,7 @@ def owner_of(bases: Sequence[Path], application: str) -> Owner:
         except OSError:
             continue
         try:
-            return Owner.ENDED if _try_lock(descriptor) else Owner.LIVES
+            return Owner.ENDED if try_lock(descriptor) else Owner.LIVES
         finally:
             os.close(descriptor)
     return Owner.ELSEWHERE
@@ -288,7 +288,7 @@ def try_locked(path: Path) -> Iterator[int | None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         # A sweeper may have unlinked the file between the open and the lock: then this lock guards nothing.
-        yield descriptor if _try_lock(descriptor) and leads_to(path, descriptor) else None
+        yield descriptor if try_lock(descriptor) and leads_to(path, descriptor) else None
     finally:
         os.close(descriptor)
 
@@ -300,7 +300,7 @@ def _take(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        if not _try_lock(descriptor) or not leads_to(path, descriptor):
+        if not try_lock(descriptor) or not leads_to(path, descriptor):
             return False
         path.unlink(missing_ok=True)
         return True
@@ -308,7 +308,8 @@ def _take(path: Path) -> bool:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file, without waiting; whether no other process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

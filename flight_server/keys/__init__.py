@@ -2,7 +2,7 @@
 
 from .buffers import array_over, flags, offsets, values, view
 from .equality import same
-from .hashes import HEAD_WORDS, TAIL_WORDS, Hashes, key_hashes, row_hashes, unique
+from .hashes import Hashes, key_hashes, row_hashes, unique
 from .normal import (
     byte_lists,
     canonical,
@@ -10,10 +10,11 @@ from .normal import (
     elements,
     float_bits,
     has_elements,
+    is_bytes,
     is_comparable,
     is_nested,
     is_plain,
     numbers,
     plain,
 )
-from .value_codes import NULL, Codes, codes, falling
+from .value_codes import Codes, codes, falling

@@ -45,6 +45,17 @@ def is_plain(kind: pa.DataType) -> bool:
     )
 
 
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values are text or bytes that lie one behind the other, at offsets."""
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
+
+
 def is_comparable(kind: pa.DataType) -> bool:
     """Whether :func:`codes` takes this type: all but intervals, unions, views, dictionaries and run-end encodings."""
     types = pa.types
@@ -59,10 +70,7 @@ def is_comparable(kind: pa.DataType) -> bool:
     return bool(
         is_plain(kind)
         or types.is_null(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
+        or is_bytes(kind)
         or types.is_fixed_size_binary(kind)
         or types.is_decimal(kind)
     )

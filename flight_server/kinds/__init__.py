@@ -3,7 +3,6 @@ of their own.
 """
 
 from .kind import Action, DatasetKind, Kinds, VersionBurst, VersionedMessage, VersionRead
-from .seals import seal
-from .shuffle import AttemptSink, ShuffleKind
+from .shuffle import ShuffleKind
 from .sinks import BatchSink, FrameSink, Sink, check_no_deletes, check_no_transaction, check_totals, committed
-from .stream import StreamKind, StreamSink
+from .stream import StreamKind

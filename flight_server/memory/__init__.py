@@ -15,6 +15,5 @@ from .accounts import (
     reserve,
 )
 from .allocator import resident_bytes
-from .decoding import Decoding
 from .heap import MAX_HOLES_BYTES, Heap
 from .pool import MemoryPool, Reservation, Tally

@@ -67,7 +67,6 @@ from .put_framing import (
     RESULT,
     UPGRADE,
     answer,
-    end_of_put,
 )
 from .requests import (
     ACKNOWLEDGE,

@@ -37,7 +37,6 @@ UPGRADE: Final = "flight-put"
 LENGTH: Final = struct.Struct(">I")
 CHECKED_LENGTH: Final = struct.Struct(">II")
 ANSWER_HEAD: Final = struct.Struct(">cI")
-END_OF_PUT: Final = LENGTH.pack(0)
 
 RESULT: Final = b"R"
 REFUSED: Final = b"E"
@@ -47,8 +46,3 @@ ACCEPTED: Final = b"K"
 def answer(kind: bytes, data: bytes = b"") -> bytes:
     """One answer of the server."""
     return ANSWER_HEAD.pack(kind, len(data)) + data
-
-
-def end_of_put(checksum: int | None) -> bytes:
-    """The end marker, with the checksum of all messages if the put has checksums."""
-    return END_OF_PUT if checksum is None else CHECKED_LENGTH.pack(0, checksum)

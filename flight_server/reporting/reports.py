@@ -351,8 +351,6 @@ async def _summary(dataset: Dataset, readers: int, sees: Sees) -> dict[str, Any]
         "readers": readers,
         "lease_left_seconds": None if left is None else round(left, 3),
         "attempt_states": dict(attempted.states),
-        "attempts_rows": attempted.rows,
-        "attempts_bytes": attempted.size_bytes,
         **dataset.attached.statistics(sees),
     }
 

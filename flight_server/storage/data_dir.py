@@ -12,7 +12,6 @@ marker; one with other contents, or of a version without markers, is refused and
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import secrets
@@ -22,6 +21,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self
+
+from flight_server.host import try_lock
 
 from .disk_files import is_real_directory, sync_directory, write_file
 from .ownership import DATASETS_NAME, MARKER_NAME, Marker, OtherFormat, read_marker
@@ -82,7 +83,7 @@ class DataDir:
             _remove_abandoned(abandoned)
         path = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=base))
         fd = _open_lock(path)
-        locked = _try_lock(fd)  # not within the assertion, which python -O leaves out
+        locked = try_lock(fd)  # not within the assertion, which python -O leaves out
         assert locked
         # Marked once it is locked: only a marked directory is taken for abandoned.
         return cls(path, fd, _mark(path, "temporary"))
@@ -110,14 +111,6 @@ def raise_open_files_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _open_lock(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     fd = os.open(path / LOCK_NAME, flags, 0o600)
@@ -129,7 +122,7 @@ def _open_lock(path: Path) -> int:
 
 def _take(path: Path, fd: int) -> Marker:
     """Lock the directory, and return its marker."""
-    if not _try_lock(fd):
+    if not try_lock(fd):
         owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
         raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
     marker = _known_or_empty(path)  # again: now it changes no more
@@ -177,7 +170,7 @@ def _remove_abandoned(path: Path) -> None:
             return
         fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            if _try_lock(fd):
+            if try_lock(fd):
                 shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(fd)

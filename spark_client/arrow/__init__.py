@@ -15,7 +15,6 @@ from .sizes import (
     has_dictionary,
     held_buffers,
     held_dictionaries,
-    is_bytes,
     own_bytes,
     readable_size,
 )

@@ -43,7 +43,7 @@ Without columns only counts are kept: each partition gets one frame, at the end.
 
 Use
     Frames are made while they are taken: all of one call must be taken before the next. After an error meanwhile
-    every later call raises.
+    the coalescer is unusable.
 """
 
 from __future__ import annotations
@@ -244,9 +244,7 @@ Frames = Iterator[tuple[int, pa.RecordBatch]]
 
 
 class Coalescer:
-    """One gathering. TypeError: the schema's rows cannot be moved one by one (views, unions, run-end encoding).
-    ValueError: a number is not positive, or `max_frame_bytes` is below the target.
-    """
+    """One gathering. TypeError: the schema's rows cannot be moved one by one (views, unions, run-end encoding)."""
 
     def __init__(
         self,
@@ -259,10 +257,6 @@ class Coalescer:
         block_bytes: int = BLOCK_BYTES,
         block_rows: int = BLOCK_ROWS,
     ) -> None:
-        if partitions < 1 or target_frame_bytes < 1 or budget_bytes < 1:
-            raise ValueError("the number of partitions, the target and the budget must be positive")
-        if max_frame_bytes < target_frame_bytes:
-            raise ValueError(f"max_frame_bytes={max_frame_bytes} is below {target_frame_bytes=}")
         for field in schema:
             check_type(field.type, field.name)
         self.schema = schema
@@ -287,7 +281,6 @@ class Coalescer:
         self._pending_bytes = 0
         self._pending_rows = 0
         self._held: dict[int, int] = {}
-        self._state = "ready"
 
     @property
     def buffered_bytes(self) -> int:
@@ -300,24 +293,17 @@ class Coalescer:
         return self._rows.copy()
 
     def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None, *, at_once: bool = False) -> Frames:
-        """Add the batch; iterate over the result, the frames that are due now. `ids` is optional with one partition.
-        `at_once`: then its rows have been copied, but for dictionaries. Small batches take longer that way.
-
-        ValueError: the schema differs, or `ids` is not one partition, of any integer type, for each row.
-        RuntimeError: see *Use*; or the coalescer is finished.
+        """Add the batch; iterate over the result, the frames that are due now. `ids`: the partition of each row, of any
+        integer type; optional with one partition. `at_once`: then its rows have been copied, but for dictionaries.
+        Small batches take longer that way.
         """
-        self._check_ready()
-        if not batch.schema.equals(self.schema):
-            raise ValueError(f"the batch has another schema: {_difference(self.schema, batch.schema)}")
-        checked = self._check_ids(ids, batch.num_rows)
-        self._rows += np.bincount(checked, minlength=self.partitions)
-        return self._run(self._add(batch, checked, at_once=at_once), after="ready")
+        ids = np.zeros(batch.num_rows, self._id_type) if ids is None else ids.astype(self._id_type)
+        self._rows += np.bincount(ids, minlength=self.partitions)
+        return self._add(batch, ids, at_once=at_once)
 
     def finish(self) -> Frames:
-        """Finish; iterate over the result, the remaining rows. RuntimeError as :meth:`add`."""
-        self._check_ready()
-        frames = self._gather(everything=True) if self.schema.names else self._bare_rows()
-        return self._run(frames, after="finished")
+        """Finish; iterate over the result, the remaining rows."""
+        return self._gather(everything=True) if self.schema.names else self._bare_rows()
 
     def _add(self, batch: pa.RecordBatch, ids: NDArray[Any], *, at_once: bool) -> Frames:
         if not batch.num_rows or not batch.num_columns:
@@ -459,33 +445,6 @@ class Coalescer:
             frame = pa.RecordBatch.from_struct_array(nothing)
             yield partition, frame.replace_schema_metadata(self.schema.metadata)
 
-    def _check_ready(self) -> None:
-        if self._state == "finished":
-            raise RuntimeError("this coalescer is finished: make a new one for more rows")
-        if self._state == "taking":
-            raise RuntimeError("the frames of an earlier call were not all taken: iterate over them first")
-
-    def _check_ids(self, ids: NDArray[Any] | None, rows: int) -> NDArray[Any]:
-        if ids is None:
-            if self.partitions > 1:
-                raise ValueError(f"the partition of each row is needed: there are {self.partitions}")
-            return np.zeros(rows, self._id_type)
-        if ids.dtype.kind not in "iu" or ids.shape != (rows,):
-            raise ValueError(f"{rows} rows need as many integers for partitions, not {ids.dtype}{ids.shape}")
-        if rows and not 0 <= ids.min() <= ids.max() < self.partitions:
-            raise ValueError(
-                f"partitions run from 0 to {self.partitions - 1}, ids from {ids.min()} to {ids.max()}"
-            )
-        return ids.astype(self._id_type)
-
-    def _run(self, frames: Frames, *, after: str) -> Frames:
-        self._state = "taking"
-        return self._taken(frames, after)
-
-    def _taken(self, frames: Frames, after: str) -> Frames:
-        yield from frames
-        self._state = after
-
 
 def fills_block(batch: pa.RecordBatch, partitions: int) -> bool:
     """Whether the batch alone is a block, with the usual sizes: added `at_once` it takes no longer, unless there is one
@@ -508,12 +467,3 @@ def _most_held_bytes(size_bytes: int) -> int:
 def _smallest_unsigned(partitions: int) -> type[np.unsignedinteger[Any]]:
     # numpy sorts integers of one and two bytes by radix.
     return np.uint8 if partitions <= 1 << 8 else np.uint16 if partitions <= 1 << 16 else np.uint32
-
-
-def _difference(expected: pa.Schema, actual: pa.Schema) -> str:
-    if expected.names != actual.names:
-        return f"columns {actual.names} instead of {expected.names}"
-    for wanted, field in zip(expected, actual, strict=True):
-        if not field.equals(wanted):
-            return f"the column {field.name!r} is {field} instead of {wanted}"
-    return f"{actual} instead of {expected}"

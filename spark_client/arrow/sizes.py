@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.keys import offsets
+from flight_server.keys import has_elements, is_bytes, offsets
 
 RowBits = int | NDArray[np.int64]
 """Bits of each row; one number when all have the same."""
@@ -31,7 +31,7 @@ def check_type(kind: pa.DataType, name: str) -> None:
         check_type(kind.storage_type, name)
     elif types.is_dictionary(kind):
         check_type(kind.value_type, name)
-    elif _is_list(kind) or types.is_struct(kind):
+    elif has_elements(kind) or types.is_struct(kind):
         for index in range(kind.num_fields):
             check_type(kind.field(index).type, f"{name}.{kind.field(index).name}")
     elif not (types.is_null(kind) or types.is_primitive(kind) or is_bytes(kind) or _is_fixed(kind)):
@@ -133,7 +133,7 @@ def _bits_before(array: pa.Array, places: NDArray[np.int64]) -> NDArray[np.int64
         size: int = kind.list_size
         elements = array.values.slice(array.offset * size, len(array) * size)
         bits += _bits_before(elements, places * size)
-    elif _is_list(kind) or is_bytes(kind):
+    elif has_elements(kind) or is_bytes(kind):
         bounds = offsets(array)
         inside = bounds[np.append(places, 0)].astype(np.int64)
         before = inside * 8 if is_bytes(kind) else _bits_before(array.values, inside)
@@ -165,7 +165,7 @@ def row_bits(array: pa.Array) -> RowBits:
             per_row: NDArray[np.int64] = inner.reshape(len(array), size).sum(axis=1)
             return per_row + validity
         return inner * size + validity
-    if _is_list(kind) or is_bytes(kind):
+    if has_elements(kind) or is_bytes(kind):
         bounds: NDArray[np.int64] = offsets(array).astype(np.int64)
         inner = 8 if is_bytes(kind) else row_bits(array.values)
         if not isinstance(inner, int):
@@ -195,27 +195,8 @@ def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:
     elif types.is_struct(kind):
         for index in range(kind.num_fields):
             yield from _dictionaries(array.field(index))
-    elif _is_list(kind):
+    elif has_elements(kind):
         yield from _dictionaries(array.values)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_map(kind)
-    )
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    """Whether values are text or bytes that lie one behind the other, at offsets."""
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
 
 
 def _is_fixed(kind: pa.DataType) -> bool:

@@ -40,6 +40,7 @@ from flight_server.keys import (
     flags,
     float_bits,
     has_elements,
+    is_bytes,
     plain,
     values,
     view,
@@ -217,7 +218,7 @@ def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:
         return found
     if has_elements(kind) and not types.is_map(kind):
         return _binary_codes(_list_codes(array, key.column), _valid(array), key)
-    if _is_bytes(kind):
+    if is_bytes(kind) or types.is_fixed_size_binary(kind):
         wide = types.is_large_string(kind) or types.is_large_binary(kind)
         return _binary_codes(array.cast(pa.large_binary() if wide else pa.binary()), _valid(array), key)
     return [(column, False) for column in _number_codes(array, key)]
@@ -321,19 +322,6 @@ def _list_codes(array: pa.Array, name: str) -> pa.Array:
     ]
     # A list of nulls only has no codes; its length still counts.
     return byte_lists(array, bounds, np.hstack(pieces) if pieces else np.zeros((len(inner), 1), np.uint8))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return any(
-        test(kind)
-        for test in (
-            types.is_string,
-            types.is_large_string,
-            types.is_binary,
-            types.is_large_binary,
-            types.is_fixed_size_binary,
-        )
-    )
 
 
 def _together(columns: Sequence[Any]) -> Column:

@@ -21,9 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.keys import array_over, values, view
-
-from .sizes import is_bytes
+from flight_server.keys import array_over, is_bytes, values, view
 
 ASKED_BYTES = 32 << 20
 

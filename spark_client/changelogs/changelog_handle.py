@@ -25,7 +25,6 @@ from flight_server.protocol import (
     DatasetRequest,
     Draining,
     InvalidRequest,
-    KeepRule,
     PutCommand,
     StaleTicket,
     Transaction,
@@ -36,7 +35,7 @@ from spark_client.connection import RemoteServer, about, drop, retrying
 from spark_client.lanes import Batch, PutStream, as_reader
 from spark_client.merge import DatasetRef
 
-from .declared_rules import Columns, declaration
+from .declared_rules import declaration
 from .gathered_puts import LINGER_SECONDS, GatheredKind, GatheringWriter, KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
@@ -75,39 +74,15 @@ class Changelog:
 
     @classmethod
     def declare(
-        cls,
-        server: RemoteServer,
-        name: str,
-        schema: pa.Schema | None = None,
-        *,
-        key: Columns = None,
-        order_by: Columns = None,
-        keep: KeepRule | None = None,
-        delay_seconds: float | None = None,
+        cls, server: RemoteServer, name: str, schema: pa.Schema | None = None, **declared: Any
     ) -> Changelog:
-        """Create it, or find the one that is declared alike; without any declaration, :meth:`find`.
-
-        Args:
-            schema: its columns; optional where it exists.
-            key: column or columns, as ``keep`` needs them.
-            order_by: column or columns, the first counts most; with ``-`` before its name the smallest value counts as
-                the greatest.
-            keep: ``latest()``, ``top_k(k)``, ``until_closed(…)`` or ``pair(…)``; None keeps every row.
-            delay_seconds: how long rows that the rule does not keep can still come back; None for the server's 1 s.
-
-        Raises:
-            InvalidRequest: the declaration is wrong, or another than that of the dataset of this name.
-            NotFound: there is none, and ``schema`` is None.
-        """
-        if schema is None and keep is None and key is None and order_by is None and delay_seconds is None:
+        """As ``ShuffleClient.changelog``, with the arguments of :func:`declaration`."""
+        if schema is None and all(value is None for value in declared.values()):
             return cls.find(server, name)
         if schema is None:
             with about(name, server.location):
                 schema = server.schema(name)
-        request = declaration(
-            name, schema, keep=keep, key=key, order_by=order_by, delay_seconds=delay_seconds
-        )
-        server.action("create", request.encode())
+        server.action("create", declaration(name, schema, **declared).encode())
         return cls.find(server, name)
 
     @property

@@ -28,11 +28,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError
+from spark_client.connection import Closable
 from spark_client.lanes import Batch, Closed, PutStream
 
 PUT_BYTES = 8 << 20
@@ -95,7 +96,7 @@ class KeptStream:
         try:
             yield stream
         except BaseException:
-            stream.abandon()
+            stream.close()
             raise
         self._stream = stream
 
@@ -107,7 +108,7 @@ class KeptStream:
                 stream.end()
 
 
-class GatheringWriter:
+class GatheringWriter(Closable):
     """Thread-safe; also a context manager that closes it.
 
     Args:
@@ -176,12 +177,6 @@ class GatheringWriter:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     # Inside.
 

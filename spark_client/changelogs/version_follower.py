@@ -38,7 +38,7 @@ from typing import Self
 import pyarrow as pa
 
 from flight_server.protocol import Versions
-from spark_client.connection import ForkedProcess
+from spark_client.connection import Closable, ForkedProcess
 from spark_client.lanes import Closed, Step, VersionStream
 from spark_client.merge import DatasetRef
 
@@ -57,7 +57,7 @@ class Change:
     table: pa.Table
 
 
-class Follower:
+class Follower(Closable):
     """An iterator of changes without an end of its own, and an async one; also a context manager of either kind.
 
     One consumer at a time. ``next`` blocks until the next version is complete.
@@ -93,12 +93,6 @@ class Follower:
             with self._reading:
                 if self._stream is not None:
                     self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __aiter__(self) -> Self:
         return self

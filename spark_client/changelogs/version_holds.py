@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import uuid
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from flight_server.protocol import HOLD, FlightShuffleError, HoldRequest
-from spark_client.connection import LeaseKeeper, owner_of_process
+from spark_client.connection import Closable, LeaseKeeper, owner_of_process
 from spark_client.merge import DatasetRef
 
 
@@ -96,7 +96,7 @@ class NamedHold:
         )
 
 
-class VersionHold:
+class VersionHold(Closable):
     """A hold that the constructor has taken; also a context manager that releases it.
 
     Args:
@@ -142,9 +142,3 @@ class VersionHold:
             self._keeper.remove(self._hold.ref.dataset)
             with contextlib.suppress(FlightShuffleError):
                 self._hold.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import pyarrow as pa
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket, Versions
-from spark_client.connection import retrying
+from spark_client.connection import Closable, retrying
 from spark_client.lanes import Batch, CutRead, VersionStream
 from spark_client.merge import DatasetRef, merge
 
@@ -50,7 +49,7 @@ class Deltas:
     table: pa.Table
 
 
-class VersionBatches:
+class VersionBatches(Closable):
     """An iterator of the batches of one snapshot, or of deltas; also a context manager that ends the read.
 
     There is at least one batch, which may have no rows. Every error of the read is raised by the call that waits:
@@ -92,12 +91,6 @@ class VersionBatches:
     def close(self) -> None:
         """End the read. Twice, and after the end, is fine."""
         self._merged.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def fetch(ref: DatasetRef, versions: Versions) -> tuple[int, pa.Table]:

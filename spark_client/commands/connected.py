@@ -15,7 +15,7 @@ import typer
 
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.connection import ClientCertificate, RemoteServer, Timeouts, TlsContexts
+from spark_client.connection import ClientCertificate, RemoteServer, ServerArguments, Timeouts, TlsContexts
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, and nothing else")]
 
@@ -25,40 +25,29 @@ class Link:
     """A server, or several, and how a command reaches them and prints.
 
     Args:
-        token: as :class:`.ShuffleClient` takes it.
-        tls_root_certs: PEM; None for the system's.
-        certificate: what it presents; None for none.
+        credentials: as :class:`.ShuffleClient` takes them.
     """
 
     location: str
-    token: str | Path | None = field(repr=False)
-    tls_root_certs: bytes | None
+    credentials: ServerArguments = field(repr=False)
     as_json: bool
-    certificate: ClientCertificate | None = None
 
     def tls(self) -> ssl.SSLContext:
         """As the client's connections have it. Raises Unauthenticated: the client's certificate cannot be presented."""
-        return TlsContexts(self.tls_root_certs, self.certificate).newest()
+        given = self.credentials
+        certificate = ClientCertificate.of(given.get("tls_client_cert"), given.get("tls_client_key"))
+        return TlsContexts(given.get("tls_root_certs"), certificate).newest()
 
     def client(self) -> ShuffleClient:
         """A client of the servers. Raises BadParameter: the location is no address."""
         try:
-            return ShuffleClient(self.location, **self._credentials())
+            return ShuffleClient(self.location, **self.credentials)
         except InvalidRequest as error:
             raise typer.BadParameter(error.message) from None
 
     def remote(self, location: str, timeouts: Timeouts) -> AbstractContextManager[RemoteServer]:
         """One of the servers, for calls that clients make by themselves."""
-        return closing(RemoteServer(location, **self._credentials(), timeouts=timeouts))
-
-    def _credentials(self) -> dict[str, Any]:
-        given = self.certificate
-        return {
-            "token": self.token,
-            "tls_root_certs": self.tls_root_certs,
-            "tls_client_cert": None if given is None else given.cert,
-            "tls_client_key": None if given is None else given.key,
-        }
+        return closing(RemoteServer(location, **(self.credentials | {"timeouts": timeouts})))
 
 
 def _link(
@@ -115,9 +104,13 @@ def _link(
         )
     if (tls_client_cert is None) != (tls_client_key is None):
         raise typer.BadParameter("--tls-client-cert and --tls-client-key go together")
-    roots = None if tls_root_certs is None else tls_root_certs.read_bytes()
-    certificate = ClientCertificate.of(tls_client_cert, tls_client_key)
-    return Link(server, token_file or token or None, roots, as_json, certificate)
+    credentials = ServerArguments(
+        token=token_file or token or None,
+        tls_root_certs=None if tls_root_certs is None else tls_root_certs.read_bytes(),
+        tls_client_cert=tls_client_cert,
+        tls_client_key=tls_client_key,
+    )
+    return Link(server, credentials, as_json)
 
 
 def connected(function: Callable[..., None]) -> Callable[..., None]:

@@ -156,7 +156,7 @@ class ServerChecks:
             yield found("memory limit", text, remedy, bad=limit > there, warn=tight)
 
     def _token(self, said: FlightShuffleError | None) -> Finding:
-        given = self._link.token is not None
+        given = self._link.credentials.get("token") is not None
         if isinstance(said, Unauthenticated):
             text = "the given one is not this server's" if given else "one is wanted, and none was given"
             return found("token", text, "say --token-file, or set FLIGHT_SHUFFLE_TOKEN", bad=True)

@@ -1,15 +1,6 @@
 """The client's side of a server: connections, calls, errors, leases, and the embedded server."""
 
-from .advice import (
-    ClientCertificate,
-    TlsContexts,
-    about,
-    check_location,
-    check_locations,
-    check_mode,
-    is_loopback,
-    proxy_of,
-)
+from .advice import ClientCertificate, TlsContexts, about, check_locations, check_mode, is_loopback, proxy_of
 from .calls import (
     AWAY,
     Call,
@@ -21,6 +12,7 @@ from .calls import (
     refuses,
     retrying,
 )
+from .closable import Closable
 from .leases import LeaseKeeper, drop, owner, owner_of_process, user
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
-from .transport import CREDENTIALS, RemoteServer
+from .transport import CREDENTIALS, RemoteServer, ServerArguments

@@ -46,7 +46,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
 import pyarrow as pa
 from pyarrow import flight
@@ -67,6 +67,18 @@ _grpc_pid: int | None = None
 """The process that made the first gRPC call: its forked children must not make any."""
 
 
+class ServerArguments(TypedDict, total=False):
+    """Those of a :class:`RemoteServer` that its clients take, too, documented at ``ShuffleClient``."""
+
+    token: str | Path | None
+    tls_root_certs: bytes | None
+    tls_client_cert: bytes | Path | None
+    tls_client_key: bytes | Path | None
+    timeouts: Timeouts | None
+    reading: Reading | None
+    writing: Writing | None
+
+
 class _Connections:
     def __init__(self) -> None:
         immortal_in_children(self)
@@ -81,10 +93,7 @@ class RemoteServer:
     """One server address and the options of its calls. Thread-safe; pickles to its arguments.
 
     Args:
-        token: sent as ``authorization: Bearer …`` with every call. A path is the file that has it, in every process
-            that uses the server: pickles then have the path only.
-        tls_root_certs: PEM; None for the system's.
-        tls_client_cert, tls_client_key: PEM, or its files, for a server that wants it, see ``ClientCertificate``.
+        token: sent as ``authorization: Bearer …`` with every call; of a path, pickles have the path only.
         embedded: it is a client's own, which ends with the client: errors say so.
         direct: the client has started it, so that no proxy is between, see ``advice``.
 

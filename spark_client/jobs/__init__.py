@@ -1,13 +1,12 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
 from .driver_tasks import share_numbers
-from .persisting import Persisted, PersistedDataset
+from .persisting import PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import collected
 from .results import reader
-from .sealed import SealedDataset, TaskWork
+from .sealed import SealedDataset
 from .session_facts import (
-    Sessions,
     SplitSizes,
     broadcast_threshold_bytes,
     cores,

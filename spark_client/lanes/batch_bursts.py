@@ -14,9 +14,8 @@ Whole chunks
     bytes to ``MAX_CHUNK_BYTES``, and the chunk's next messages are decoded for the next burst.
 
 One message
-    Arrow's decoder asks for header and body by their lengths, through :class:`CheckedMessages` if the server sends
-    checksums. It reads all other chunks, bodies without chunks, and schemas with dictionaries, which it must keep from
-    message to message.
+    Arrow's decoder asks for header and body by their lengths, through :class:`CheckedMessages`. It reads all other
+    chunks, bodies without chunks, and schemas with dictionaries, which it must keep from message to message.
 
 Copies
     One, by the kernel, into the buffers that the batches refer to. Values are aligned to 8 bytes, and to 64 if the
@@ -181,26 +180,22 @@ def _is_less(limit: int | None, value: int) -> bool:
 class BurstReader:
     """The decoder of one body. The constructor waits for the schema.
 
-    Args:
-        checked: compute checksums, and compare them with the server's.
-
     Raises:
         OSError: the body was cut, or a message is damaged.
         pa.ArrowException: the body does not begin with a schema message, or goes on with other than its record
             batches.
     """
 
-    def __init__(self, body: Body, *, checked: bool = False) -> None:
+    def __init__(self, body: Body) -> None:
         self._body = body
-        self._checked = CheckedMessages(body) if checked else None
+        self._checked = CheckedMessages(body)
         self._damage: DamagedArrival | None = None
         self._bursts: Iterator[BatchBurst] = iter(())
         first = b""
         if 0 < (size_bytes := body.next_chunk_bytes()) <= _MAX_SCHEMA_BYTES:
             first = body.read(size_bytes)
             body.give_back(memoryview(first))
-        file = body if self._checked is None else self._checked
-        self._messages = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
+        self._messages = pa.ipc.open_stream(pa.PythonFile(self._checked, mode="r"))
         self.schema: pa.Schema = self._messages.schema
         # The server's own bytes: pyarrow's Schema loses the byte order and the features.
         alone = body.between_chunks and len(first) % _ALIGNMENT_BYTES == 0
@@ -222,8 +217,7 @@ class BurstReader:
             batch, metadata = self._messages.read_next_batch_with_custom_metadata()
         except StopIteration:
             return None
-        checksums = () if self._checked is None else self._checked.taken()
-        return BatchBurst([batch], checksums=checksums, metadata=(metadata,))
+        return BatchBurst([batch], checksums=self._checked.taken(), metadata=(metadata,))
 
     def _next_of_chunk(self) -> BatchBurst | None:
         burst = next(self._bursts, None)
@@ -256,7 +250,7 @@ class BurstReader:
                 metadata.append(said)
                 if ends:
                     sums.append(checksums[count])
-                elif self._checked is not None:
+                else:
                     sums.append(crc32c(view[start + PREFIX_BYTES : end]))
                 count, start = count + 1, end
                 decoded_bytes += batch.get_total_buffer_size()
@@ -280,7 +274,7 @@ class BurstReader:
         ends: list[int] = []
         checksums: list[int] = []
         announced, body = self._body.announced, self._body
-        if self._checked is None or not self._checked.promised:
+        if not self._checked.promised:
             body.fill(view[start:])
             return ends, checksums
         if not announced:

@@ -259,13 +259,13 @@ class BulkWriter:
         self._messages = MessageWriter(schema, None if compression == "auto" else compression)
         self._connection = pool.new()
         try:
-            checked = self._upgrade(location)
+            self._upgrade(location)
             if compression == "auto":
                 self._messages.compressor = self._compressor()
             with self._errors():
                 self._duplex = Duplex(self._connection, server.timeouts.stall_seconds)
                 descriptor = flight.FlightDescriptor.for_command(command.encode()).serialize()
-                self._duplex.send(self._messages.opening(descriptor, checked=checked))
+                self._duplex.send(self._messages.opening(descriptor))
         except BaseException:
             self.abandon()
             raise
@@ -317,8 +317,7 @@ class BulkWriter:
         assert sock is not None
         return BufferCompressor(most_to(sock.getpeername()[0], sock.getsockname()[0]))
 
-    def _upgrade(self, location: str) -> bool:
-        """Upgrade the connection; whether the server takes checksums."""
+    def _upgrade(self, location: str) -> None:
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}
         headers |= headers_for(self._server)
         try:
@@ -337,9 +336,8 @@ class BulkWriter:
                 server=self._where,
                 dataset=self._dataset,
             ) from error
-        if answered.get("upgrade", "").lower() != UPGRADE:
+        if answered.get("upgrade", "").lower() != UPGRADE or answered.get(CHECKSUMS_HEADER) != CHECKSUMS:
             raise NoBulkLane(f"{self._where} has upgraded to something else", server=self._where)
-        return answered.get(CHECKSUMS_HEADER) == CHECKSUMS
 
     def _refusal(self, status: int, headers: dict[str, str]) -> FlightShuffleError:
         if status in _NOT_THE_LANES:

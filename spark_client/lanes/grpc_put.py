@@ -57,7 +57,7 @@ class GrpcWriter:
             raise Closed("the put has ended")
         self._closed = True  # unless all of it succeeds: a put that could not be opened has ended
         self._messages = MessageWriter(self._schema, codec)
-        self._messages.opening(self._descriptor.serialize(), checked=True)
+        self._messages.opening(self._descriptor.serialize())
         try:
             self._writer, self._reader, self._call = self._server.open_put(
                 self._descriptor, self._schema, codec=codec, dataset=self._dataset, once=self._once

@@ -50,12 +50,10 @@ import pyarrow as pa
 
 from flight_server.protocol import (
     CHECKED_LENGTH,
-    LENGTH,
     InvalidRequest,
     IpcHeader,
     MessageKind,
     Table,
-    end_of_put,
     ipc_framing,
     wire,
 )
@@ -253,7 +251,7 @@ def _header(header: IpcHeader, batch: Table, places: Sequence[tuple[int, int]], 
 
 class MessageWriter:
     """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable. ``codec``:
-    pyarrow's, for all buffers.
+    pyarrow's, for all buffers. ``running_crc32c``: the running checksum of all taken messages, also the first.
     """
 
     def __init__(self, schema: pa.Schema, codec: str | None = None) -> None:
@@ -265,17 +263,10 @@ class MessageWriter:
         self.compressor: BufferCompressor | None = None
         self._metadata: deque[bytes] = deque()
         self._taken_bytes = 0
-        self._checked = False
-        self._running_crc32c = 0
+        self.running_crc32c = 0
 
-    @property
-    def running_crc32c(self) -> int | None:
-        """The running checksum of all taken messages, also the first; None without ``checked``."""
-        return self._running_crc32c if self._checked else None
-
-    def opening(self, descriptor: bytes, *, checked: bool = False) -> list[Part]:
-        """Descriptor and schema as the first message. With ``checked`` all messages have checksums."""
-        self._checked = checked
+    def opening(self, descriptor: bytes) -> list[Part]:
+        """Descriptor and schema as the first message."""
         start = wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header)
         return [self._frame(start, self._header, descriptor=descriptor)]
 
@@ -283,7 +274,7 @@ class MessageWriter:
         return self._frame(wire.field(_METADATA, metadata), metadata=metadata)
 
     def end(self) -> Part:
-        return end_of_put(self.running_crc32c)
+        return CHECKED_LENGTH.pack(0, self.running_crc32c)
 
     def add(self, batch: Any, metadata: bytes = b"") -> None:
         """Encode a batch, after the dictionaries that it needs. Raises pa.ArrowException: the batch has another schema,
@@ -345,10 +336,8 @@ class MessageWriter:
                 "write smaller batches",
                 limit_bytes=MAX_MESSAGE_BYTES,
             )
-        if not self._checked:
-            return LENGTH.pack(size_bytes) + start
         checksum = sent_crc32c(message_crc32c(header, *body), metadata, descriptor)
-        self._running_crc32c = running_crc32c(self._running_crc32c, checksum)
+        self.running_crc32c = running_crc32c(self.running_crc32c, checksum)
         return CHECKED_LENGTH.pack(size_bytes, checksum) + start
 
 

@@ -43,7 +43,6 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -268,7 +267,6 @@ class PartitionStream:
         self._tries = Tries()
         self._reading: LaneReader | None = None
         self._schema: pa.Schema | None = None
-        self._ready: deque[pa.RecordBatch] = deque()
         self._cancelled = False
         self._wait: tuple[float, float] | None = None
 
@@ -297,12 +295,6 @@ class PartitionStream:
             self._connect(None)
         assert self._schema is not None
         return self._schema
-
-    def read(self) -> pa.RecordBatch | None:
-        """As :meth:`read_burst`, one batch at a time; a caller uses one of the two."""
-        if not self._ready and (burst := self.read_burst()) is not None:
-            self._ready.extend(burst.batches)
-        return self._ready.popleft() if self._ready else None
 
     def read_burst(self) -> BatchBurst | None:
         """Wait for the next frame; its batch and those received with it. None at the end of the whole partition.

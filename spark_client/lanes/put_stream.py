@@ -30,8 +30,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -49,7 +48,14 @@ from flight_server.protocol import (
     partition_metadata,
 )
 from spark_client.arrow import own_dictionaries
-from spark_client.connection import Compression, RemoteServer, TimedOut, Unreachable, check_compression
+from spark_client.connection import (
+    Closable,
+    Compression,
+    RemoteServer,
+    TimedOut,
+    Unreachable,
+    check_compression,
+)
 
 from .bulk_put import BulkWriter
 from .grpc_put import GrpcWriter
@@ -159,8 +165,8 @@ def _pool(server: RemoteServer, place: str) -> HttpPool:
     return server.attached(("puts", parts.scheme, parts.netloc), lambda: HttpPool(place, server))
 
 
-class PutStream:
-    """An open put to one dataset. As a context manager it abandons the put on leaving without a commit.
+class PutStream(Closable):
+    """An open put to one dataset, which ``close`` ends without a commit.
 
     Args:
         schema: of every batch.
@@ -219,17 +225,9 @@ class PutStream:
         """End the stream, from any thread; on the bulk lane also a waiting ``write`` or ``commit``, at once."""
         self._writing.cancel()
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         """End the stream without a commit. Twice is fine, also after ``commit``."""
         self._writing.abandon()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abandon()
 
 
 def frames(batch: Any) -> Iterator[Any]:
@@ -314,20 +312,20 @@ async def put_async(
             await _run_to_end(stream.write, own_dictionaries(batch), cancel=stream.cancel)
         await _run_to_end(stream.commit, cancel=stream.cancel)
     finally:
-        await _run_to_end(stream.abandon)
+        await _run_to_end(stream.close)
     return int(stream.rows)
 
 
 async def _open(
     server: RemoteServer, command: PutCommand, schema: pa.Schema, compression: Compression
 ) -> PutStream:
-    """An open stream, abandoned if this is cancelled meanwhile."""
+    """An open stream, closed if this is cancelled meanwhile."""
     made: list[PutStream] = []
     try:
         await _run_to_end(lambda: made.append(PutStream(server, command, schema, compression=compression)))
     except asyncio.CancelledError:
         for stream in made:
-            await _run_to_end(stream.abandon)
+            await _run_to_end(stream.close)
         raise
     return made[0]
 

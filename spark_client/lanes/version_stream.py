@@ -78,7 +78,7 @@ class VersionStream(PartitionStream):
     ``version`` is that of the batches read so far, None before the first; of a follower, that of the last whole step.
 
     Args:
-        ticket: its ``versions`` are read; with ``follow``, :meth:`read_step` reads it, else ``read_burst`` or ``read``.
+        ticket: its ``versions`` are read; with ``follow``, :meth:`read_step` reads it, else ``read_burst``.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ from flight_server.protocol import (
     is_object,
     parse_json,
 )
-from spark_client.connection import RemoteServer, about
+from spark_client.connection import Closable, RemoteServer, about
 from spark_client.lanes import PartitionStream, PortionStream, StoredPortionStream
 from spark_client.spill import TaskMemory, reading_budget
 
@@ -328,7 +328,7 @@ class DatasetRef:
         )
 
 
-class ShareRead:
+class ShareRead(Closable):
     """Several partitions of a dataset, one after the other, over one stream for each server; for one thread.
 
     Each read gives its whole partition, or an error. Batches of later partitions arrive meanwhile, within the reader's
@@ -349,12 +349,6 @@ class ShareRead:
         self._merged: MergedStream | None = None
         self._first = 0  # the place of the first partition of the open streams
         self._next = 0  # the place of the first partition that was not read yet
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def read(self, partition: int, memory: TaskMemory | None = None) -> Generator[Any, None, None]:
         """As :meth:`DatasetRef.read`."""

@@ -89,8 +89,6 @@ class MergeQueue(Generic[T]):
         *,
         holds_back: bool = False,
     ) -> None:
-        if order not in ("arrival", "stream"):
-            raise ValueError(f"order is 'arrival' or 'stream', not {order!r}")
         self._pool = pool
         self._by_stream = order == "stream"
         self._holds_back = holds_back

@@ -40,7 +40,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from flight_server.memory import MemoryPool
-from spark_client.connection import Timeouts
+from spark_client.connection import Closable, Timeouts
 from spark_client.lanes import Batch
 
 from .merge_queue import WAIT, Held, Nothing, Order
@@ -89,7 +89,7 @@ class _Merged:
         return self._threads.scratch.written_bytes
 
 
-class MergedStream(_Merged):
+class MergedStream(_Merged, Closable):
     """An iterator of record batches, for any thread (it blocks an event loop); also a context manager."""
 
     @property
@@ -157,12 +157,6 @@ class MergedStream(_Merged):
         finally:
             # Not ``close``: the generator may be collected in any thread, and must not wait there.
             self._threads.abandon()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class AsyncMergedStream(_Merged):

@@ -233,7 +233,7 @@ def _reduce(
     merging = MergeStage(reduction, Declared(f"{stage}, different values", reduction.schema))
     merged = with_stage(grouped, merging, grouped.leg.struct)
     names = reduction.schema.names[len(wider) :]
-    again = [Again(name, state) for name, state in zip(names, states, strict=True)]
+    again = [Again.of(name, state) for name, state in zip(names, states, strict=True)]
     grouped, reduction = _group(
         merged, keys, (), (*again, Present(apart)), stage, partitions=partitions, placed=keys
     )

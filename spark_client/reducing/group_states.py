@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Context
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,51 +35,32 @@ LONG, DOUBLE = pa.int64(), pa.float64()
 _EXACT = Context(prec=76)
 
 
-class StateColumn(Protocol):
+class StateColumn:
     """One column of a group's state. ``kernel`` is Arrow's aggregation that merges it; None for :meth:`merged`."""
 
-    @property
-    def column(self) -> str | None: ...
-
-    @property
-    def type(self) -> pa.DataType: ...
-
-    @property
-    def kernel(self) -> str | None: ...
+    column: str | None
+    type: pa.DataType
+    kernel: str | None
 
     def lift(self, batch: Any) -> pa.Array:
         """The states of groups of one row each."""
-        ...
+        raise NotImplementedError
 
     def merged(self, column: pa.Array, codes: NDArray[np.int64], groups: int) -> pa.Array:
         """One state for each of the codes 0 to ``groups - 1``; only without a kernel."""
-        ...
-
-    def ready(self, column: Any) -> Any:
-        """The chunked column in a type in which the kernel cannot overflow."""
-        ...
-
-    def settled(self, column: Any, stage: str) -> Any:
-        """The kernel's result in the state's type. Raises InvalidRequest if it does not fit."""
-        ...
-
-
-@dataclass(frozen=True)
-class Merging:
-    """The common part of most states."""
-
-    def merged(self, column: pa.Array, codes: NDArray[np.int64], groups: int) -> pa.Array:
         raise NotImplementedError
 
     def ready(self, column: Any) -> Any:
+        """The chunked column in a type in which the kernel cannot overflow."""
         return column
 
-    def settled(self, column: Any, stage: str) -> Any:  # noqa: ARG002 - no result of these is out of range
+    def settled(self, column: Any, stage: str) -> Any:  # noqa: ARG002 - no result of most states is out of range
+        """The kernel's result in the state's type. Raises InvalidRequest if it does not fit."""
         return column
 
 
 @dataclass(frozen=True)
-class RowCount(Merging):
+class RowCount(StateColumn):
     """How many rows."""
 
     column: None = None
@@ -91,7 +72,7 @@ class RowCount(Merging):
 
 
 @dataclass(frozen=True)
-class Present(Merging):
+class Present(StateColumn):
     """How many values that are not null."""
 
     column: str
@@ -106,7 +87,7 @@ class Present(Merging):
 
 
 @dataclass(frozen=True)
-class Sum(Merging):
+class Sum(StateColumn):
     """The sum as ``bigint``, ``double`` or decimal. Arrow's sum wraps around silently, so a sum that may leave the
     range is computed with more digits and then checked.
     """
@@ -173,7 +154,7 @@ def _digits(value: Any, kind: pa.DataType) -> int:
 
 
 @dataclass(frozen=True)
-class Product(Merging):
+class Product(StateColumn):
     """The product as a double."""
 
     column: str
@@ -185,7 +166,7 @@ class Product(Merging):
 
 
 @dataclass(frozen=True)
-class Extreme(Merging):
+class Extreme(StateColumn):
     """The least or greatest value. Text by its bytes. Arrow's ``min`` and ``max`` ignore NaN, and Spark's order has it
     above all numbers: so floats become integers of that order. Durations have no kernel, and become integers, too.
     """
@@ -234,7 +215,7 @@ MOMENTS = pa.struct([("count", pa.int64()), ("mean", pa.float64()), ("deviations
 
 
 @dataclass(frozen=True)
-class Moments(Merging):
+class Moments(StateColumn):
     """Count, mean, and the sum of squared deviations from it; merged as by Chan, Golub and LeVeque (1983), whose result
     is exact where the difference of the sum of squares and the squared sum has lost all digits.
     """
@@ -268,7 +249,7 @@ class Moments(Merging):
 
 
 @dataclass(frozen=True)
-class Values(Merging):
+class Values(StateColumn):
     """All values, or all different ones: NaN equals NaN, and -0.0 equals 0.0."""
 
     column: str
@@ -292,7 +273,7 @@ class Values(Merging):
 
 
 @dataclass(frozen=True)
-class Foremost(Merging):
+class Foremost(StateColumn):
     """The least or greatest of values that are compared part by part: structs, and lists that can be sorted."""
 
     column: str
@@ -317,19 +298,17 @@ class Foremost(Merging):
 
 
 @dataclass(frozen=True)
-class Again:
+class Again(StateColumn):
     """A state that a column has already: rows of groups are grouped once more, by fewer keys."""
 
     column: str
+    type: pa.DataType
+    kernel: str | None
     state: StateColumn
 
-    @property
-    def type(self) -> pa.DataType:
-        return self.state.type
-
-    @property
-    def kernel(self) -> str | None:
-        return self.state.kernel
+    @classmethod
+    def of(cls, column: str, state: StateColumn) -> Again:
+        return cls(column, state.type, state.kernel, state)
 
     def lift(self, batch: Any) -> pa.Array:
         return batch.column(self.column)

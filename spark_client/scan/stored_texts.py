@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import is_bytes, values
+from flight_server.keys import is_bytes
+from spark_client.arrow import values
 
 CODED_BYTES = 2
 """A text that is stored as itself takes four bytes for its length."""

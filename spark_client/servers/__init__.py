@@ -4,23 +4,15 @@ the servers.
 
 from .server_list import DriverServer, ServerList, owner_of, place
 from .spread_write import (
-    EXACT_SIZES,
-    LARGEST_SIZES,
     RERUNS,
-    CancelJob,
     Create,
     DriverCall,
     Drop,
     Fail,
-    PartitionSizes,
-    Renew,
     Report,
     RunJob,
     Seal,
-    SealTotals,
     ServerStart,
     SpreadWrite,
-    WriteState,
-    WrittenPortion,
     server_lost,
 )

@@ -17,20 +17,17 @@ from spark_client import spill
 from spark_client.arrow import Declared, Picker, together
 from spark_client.reducing import BATCH_ROWS, Reduction, ResultColumn, finished, merge_bytes
 
-from .one_pass import Pass, drained
+from .one_pass import OwnStage, Pass, drained
 
 _MOST_PARTS = 1 << 12
 
 
 @dataclass(frozen=True)
-class PartialStage:
+class PartialStage(OwnStage):
     """The rows of a task, reduced as far as its memory allows: a group may have several rows in the result."""
 
     reduction: Reduction
     declared: Declared
-
-    divisible = True
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """Reduced rows. Raises InvalidRequest: a sum leaves the range of its type."""
@@ -39,14 +36,13 @@ class PartialStage:
 
 
 @dataclass(frozen=True)
-class MergeStage:
+class MergeStage(OwnStage):
     """One row of states for each group of a partition, for a stage that groups them once more."""
 
     reduction: Reduction
     declared: Declared
 
     divisible = False
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """Reduced rows. Raises InvalidRequest: as PartialStage."""
@@ -55,7 +51,7 @@ class MergeStage:
 
 
 @dataclass(frozen=True)
-class FinalStage:
+class FinalStage(OwnStage):
     """One row for each group of a partition: keys, carried columns and ``results``, in the order of ``declared``;
     without keys one row, also for an empty partition.
 
@@ -67,7 +63,6 @@ class FinalStage:
     declared: Declared
 
     divisible = False
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """The results. Raises InvalidRequest: as PartialStage."""

@@ -36,13 +36,13 @@ from spark_client.placement import PlacedKeys
 from spark_client.spill import TaskMemory, pieces, row_weights, sorted_batches
 
 from .join_stage import checked
-from .one_pass import Both, Pass, drained
+from .one_pass import Both, OwnStage, Pass, drained
 
 _ROW_BYTES = INDEX_ROW_BYTES + TIMED_ROW_BYTES
 
 
 @dataclass(frozen=True)
-class AsofStage:
+class AsofStage(OwnStage):
     """The as-of join of two inputs; ``plan`` is the left join's that has the result's columns. ``left_placed`` and
     ``right_placed`` are as for ``JoinStage``.
     """
@@ -54,7 +54,6 @@ class AsofStage:
     right_placed: PlacedKeys | None = None
 
     divisible = False
-    ours = True
     divisible_sides = frozenset({"left"})
 
     def run(self, both: Both, how: Pass) -> Iterator[Any]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared, Lent, aligned, array_over, own, widened
 
-from .one_pass import Pass, expect, iterable, noted
+from .one_pass import OwnStage, Pass, expect, iterable, noted
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,11 @@ class MapStage:
 
 
 @dataclass(frozen=True)
-class FilterStage:
+class FilterStage(OwnStage):
     """``filter``: the rows for which ``expression`` is true; those for which it is null are dropped, as in SQL."""
 
     expression: Any
     declared: Declared
-
-    divisible = True
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
         """The kept rows. Raises InvalidRequest if Arrow cannot evaluate the expression for a row."""
@@ -61,14 +58,11 @@ class FilterStage:
 
 
 @dataclass(frozen=True)
-class SelectStage:
+class SelectStage(OwnStage):
     """``select``: one column for each expression, with the names and types of ``declared``."""
 
     expressions: tuple[Any, ...]
     declared: Declared
-
-    divisible = True
-    ours = True
 
     def source(self, name: str) -> str | None:
         """The column that the result has under this name; None if it computes one, or has none."""
@@ -153,13 +147,10 @@ class LimitStage:
 
 
 @dataclass(frozen=True)
-class CountStage:
+class CountStage(OwnStage):
     """How many rows there are, in one row."""
 
     declared: Declared
-
-    divisible = True
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
         rows = sum(batch.num_rows for batch in batches)
@@ -168,13 +159,10 @@ class CountStage:
 
 
 @dataclass(frozen=True)
-class AlignStage:
+class AlignStage(OwnStage):
     """The columns, by their positions, with the names and types of ``declared``, which hold every value."""
 
     declared: Declared
-
-    divisible = True
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
         schema = self.declared.schema

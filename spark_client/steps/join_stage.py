@@ -30,7 +30,7 @@ from spark_client.joining import INDEX_ROW_BYTES, JoinPlan, Probing, held_table
 from spark_client.placement import PlacedKeys
 from spark_client.spill import Gathered, Rows, Window, windows
 
-from .one_pass import Both, Pass, drained
+from .one_pass import Both, OwnStage, Pass, drained
 
 SMALL_ROWS = 8 * 1024
 SMALL_BYTES = 256 * 1024
@@ -38,7 +38,7 @@ SMALL_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
-class JoinStage:
+class JoinStage(OwnStage):
     """``join`` of two inputs. ``left_placed`` and ``right_placed`` check that an exchange would place the sides' keys
     here; None for no check.
     """
@@ -49,7 +49,6 @@ class JoinStage:
     right_placed: PlacedKeys | None = None
 
     divisible = False
-    ours = True
 
     @property
     def divisible_sides(self) -> frozenset[str]:
@@ -174,7 +173,7 @@ class HasTable(Protocol):
 
 
 @dataclass(frozen=True)
-class TableJoinStage:
+class TableJoinStage(OwnStage):
     """``join`` whose right side is a table: inner, left, semi or anti, because those have no rows of the right side
     alone, which each task would give again. ``table`` declares the types that its columns are cast to.
     """
@@ -183,9 +182,6 @@ class TableJoinStage:
     plan: JoinPlan
     right: HasTable
     table: Declared
-
-    divisible = True
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - results are not views
         probing = Probing(self.plan, holds_left=False)

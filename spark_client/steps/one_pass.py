@@ -119,6 +119,18 @@ class Stage(Protocol):
         ...
 
 
+class OwnStage:
+    """The base of stages without a function of the user's; a stage that is not divisible says so."""
+
+    @property
+    def divisible(self) -> bool:
+        return True
+
+    @property
+    def ours(self) -> bool:
+        return True
+
+
 def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
     """The batches of the last stage; the input's if there are no stages."""
     if isinstance(batches, Both):

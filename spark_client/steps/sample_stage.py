@@ -18,14 +18,14 @@ from pyspark import TaskContext
 
 from spark_client.arrow import Declared, Picker, array_over
 
-from .one_pass import Pass
+from .one_pass import OwnStage, Pass
 
 _MOST_BYTES = 4 << 20
 _LEAST_ROWS = 16
 
 
 @dataclass(frozen=True)
-class SampleStage:
+class SampleStage(OwnStage):
     """``rows`` rows of ``columns`` from each partition, fewer if they are larger than ``_MOST_BYTES`` together, and the
     weight of each as the last column.
     """
@@ -34,9 +34,6 @@ class SampleStage:
     columns: tuple[str, ...]
     rows: int
     seed: int
-
-    divisible = True
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         context = TaskContext.get()

@@ -17,20 +17,19 @@ import pyarrow as pa
 from spark_client.arrow import Declared, Picker, SortCodes, SortKey, ranges_of
 from spark_client.spill import cut, sorted_batches
 
-from .one_pass import Pass
+from .one_pass import OwnStage, Pass
 
 _GATHERED_ROWS = 64 * 1024
 
 
 @dataclass(frozen=True)
-class SortStage:
+class SortStage(OwnStage):
     """Sorts each partition by ``keys``, whose columns have types that Spark orders; equal rows stay in their order."""
 
     declared: Declared
     keys: tuple[SortKey, ...]
 
     divisible = False
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """The rows in order. Raises OutOfBudget: no room for the rows beyond the budget in the scratch directory."""
@@ -38,7 +37,7 @@ class SortStage:
 
 
 @dataclass(frozen=True)
-class TopStage:
+class TopStage(OwnStage):
     """The first ``rows`` rows by ``keys`` of those that the task reads, in order; more if they do not fit half of the
     task's budget: then all rows go through from there on.
     """
@@ -46,9 +45,6 @@ class TopStage:
     rows: int
     keys: tuple[SortKey, ...]
     declared: Declared
-
-    divisible = True
-    ours = True
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """The rows, at the end of the input."""

@@ -238,7 +238,7 @@ def test_a_rule_emits_only_where_its_principal_may_write_and_statistics_name_the
 def test_copies_are_withdrawn_by_those_who_may_write(server: ServerProcess) -> None:
     body = {"dataset": THERE, "verb": "withdraw", "generation": "0" * 16}
     with RawFlight(server.location, token="all-token") as raw:
-        assert raw.action("copies", body) == {"hosts": []}
+        assert raw.action("copies", body) == {}
     for token, status in (("reader-token", "PERMISSION_DENIED"), ("other-token", "NOT_FOUND")):
         with RawFlight(server.location, token=token) as raw, pytest.raises(Refused) as refused:
             raw.action("copies", body)
@@ -332,6 +332,7 @@ def test_a_host_tells_a_principal_of_no_files_of_datasets_that_it_does_not_see(s
         on_host = {"host": "h", "file": "f"}
         raw.action("copies", {**content, **on_host, "verb": "keep"})
         other.action("copies", {**own, **on_host, "verb": "removed"})
-        assert raw.action("copies", {**content, "verb": "withdraw"})["hosts"] == ["h"]
+        assert raw.action("copies", {**content, "verb": "which"})["kept"] == ["h"]
+        raw.action("copies", {**content, "verb": "withdraw"})
         assert other.action("copies", {**own, "host": "h", "file": "g", "verb": "keep"})["withdrawn"] == []
         assert raw.action("copies", {**own, "host": "h", "file": "g", "verb": "keep"})["withdrawn"] == ["f"]

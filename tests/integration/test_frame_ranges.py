@@ -16,6 +16,7 @@ from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.bulk import get
 from tests.support.durable import action
+from tests.support.merging import batches_from
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -76,9 +77,7 @@ def read(
     generation = Ticket.parse(known.ticket.ticket).generation
     ticket = Ticket(name, 0, generation, start, until=until)
     stream = PartitionStream(server, ticket, locations=locations, lane=lane)
-    batches = []
-    while (batch := stream.read()) is not None:
-        batches.append(batch)
+    batches = [*batches_from(stream)]
     stream.close()
     return batches, stream
 

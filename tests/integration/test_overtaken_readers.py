@@ -23,7 +23,7 @@ from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.bulk import Cut, RawGet, get
 from tests.support.held import message_bytes
-from tests.support.merging import QUICK
+from tests.support.merging import QUICK, batches_from
 from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, field, refusal
 from tests.support.server_process import ServerProcess
@@ -137,12 +137,11 @@ def test_our_client_raises_what_the_server_says(
     assert process.http is not None
     locations = [process.location, process.http]
     slow = PartitionStream(server, Ticket(NAME, 0), locations=locations, lane=lane)
-    first = slow.read()
-    assert first is not None
-    taken = [first]
+    arriving = batches_from(slow)
+    taken = [next(arriving)]
     overtake(process)
     with pytest.raises(Released, match="was released") as caught:
-        take_all(slow.read, taken)
+        taken.extend(arriving)
     slow.close()
     check_released(caught.value.code, caught.value.detail, len(taken))
     assert len(taken) < FRAMES

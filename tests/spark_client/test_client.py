@@ -58,6 +58,16 @@ def test_what_cannot_be_put_is_named(client: ShuffleClient, data: Any) -> None:
     assert client.datasets() == []
 
 
+@pytest.mark.parametrize("name", ["tokens", "embedded", "memory_limit"])
+def test_an_argument_that_a_client_does_not_have_is_named(name: str) -> None:
+    arguments: dict[str, Any] = {name: True}
+    with pytest.raises(TypeError, match=rf"ShuffleClient\(\) got an unexpected keyword argument '{name}'"):
+        ShuffleClient("grpc://127.0.0.1:1", **arguments)
+    session: Any = None
+    with pytest.raises(TypeError, match=rf"ShuffleClient.get\(\) got an unexpected .* '{name}'"):
+        ShuffleClient.get(session, **arguments)
+
+
 def test_an_error_of_the_callers_own_iterable_is_raised_as_it_is(client: ShuffleClient) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield from (pa.record_batch({"x": 1 + value}) for value in ["a"])  # type: ignore[operator]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flight_server.access import ANYONE, OPERATIONS, unlimited
+from flight_server.access import ANYONE, OPERATIONS
+from flight_server.access.principals import unlimited
 from flight_server.datasets import Caller, Catalogue
 
 

@@ -14,9 +14,11 @@ import pyarrow as pa
 from flight_server.concurrency import Background, Waits
 from flight_server.datasets import Catalogue
 from flight_server.frames import SchemaMessage
-from flight_server.kinds.changelog import Changelog, Store, recover_changelogs
+from flight_server.kinds.changelog import Store
+from flight_server.kinds.changelog.changelog import Changelog
 from flight_server.kinds.changelog.merges import Merge
 from flight_server.kinds.changelog.planning import Plan
+from flight_server.kinds.changelog.restoring import recover_changelogs
 from flight_server.kinds.changelog.runs import Run
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import Budget

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyarrow import flight
@@ -73,10 +73,14 @@ def streams_of(server: RemoteServer, name: str) -> list[PartitionStream]:
     ]
 
 
+def batches_from(stream: PartitionStream) -> Iterator[pa.RecordBatch]:
+    """The batches of all bursts to come, one by one."""
+    while (burst := stream.read_burst()) is not None:
+        yield from burst.batches
+
+
 def read_all(stream: PartitionStream) -> list[int]:
-    numbers: list[int] = []
-    while (batch := stream.read()) is not None:
-        numbers += batch["n"].to_pylist()
+    numbers = [number for batch in batches_from(stream) for number in batch["n"].to_pylist()]
     stream.close()
     return numbers
 

@@ -31,7 +31,10 @@ LARGE = pa.record_batch({"n": np.arange(1 << 19)})
 COMMAND = PutCommand("d", producer=0, attempt="1")
 # No server listens there: the tests give these puts their places.
 NOWHERE = "grpc://127.0.0.1:1"
-UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: flight-put\r\n\r\n"
+UPGRADED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: flight-put\r\n"
+    b"X-Flight-Shuffle-Checksums: crc32c\r\n\r\n"
+)
 DEADLINE_SECONDS = 20.0
 
 
@@ -70,7 +73,7 @@ class PutSide:
 
     def message(self) -> bytes:
         """The next message; empty at the end of the put."""
-        (size_bytes,) = struct.unpack(">I", self.exactly(4))
+        size_bytes, _ = struct.unpack(">II", self.exactly(8))  # and the checksum
         return self.exactly(size_bytes)
 
     def messages(self) -> list[bytes]:

@@ -19,20 +19,18 @@ from typing import Any
 from flight_server.protocol import FlightShuffleError, NotFound
 from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
-    CancelJob,
     Create,
     DriverCall,
     Drop,
     Fail,
-    Renew,
     Report,
     RunJob,
     Seal,
     ServerStart,
     SpreadWrite,
-    WriteState,
     place,
 )
+from spark_client.servers.spread_write import CancelJob, Renew, WriteState
 
 from .chains import Chain, Schedule
 from .simulated_server import HeldDataset, SimulatedServer

@@ -1,4 +1,4 @@
-"""What tests of the data source share: a session that has it, and readers and writers for one server."""
+"""What tests of the data source share: readers and writers for one server."""
 
 from __future__ import annotations
 

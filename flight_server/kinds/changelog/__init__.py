@@ -6,9 +6,6 @@ holds, and serves reads. ``changelog`` has the state of one; ``commits`` adds ve
 ``journal`` describes the files.
 """
 
-from .changelog import Changelog, ChangelogState
-from .changelog_kind import CHANGELOGS_AT_ONCE, ChangelogKind
-from .restoring import recover_changelogs
+from .changelog_kind import ChangelogKind
 from .store import Store
 from .version_appends import VersionAppends
-from .writes import ChangelogWrite, Committed

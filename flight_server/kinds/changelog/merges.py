@@ -32,11 +32,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flight_server.concurrency import at_once
 from flight_server.keys import unique
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.storage import in_thread
@@ -56,7 +56,6 @@ HELD_BYTES = views.FOLDED_BYTES
 """So much of a large key is held to apply the rule to it."""
 
 Hashes = NDArray[np.uint64]
-T = TypeVar("T")
 
 
 class _LeftOut:
@@ -297,7 +296,7 @@ class Merge:
             low = high + 1
 
     def _patches_of_large_key(self, hash_: int, outputs: Sequence[Run]) -> Iterator[Updates]:
-        left = returned(self._needed(hash_, self._others))
+        left = at_once(self._needed(hash_, self._others))
         should = _parts(self.runs, hash_) if left is None else [[left]]
         has = [[_less(part) for part in parts] for parts in _parts(outputs, hash_)]
         yield from self._pieces([*should, *has])
@@ -336,13 +335,3 @@ def _less(updates: Updates) -> Updates:
 
 def _deletes_above(updates: Updates, since: int) -> Updates:
     return updates.where((updates.diffs == DELETE) & (updates.versions > since))
-
-
-def returned(steps: Generator[object, None, T]) -> T:
-    """The steps' return value."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found

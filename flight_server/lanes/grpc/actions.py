@@ -210,10 +210,12 @@ class Actions:
                 copies.fetched(content, host)
                 return dump_json({})
             case CopyVerb.REMOVED:
-                return dump_json({"left": copies.removed(content, host, file, caller.sees)})
+                copies.removed(host, file, caller.sees)
+                return dump_json({})
             case CopyVerb.WITHDRAW:
                 caller.check_permission(Permission.WRITE, request.dataset)
-                return dump_json({"hosts": copies.withdraw(content)})
+                copies.withdraw(content)
+                return dump_json({})
             case CopyVerb.WHICH:
                 kept, withdrawn = copies.which(content)
                 gone = not self._catalogue.leads_to(*content)

@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flight_server.access import (
-    ANONYMOUS,
-    Authenticator,
-    Permission,
-    Principal,
-    Quotas,
-    TokenFileRefused,
-)
+from flight_server.access import ANONYMOUS, Authenticator, Permission, Principal, TokenFileRefused
+from flight_server.access.principals import Quotas
 from flight_server.protocol import Unauthenticated
 from tests.support.token_hashes import hash_of_token
 

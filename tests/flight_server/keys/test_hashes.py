@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.keys import HEAD_WORDS, TAIL_WORDS, key_hashes, row_hashes
+from flight_server.keys import key_hashes, row_hashes
+from flight_server.keys.hashes import HEAD_WORDS, TAIL_WORDS
 from tests.support.run_rows import columns
 
 COLUMNS = columns()

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.keys import NULL, codes, falling, is_comparable
+from flight_server.keys import codes, falling, is_comparable
+from flight_server.keys.value_codes import NULL
 from tests.support.run_rows import columns
 
 COLUMNS = columns()

@@ -114,10 +114,3 @@ def test_a_batch_above_the_limit_is_cut_where_that_helps() -> None:
     assert len(cut(union, rows // 10, sent_bytes, limit_bytes=MIB)) in (1, 2)
     views = pa.record_batch({"a": list_views(ROWS)})
     assert cut(views, ROWS // 10, sent_bytes, limit_bytes=MIB) == [views]
-
-
-def test_rows_that_a_source_is_told_to_send_alone_bring_no_other_rows() -> None:
-    views = pa.record_batch({"a": list_views(1000)})
-    messages = list(Encoder(views.schema, max_message_bytes=MIB, max_rows=10).encode([views]))
-    assert [each.accepted.rows for each in messages] == [10] * 100
-    assert sum(len(each.message) for each in messages) < 2 * sent_bytes(views)

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from flight_server.concurrency.broadcast_queue import EndOfQueue
 from flight_server.datasets.dataset import Dataset
-from flight_server.kinds import seal as seal_shuffle
+from flight_server.kinds.seals import seal as seal_shuffle
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
 from flight_server.protocol.errors import CorruptFrame, DatasetDropped

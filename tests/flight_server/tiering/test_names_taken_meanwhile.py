@@ -15,7 +15,8 @@ import pytest
 import pytest_asyncio
 
 from flight_server.datasets.dataset import Dataset
-from flight_server.kinds import StreamSink, seal
+from flight_server.kinds.seals import seal
+from flight_server.kinds.stream import StreamSink
 from flight_server.node import Node
 from flight_server.protocol import (
     CreateRequest,

@@ -16,7 +16,8 @@ import pytest_asyncio
 
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
-from flight_server.kinds import StreamSink, seal
+from flight_server.kinds.seals import seal
+from flight_server.kinds.stream import StreamSink
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind, PutCommand, Retention, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c

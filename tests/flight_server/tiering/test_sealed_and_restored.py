@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
-from flight_server.kinds import seal
+from flight_server.kinds.seals import seal
 from flight_server.node import Node
 from flight_server.protocol import (
     Commit,

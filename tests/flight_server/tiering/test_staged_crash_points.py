@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.datasets import Dataset
-from flight_server.kinds import seal
+from flight_server.kinds.seals import seal
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from tests.support.crash_points import CrashPoints, Image

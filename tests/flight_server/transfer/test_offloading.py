@@ -61,9 +61,11 @@ def sealed(node: Node, parts: dict[int, pa.Table], partitions: int = 5, rows_eac
     for index in range(partitions):
         partition = dataset.begin_stream(index)
         if index in parts:
-            encoder = Encoder(SCHEMA, max_message_bytes=16 << 20, max_rows=rows_each)
+            encoder = Encoder(SCHEMA, max_message_bytes=16 << 20)
             builder = FrameBuilder(node.budget.metadata, dataset.name, index)
-            for checked in encoder.encode(parts[index].to_batches()):
+            for checked in (
+                each for batch in parts[index].to_batches(rows_each) for each in encoder.encode([batch])
+            ):
                 frame = builder.add(checked, node.budget.frames.reserve(checked.kept_bytes))
                 if frame is not None:
                     partition.publish(frame)

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.access import Principal, Quotas, Usage, Usages
+from flight_server.access import Principal, Usages
+from flight_server.access.principals import Quotas
+from flight_server.access.quotas import Usage
 from flight_server.datasets.attachment import Attachment
 from flight_server.node import Node
 from flight_server.protocol import (

@@ -136,11 +136,11 @@ async def test_a_reader_that_leaves_inside_a_run_gives_back_all_of_its_room(node
 async def test_dictionaries_come_before_the_frames_that_need_them_also_inside_a_burst(node: Node) -> None:
     dataset, _ = node.catalogue.create(CreateRequest("d"), SchemaMessage.of(TEXTS))
     partition = dataset.begin_stream(0)
-    encoder = Encoder(TEXTS, max_message_bytes=1 << 20, max_rows=2)
+    encoder = Encoder(TEXTS, max_message_bytes=1 << 20)
     builder = FrameBuilder(node.budget.metadata, "d", 0)
     arrays = [pa.array([f"{at}", f"{at}", "x", "y"]).dictionary_encode() for at in range(3)]
-    batches = [pa.record_batch([array], schema=TEXTS) for array in arrays]
-    for checked in encoder.encode(batches):
+    batches = [pa.record_batch([array[at : at + 2]], schema=TEXTS) for array in arrays for at in (0, 2)]
+    for checked in (each for batch in batches for each in encoder.encode([batch])):
         one = builder.add(checked, node.budget.frames.reserve(checked.kept_bytes))
         if one is not None:
             partition.publish(one)

@@ -52,7 +52,7 @@ def read_error(data: bytes) -> None:
 
 
 def read_http(data: bytes) -> None:
-    """A whole answer of the bulk lane: head, body, batches and totals. The first byte says whether checksums count."""
+    """A whole answer of the bulk lane: head, body, batches and totals. The first byte is left out."""
     if not data:
         return
     file = cast("io.BufferedReader", io.BufferedReader(cast("io.RawIOBase", io.BytesIO(data[1:]))))
@@ -63,7 +63,7 @@ def read_http(data: bytes) -> None:
         with suppress(ValueError):  # it is a proxy's
             from_json(body.read())
         return
-    bursts = BurstReader(body, checked=data[0] % 2 == 1)
+    bursts = BurstReader(body)
     rows = 0
     while (burst := bursts.read_burst()) is not None:
         rows += sum(batch.num_rows for batch in burst.batches)

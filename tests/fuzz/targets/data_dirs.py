@@ -21,7 +21,8 @@ from structlog.testing import capture_logs
 
 from flight_server.concurrency import Background, Waits
 from flight_server.datasets import Catalogue
-from flight_server.kinds.changelog import Store, recover_changelogs
+from flight_server.kinds.changelog import Store
+from flight_server.kinds.changelog.restoring import recover_changelogs
 from flight_server.memory import Budget
 from flight_server.protocol import ipc_framing
 from flight_server.storage import Disk, OtherFormat

@@ -16,7 +16,17 @@ from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream
 from spark_client.merge import DatasetRef
-from tests.support.merging import EVERYTHING, FRAMES, QUICK, ROWS, SCHEMA, batch_of, put, read_all
+from tests.support.merging import (
+    EVERYTHING,
+    FRAMES,
+    QUICK,
+    ROWS,
+    SCHEMA,
+    batch_of,
+    batches_from,
+    put,
+    read_all,
+)
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -64,7 +74,7 @@ def test_frames_go_when_the_clients_have_said_that_they_have_them(
     assert read_all(stream_of(process, server, counted, lane)) == EVERYTHING
     assert frames_left(server, counted) == FRAMES
     last = stream_of(process, server, counted, lane)
-    while (batch := last.read()) is not None:
+    for batch in batches_from(last):
         assert batch.num_rows == ROWS
         assert frames_left(server, counted) == FRAMES, "the reader has not said that it has them"
     last.close()
@@ -84,7 +94,7 @@ def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_o
         stream = PartitionStream(through, Ticket(name, 0), locations=[between.http], lane=lane)
         taken: list[int] = []
         between.cut_after(1_000_000)
-        while (batch := stream.read()) is not None:
+        for batch in batches_from(stream):
             taken += batch["n"].to_pylist()
             between.cut_after(1_000_000)
         stream.close()

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from spark_client import ShuffleClient
-from spark_client.executors import zipped
+from spark_client.executors.shipping import zipped
 from tests.support import pages
 from tests.support.bare_python import bare_python
 from tests.support.server_process import ServerProcess

@@ -16,7 +16,8 @@ from spark_client import Broadcast, Copies, ShuffleClient
 from spark_client.broadcast import broadcast_copies
 from spark_client.broadcast import content as broadcast_content
 from spark_client.broadcast.content import BroadcastContent
-from spark_client.executors import ExecutorServers, RunningServers
+from spark_client.executors import ExecutorServers
+from spark_client.executors.executor_servers import RunningServers
 from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
 

@@ -87,7 +87,9 @@ def an_hour_ahead(where: tuple[str, int]) -> Iterator[None]:
 def checked(location: str, certificates: Path | None = None, token: str | None = None) -> dict[str, Finding]:
     """The finding of each check."""
     root = None if certificates is None else certificates.read_bytes()
-    checks = ServerChecks(Link(location, token, root, as_json=False), location, 0.5)
+    checks = ServerChecks(
+        Link(location, {"token": token, "tls_root_certs": root}, as_json=False), location, 0.5
+    )
     return {each.check: each for each in checks.findings()}
 
 

@@ -47,7 +47,7 @@ def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(serve
     with PutSource(serve) as source:
         with opened(server, source) as stream:
             stream.write(SMALL)
-        stream.abandon()
+        stream.close()
         with pytest.raises(Closed, match="the put to dataset 'd' has ended"):
             stream.write(SMALL)
     assert len(came) == 2
@@ -143,7 +143,7 @@ def test_a_forked_child_neither_uses_nor_ends_the_put_of_its_parent(server: Remo
                 stream.write(SMALL)
             except ForkedProcess:
                 stream.cancel()
-                stream.abandon()
+                stream.close()
                 code = 7
             finally:
                 os._exit(code)

@@ -71,10 +71,10 @@ def unframed(parts: list[Part]) -> list[bytes]:
     """The messages, which are whole."""
     data, found = b"".join(parts), []
     while data:
-        (size,) = struct.unpack(">I", data[:4])
-        assert len(data) >= 4 + size
-        found.append(data[4 : 4 + size])
-        data = data[4 + size :]
+        (size,) = struct.unpack(">I", data[:4])  # and its checksum
+        assert len(data) >= 8 + size
+        found.append(data[8 : 8 + size])
+        data = data[8 + size :]
     return found
 
 

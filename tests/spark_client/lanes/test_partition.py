@@ -27,6 +27,7 @@ from spark_client.lanes.partition_stream import Address, PartitionStream, addres
 from spark_client.lanes.portion_stream import PortionStream
 from spark_client.lanes.version_stream import VersionStream
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
+from tests.support.merging import batches_from
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -58,7 +59,7 @@ def stream_of(
 def read_all(stream: PartitionStream) -> list[int]:
     numbers: list[int] = []
     try:
-        while (batch := stream.read()) is not None:
+        for batch in batches_from(stream):
             numbers += batch["n"].to_pylist()
     finally:
         stream.close()
@@ -75,10 +76,11 @@ def test_a_whole_partition_is_read_from_an_aligned_buffer(server: RemoteServer) 
         stream = stream_of(server, source)
         assert stream.open() == SCHEMA
         assert stream.generation == "g1"
-        first = stream.read()
+        first, *rest = batches_from(stream)
         assert first == BATCHES[0]
         assert first["n"].buffers()[1].address % 8 == 0
-        assert read_all(stream) == ROWS[100:]
+        assert [number for batch in rest for number in batch["n"].to_pylist()] == ROWS[100:]
+        stream.close()
         target, headers = source.requests[0]
         assert target.startswith("/v1/datasets/d/partitions/0?reader=")
         assert headers["authorization"] == "Bearer secret"
@@ -262,11 +264,12 @@ def test_cancelling_ends_a_read_that_waits(server: RemoteServer) -> None:
     with HttpSource(answer, closes=True) as source:
         stream = stream_of(server, source)
         stream.open()
-        assert stream.read() == BATCHES[0]
+        batches = batches_from(stream)
+        assert next(batches) == BATCHES[0]
         timer = threading.Timer(0.05, stream.cancel)
         timer.start()
         with pytest.raises(Closed):
-            stream.read()
+            next(batches)
         timer.join()
         stream.close()
         stuck.set()
@@ -284,12 +287,13 @@ def test_a_cancelled_read_says_so_though_its_broken_stream_could_not_be_resumed(
 
     with HttpSource(answer, closes=True) as source:
         stream = stream_of(server, source)
-        assert stream.read() == BATCHES[0]
+        batches = batches_from(stream)
+        assert next(batches) == BATCHES[0]
         assert stream.generation is None
         timer = threading.Timer(0.05, stream.cancel)
         timer.start()
         with pytest.raises(Closed):
-            stream.read()
+            next(batches)
         timer.join()
         stream.close()
         stuck.set()

@@ -12,7 +12,7 @@ import pytest
 
 from flight_server.protocol import FlightShuffleError, ServerLost
 from spark_client.connection import TimedOut, Unreachable
-from spark_client.servers import WriteState
+from spark_client.servers.spread_write import WriteState
 from tests.support.simulated_cluster import SimulatedCluster
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -10,19 +10,17 @@ import pytest
 from flight_server.protocol import Conflict, InvalidRequest, NotFound, ServerLost
 from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
-    CancelJob,
     Create,
     DriverCall,
     Drop,
     Fail,
-    Renew,
     Report,
     RunJob,
     Seal,
     ServerStart,
     SpreadWrite,
-    WriteState,
 )
+from spark_client.servers.spread_write import CancelJob, Renew, WriteState
 
 A, B = (ServerStart(f"grpc://{name}:1", f"start of {name}") for name in "ab")
 ANSWER = {"rows": 1, "frames": 1, "bytes": 10, "partition_bytes": {"1": 10}}

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from flight_server.keys import is_bytes
 from flight_server.protocol import InvalidRequest, KeepRule, Order
 
 
@@ -61,7 +62,8 @@ def typed_value(value: Any, field: pa.Field, what: str) -> pa.Scalar:
             case bool():
                 fits = pa.types.is_boolean(kind)
             case str():
-                fits = _is_text(kind) or pa.types.is_temporal(kind)
+                others = (pa.types.is_string_view, pa.types.is_fixed_size_binary, pa.types.is_temporal)
+                fits = is_bytes(kind) or any(check(kind) for check in others)
             case _:
                 fits = pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_integer(kind)
         if not fits or (isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()):
@@ -86,20 +88,6 @@ def equal_to(column: pa.Array, value: pa.Scalar) -> NDArray[np.bool_]:
         zero_copy_only=False
     )
     return mask
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return any(
-        check(kind)
-        for check in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_fixed_size_binary,
-        )
-    )
 
 
 def _check_sortable(field: pa.Field, what: str) -> None:

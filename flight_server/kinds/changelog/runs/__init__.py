@@ -3,7 +3,7 @@
 A run knows rows, versions and diffs, and no keep rule.
 """
 
-from .blocks import Ages, Block, of_block, to_block
+from .blocks import of_block, to_block
 from .layout import Layout, is_encoded
 from .log import LogEntry, LogFile, read_log
 from .run import MAX_HASH, Damaged, MemoryRun

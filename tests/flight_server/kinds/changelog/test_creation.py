@@ -14,10 +14,10 @@ import pytest
 
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.kinds import StreamSink
 from flight_server.kinds.changelog import store
 from flight_server.kinds.changelog.changelog_files import ChangelogFiles
 from flight_server.kinds.changelog.runs import STATE_NAME
+from flight_server.kinds.stream import StreamSink
 from flight_server.protocol import AlreadyExists, Conflict, CreateRequest, InvalidRequest, Kind, PutCommand
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.frames import SchemaMessage
-from flight_server.kinds.changelog import Changelog, emitting, views, writes
+from flight_server.kinds.changelog import emitting, views, writes
+from flight_server.kinds.changelog.changelog import Changelog
 from flight_server.kinds.changelog.runs import STATE_NAME, LogFile, RunFile, run_files
 from flight_server.protocol import CreateRequest, KeepRule, Kind, Unavailable
 from flight_server.storage import DiskTrouble

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.frames import SchemaMessage
-from flight_server.kinds.changelog import ChangelogState, commits, views, writes
+from flight_server.kinds.changelog import commits, views, writes
+from flight_server.kinds.changelog.changelog import ChangelogState
 from flight_server.kinds.changelog.runs import run_files
 from flight_server.memory import Pace
 from flight_server.protocol import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog import merges
+from flight_server.concurrency import slices
 from flight_server.kinds.changelog.folding import Elsewhere, compacted
 from flight_server.kinds.changelog.large_keys import TooLarge, folded, needed, pieces
 from flight_server.kinds.changelog.rules import Rule, make_rule
@@ -101,7 +101,7 @@ def test_what_a_rule_needs_of_pieces_is_what_it_needs_of_all_whatever_other_runs
                 piece_bytes=piece_bytes,
                 limit_bytes=limit_bytes,
             )
-            return merges.returned(steps)
+            return slices.at_once(steps)
 
         def found(_: object) -> Elsewhere:
             return Elsewhere(whole.hashes[:0], other.where((other.diffs < 0) & (other.diffs != DELETE)))

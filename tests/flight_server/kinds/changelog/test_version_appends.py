@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flight_server.kinds import seal
-from flight_server.kinds.changelog import ChangelogWrite
+from flight_server.kinds.changelog.writes import ChangelogWrite
+from flight_server.kinds.seals import seal
 from flight_server.protocol import CreateRequest, Kind, NotFound, SealRequest, WriteMode
 from tests.support.sealing import SCHEMA, durable_node
 

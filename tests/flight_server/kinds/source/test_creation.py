@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
-from flight_server.access import Principal, Quotas
+from flight_server.access import Principal
+from flight_server.access.principals import Quotas
 from flight_server.frames import SchemaMessage
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (

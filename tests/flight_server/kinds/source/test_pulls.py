@@ -62,9 +62,8 @@ class NumbersSource:
         self.pulled.append(index)
         numbers = range(self.first, self.first + FRAMES * ROWS)
         batches = pa.table({"n": pa.array(numbers, pa.int64())}).to_batches(ROWS)
-        for number, pulled in enumerate(
-            Encoder(SCHEMA, max_message_bytes=1 << 20, max_rows=ROWS).encode(batches)
-        ):
+        encoder = Encoder(SCHEMA, max_message_bytes=1 << 20)
+        for number, (pulled,) in enumerate(encoder.encode([batch]) for batch in batches):
             with suppress(asyncio.CancelledError) if self.stubborn else nullcontext():
                 await self.allowed.acquire()
             if number in self.failing:

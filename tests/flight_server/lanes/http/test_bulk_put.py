@@ -23,7 +23,7 @@ from flight_server.lanes.http import bulk_put
 from flight_server.lanes.http.bulk_put import LARGE_BYTES, READ_BYTES, Incoming
 from flight_server.node import Node
 from flight_server.protocol.errors import BadFrame, Draining
-from flight_server.protocol.put_framing import ANSWER_HEAD, END_OF_PUT, PUT_PATH
+from flight_server.protocol.put_framing import ANSWER_HEAD, LENGTH, PUT_PATH
 from tests.support.certificates import self_signed
 from tests.support.nodes import read_messages, running_node
 from tests.support.polling import DEADLINE_SECONDS
@@ -67,7 +67,7 @@ def test_messages_come_out_as_they_went_in_however_they_are_read(sizes: list[int
     scratch = memoryview(bytearray(READ_BYTES))
     sides = [Incoming(scratch, LIMIT_BYTES) for _ in range(2)]
     messages = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
-    whole = b"".join(map(framed, messages)) + END_OF_PUT
+    whole = b"".join(map(framed, messages)) + LENGTH.pack(0)
     out: tuple[list[bytes], list[bytes]] = ([], [])
     at, ended = [0, 0], [False, False]
     turn = 0
@@ -197,7 +197,7 @@ async def lane_of(directory: Path, *, tls: bool = False, **settings: Any) -> Asy
 async def test_what_is_put_is_kept_byte_for_byte(tmp_path: Path, tls: bool) -> None:
     messages = put_messages(path("d"), [SMALL, LARGE, SMALL, SMALL, LARGE, LARGE] * 20)
     async with lane_of(tmp_path, tls=tls) as lane, lane.put() as wire:
-        await wire.send(b"".join(map(framed, messages)) + END_OF_PUT)
+        await wire.send(b"".join(map(framed, messages)) + LENGTH.pack(0))
         assert await wire.answer() == (b"K", b"")
         assert await wire.reader.read() == b""
         assert await read_messages(lane.node, lane.node.catalogue.find("d")) == messages[1:]
@@ -209,7 +209,7 @@ async def test_nothing_is_read_while_the_budget_is_full(tmp_path: Path, tls: boo
     async with lane_of(tmp_path, tls=tls) as lane, lane.put() as wire:
         arrivals = lane.node.budget.arrivals
         held = arrivals.reserve(arrivals.limit_bytes or 0)
-        sending = asyncio.ensure_future(wire.send(b"".join(map(framed, messages)) + END_OF_PUT))
+        sending = asyncio.ensure_future(wire.send(b"".join(map(framed, messages)) + LENGTH.pack(0)))
         # It may have begun to wait for the first message before the account was full.
         await lane.until("budget")
         assert lane.node.counters.frames_in == 0
@@ -322,7 +322,7 @@ async def test_many_small_messages_let_other_streams_have_their_turns(tmp_path: 
         await lane.until("writer")
         counting = asyncio.ensure_future(count())
         before = turns
-        await wire.send(framed(batch) * at_once + END_OF_PUT)
+        await wire.send(framed(batch) * at_once + LENGTH.pack(0))
         assert await wire.answer() == (b"K", b"")
         counting.cancel()
         await asyncio.wait([counting])

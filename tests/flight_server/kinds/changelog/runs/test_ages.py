@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog.runs import Ages, RunFile, RunWriter
-from flight_server.kinds.changelog.runs.blocks import STEPS
+from flight_server.kinds.changelog.runs import RunFile, RunWriter
+from flight_server.kinds.changelog.runs.blocks import STEPS, Ages
 from flight_server.memory import MemoryPool
 from tests.support.run_rows import latest, updates_of
 
