@@ -98,7 +98,7 @@ class WriteMode(StrEnum):
 class CreateRequest(Request, what="create", render_first="dataset kind partitions"):
     """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the first
     producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` names the data to pull, see
-    ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name; nothing
+    ``kinds.source``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name; nothing
     is made if the dataset of that name has the ``transaction`` already. A changelog keeps the rows that ``keep``
     selects, and the others for ``delay_seconds`` more. ``generation`` is for a shuffle that several servers have; None
     lets the server give one.

@@ -10,9 +10,9 @@ Passing on
     those of the broadcast's server, each once and in order, wherever they came from. All comes from that server itself
     where the executor has none, and for what is left when that one fails.
 
-    The executor's server has the frames as a dataset of kind ``source`` (``tree_relay``), within its own limits of
-    memory and disk, while it is read and for ``LEASE_SECONDS`` more. The servers ask each other with the token that all
-    of them have; so the broadcast's server must have the same one.
+    The executor's server has the frames as a dataset of kind ``source`` (``kinds.source.relay``), within its own limits
+    of memory and disk, while it is read and for ``LEASE_SECONDS`` more. The servers ask each other with the token that
+    all of them have; so the broadcast's server must have the same one.
 """
 
 from __future__ import annotations

@@ -147,10 +147,12 @@ def start(**options: Any) -> Embedded:
     token = str(options.pop("token", None) or secrets.token_urlsafe(32))
     # Below the environment and above nothing: a flag would win over what the user has set there.
     workers = {} if options.keys() & _FOR_ONE else {"FLIGHT_SERVER_WORKERS": "0"}
+    # As wide as that: what the command line refuses stands in one line.
+    told = {"FLIGHT_SERVER_TOKEN": token, "COLUMNS": "1000"}
     process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
         [sys.executable, "-m", PROGRAM, *flags(given | options)],
         cwd=_ROOT,
-        env={**workers, **os.environ, "FLIGHT_SERVER_TOKEN": token},
+        env={**workers, **os.environ, **told},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

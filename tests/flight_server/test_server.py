@@ -64,3 +64,19 @@ async def test_the_default_disk_limit_counts_what_changelogs_have_already(
         disk = server.catalogue.budget.disk
         assert disk.used_bytes > 0
         assert disk.limit_bytes == disk.used_bytes + 8000
+
+
+async def test_a_drain_does_not_wait_for_a_reader_over_http_that_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without the drain's own look it would wait so long for a client that may read on.
+    monkeypatch.setattr("flight_server.transfer.delivery.READER_STALL_SECONDS", 600.0)
+    async with Server(settings(tmp_path, stall_seconds=600)) as server:
+        server.catalogue.create(CreateRequest("awaited"), None)
+        _, left = await asyncio.open_connection("127.0.0.1", server.facts()["http_port"])
+        left.write(b"GET /v1/datasets/awaited HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while not len(server.node.waits):  # noqa: ASYNC110  # which have no event
+            await asyncio.sleep(0.01)
+        left.close()
+        async with asyncio.timeout(60):
+            await server.stop(600)

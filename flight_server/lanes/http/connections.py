@@ -12,6 +12,9 @@ Ended inputs
     to two minutes later. One that has reset the connection is disconnected at the next look, because the event loop
     does not look at an input that has ended.
 
+    A drain waits for such a client while bytes are on their way to it, and while its answer goes on. Once it has been
+    sent nothing for ``DRAINED_SECONDS``, as while its answer waits for a producer, it is disconnected.
+
 TLS
     The end of the input is the end of the connection, because TLS has no other. The event loop's TLS does not tell of
     it while it has bytes to write, so each look asks the kernel about the connections that are being answered.
@@ -20,8 +23,10 @@ TLS
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
+import termios
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +36,7 @@ from flight_server.protocol import FlightShuffleError, InvalidRequest
 from flight_server.reporting import Calls, ServedCall
 
 RETRY_AFTER_SECONDS = 1
+DRAINED_SECONDS = 0.25
 _TCP_INFO = struct.Struct("=B119xQ")  # tcpi_state and tcpi_bytes_acked, of linux/tcp.h
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
 _STATUS = {
@@ -138,6 +144,7 @@ class EndedInputs:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._draining = False
         # How many bytes the peer's kernel had taken, and when that number was first seen.
         self._taken: dict[_Connection, tuple[int, float]] = {}
 
@@ -150,6 +157,11 @@ class EndedInputs:
             return False
         self._taken[connection] = -1, 0.0
         return True
+
+    def drain(self) -> None:
+        """The server drains from now on."""
+        self._draining = True
+        self.look(())
 
     def look(self, secure: Iterable[_Connection]) -> None:
         """Disconnect those that are done, have left or take nothing. ``secure``: the connections with TLS."""
@@ -169,7 +181,8 @@ class EndedInputs:
             state, taken_bytes = _tcp_info(transport)
             if taken_bytes != before:
                 self._taken[connection] = taken_bytes, now
-            if state == _TCP_CLOSE or (taken_bytes == before and now - since >= self._seconds):
+            seconds = DRAINED_SECONDS if self._draining and _has_sent_all(transport) else self._seconds
+            if state == _TCP_CLOSE or (taken_bytes == before and now - since >= seconds):
                 transport.abort()
 
 
@@ -180,3 +193,9 @@ def _tcp_info(transport: asyncio.Transport) -> tuple[int, int]:
         peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     )
     return state, taken_bytes
+
+
+def _has_sent_all(transport: asyncio.Transport) -> bool:
+    """Whether the peer's kernel has taken all that was written."""
+    unsent = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    return not (transport.get_write_buffer_size() or any(unsent))

@@ -208,6 +208,10 @@ class HttpServer:
         self._logins.listen_at(bound, secure=tls is not None)
         return bound
 
+    def drain(self) -> None:
+        """Wait for no client that has left; see ``connections``, "Ended inputs"."""
+        self._ended_inputs.drain()
+
     async def stop(self) -> None:
         """Close every connection, after ``Running`` has ended the calls on them. Twice is fine."""
         if self._runner is not None:

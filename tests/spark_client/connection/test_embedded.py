@@ -135,7 +135,10 @@ def test_a_wrong_option_is_an_error_with_the_servers_words() -> None:
         embedded.start(memory_limit="1KiB")
 
 
-def test_an_option_that_the_server_has_not_is_named_with_the_nearest() -> None:
+def test_an_option_that_the_server_has_not_is_named_with_the_nearest_on_a_narrow_terminal_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
     with pytest.raises(
         InvalidRequest, match=r"the server has no option --memory \(.*--memory-limit\S*\); flight"
     ):
