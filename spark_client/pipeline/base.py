@@ -1,5 +1,5 @@
 """The base of every step of a pipeline: the steps before it, of which the first leg has the rows of a DataFrame or
-scan, and the checks of functions, schemas and columns.
+scan, the checks of functions, schemas and columns, and the names that a newcomer from Spark looks for.
 """
 
 from __future__ import annotations
@@ -46,12 +46,10 @@ class Steps:
     if not TYPE_CHECKING:  # which would take any name for a step
 
         def __getattr__(self, name: str) -> NoReturn:
-            steps = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
-            raise AttributeError(
-                f"a pipeline has no {name!r}, but {steps}; toDF() runs it and gives a DataFrame",
-                name=name,
-                obj=self,
-            )
+            remedy = _instead(name)
+            if remedy is None:
+                raise AttributeError(f"a pipeline has no {name!r}", name=name, obj=self)
+            raise AttributeError(f"a pipeline has no {name!r}: {remedy}")
 
     @property
     def schema(self) -> StructType:
@@ -191,3 +189,55 @@ def _by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
     for name in names:
         found.setdefault(name if exact else name.casefold(), []).append(name)
     return found
+
+
+_AGGREGATE = 'aggregate({"amount": "sum"}, by="key") does it with functions of columns'
+_GROUP = f'{_AGGREGATE}; exchange(n, "key").applyInArrow(fn, schema) gives a function the rows of each key'
+_SORT = 'exchange(n, sort=["time desc"]) sorts each partition, exchange(1, sort=…).limit(n) gives the first rows of all'
+_SELECT = 'select("a", b="old_name", c=pc.field("a") + 1) names, renames and computes columns'
+_EXCHANGE = 'exchange(n, "key") does it'
+
+_INSTEAD = {
+    "agg": _AGGREGATE,
+    "alias": _SELECT,
+    "cache": "persist() keeps what the last exchange wrote",
+    "columns": "schema.names has them",
+    "cube": _AGGREGATE,
+    "drop": _SELECT,
+    "dropDuplicates": "distinct(*columns) does it",
+    "drop_duplicates": "distinct(*columns) does it",
+    "dtypes": "schema has them",
+    "first": f"limit(1).collect() does it; {_SORT}",
+    "foreachPartition": "mapInArrow(fn, schema) gives a function the batches of each partition",
+    "groupBy": _GROUP,
+    "groupby": _GROUP,
+    "head": f"limit(n).collect() does it; {_SORT}",
+    "isEmpty": "limit(1).count() == 0 says it",
+    "orderBy": _SORT,
+    "printSchema": "schema has it",
+    "repartition": _EXCHANGE,
+    "repartitionByRange": 'exchange(boundaries=p.sample_boundaries(n, "time"), by="time") does it',
+    "rollup": _AGGREGATE,
+    "selectExpr": _SELECT,
+    "show": "toDF().show() prints rows, explain() the plan",
+    "sort": _SORT,
+    "sortWithinPartitions": 'exchange(n, "key", sort=["time"]) does it',
+    "take": f"limit(n).collect() does it; {_SORT}",
+    "toArrow": "collect().read_all() gives a table",
+    "toLocalIterator": "collect() gives a reader of Arrow batches",
+    "toPandas": "collect().read_pandas() gives one DataFrame of pandas",
+    "unionAll": "union(other) does it",
+    "unionByName": "union(other) matches columns by position: select them in one order before",
+    "where": "filter(pc.field(name) > value) does it",
+    "withColumn": _SELECT,
+    "withColumnRenamed": _SELECT,
+    "withColumns": _SELECT,
+    "withColumnsRenamed": _SELECT,
+}
+
+
+def _instead(name: str) -> str | None:
+    """The method that a pipeline has instead of a DataFrame's method or property; None for any other name."""
+    if name.startswith("_") or not hasattr(DataFrame, name):
+        return None
+    return _INSTEAD.get(name, "toDF() runs it and gives the DataFrame, which has that")

@@ -120,8 +120,9 @@ class FilePlaces:
         # A descriptor that only names the file: it opens no pipe and no device, and what it names stays the same.
         named = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            if str(Path(f"/proc/self/fd/{named}").readlink()) != path:
-                raise Forbidden(f"source: a symbolic link has come into {path}, or the file is gone")
+            # Of a file that was replaced or deleted since, the kernel says where it lay.
+            if str(Path(f"/proc/self/fd/{named}").readlink()) not in (path, f"{path} (deleted)"):
+                raise Forbidden(f"source: a symbolic link has come into {path}")
             if not stat.S_ISREG(os.fstat(named).st_mode):
                 raise Forbidden(f"source: {path} is not a regular file")
             return LocalFile(os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_CLOEXEC))

@@ -12,6 +12,7 @@ from pyspark.sql import functions as sql
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
+from spark_client.pipeline.base import _INSTEAD
 from spark_client.pipeline.plan import Pipeline
 
 if TYPE_CHECKING:
@@ -217,6 +218,25 @@ def test_an_aggregate_has_the_partitions_that_it_is_asked_for(pipeline: Pipeline
         there.aggregate({"*": "count"}, by="id", partitions=0)
 
 
-def test_a_name_that_a_pipeline_does_not_have_is_answered_with_its_steps(pipeline: Pipeline) -> None:
-    with pytest.raises(AttributeError, match=r"no 'groupBy', but aggregate, .*, union, .*; toDF\(\) runs it"):
-        _ = pipeline.groupBy  # type: ignore[attr-defined] # as a user may write
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("groupBy", r'aggregate\({"amount": "sum"}, by="key"\)'),
+        ("show", r"toDF\(\).show\(\)"),
+        ("toPandas", r"collect\(\).read_pandas\(\)"),
+        ("columns", "schema.names"),
+        ("orderBy", r"exchange\(n, sort="),
+        ("withColumn", r"select\("),
+        ("write", r"toDF\(\) runs it and gives the DataFrame"),
+        ("nothing_such", "a pipeline has no 'nothing_such'$"),
+    ],
+)
+def test_a_dataframes_name_on_a_pipeline_names_the_step(pipeline: Pipeline, name: str, says: str) -> None:
+    with pytest.raises(AttributeError, match=says):
+        getattr(pipeline, name)
+
+
+def test_only_names_that_a_dataframe_has_and_a_pipeline_has_not_are_advised() -> None:
+    from pyspark.sql import DataFrame
+
+    assert [name for name in _INSTEAD if hasattr(Pipeline, name) or not hasattr(DataFrame, name)] == []

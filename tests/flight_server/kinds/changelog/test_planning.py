@@ -49,7 +49,8 @@ class Watched:
         recent += planning.FILE_ROWS // 4  # fewer old rows may wait until earlier merges of too few are paid
         if simulation.rows <= recent:
             return
-        needed = simulation.needed_rows(changelog.advanced_since(now))
+        # What was retracted meanwhile was needed before, and is merged no sooner than what came meanwhile.
+        needed = max(map(simulation.needed_rows, (before, changelog.advanced_since(now))))
         assert simulation.rows <= 2 * needed + recent, (
             f"{simulation.rows} rows for {needed} and {recent} of the last delays, in "
             f"{[(type(run).__name__, run.rows, run.since) for run in changelog.runs]}"
@@ -176,6 +177,7 @@ def write(watched: Watched, kind: str, many: int, keys: int) -> None:
 @example([("burst", 1500, 20), ("trickle", 1, 1)], 1.0)
 @example([("burst", 300, 300), ("silence", 3, 0), ("retract", 100, 0)], 1.0)
 @example([("burst", 300, 300), ("silence", 3, 0), ("retract", 2, 0)], 1.0)
+@example([("burst", 300, 300), ("silence", 3, 0), *[("retract", 5, 0)] * 4], 1.0)
 @given(st.lists(phases, min_size=2, max_size=7), st.sampled_from([0.0, 1.0, 5.0]))
 @settings(
     max_examples=examples(0.5),

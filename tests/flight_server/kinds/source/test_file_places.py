@@ -152,6 +152,24 @@ def test_a_directory_that_becomes_a_link_after_the_look_is_not_gone_through(root
         roots.open(path)
 
 
+def test_a_file_that_is_replaced_while_it_is_opened_is_read_as_it_was(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = FilePlaces([root])
+    (path,) = roots.files("sales")
+    system_open = os.open
+
+    def replaced(name: str, flags: int) -> int:
+        descriptor = system_open(name, flags)
+        if flags & os.O_PATH:
+            (root / "new.csv").write_text("n\n2\n")
+            (root / "new.csv").replace(path)
+        return descriptor
+
+    monkeypatch.setattr(file_places.os, "open", replaced)
+    assert read(roots, path) == b"n\n1\n"
+
+
 def test_a_path_that_was_never_looked_at_is_not_opened_outside(root: Path) -> None:
     for path in ("/etc/passwd", f"{root}/../root-secrets/secret.csv"):
         with pytest.raises(Forbidden, match="does not lie in the roots"):
