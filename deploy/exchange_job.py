@@ -34,7 +34,7 @@ def main() -> int:
     """Run the job; the exit status."""
     spark = SparkSession.builder.appName("exchange_job").getOrCreate()
     events = spark.range(ROWS).selectExpr(f"id % {USERS} as user_id", "id % 97 as amount")
-    with ShuffleClient.get(spark) as client:
+    with ShuffleClient.getOrCreate(spark) as client:
         begun = time.monotonic()
         exchanged = client.pipeline(events).mapInArrow(doubled, "user_id long, amount long")
         totals = exchanged.exchange(PARTITIONS, "user_id").applyInArrow(total, "user_id long, amount long")

@@ -8,9 +8,6 @@ Owned by a client
     after that every call raises. A dataset of ``put``, and a changelog, stays until it is dropped or the server's
     default lease ends.
 
-``get`` is two things: ``ShuffleClient.get(spark)`` gives the client of a session's ``spark.flight.shuffle.*``, and
-``client.get(name)`` a dataset's rows.
-
 The constructor removes files that killed clients left on this host (``host.directories``). The first call that needs a
 connection or a thread starts it. Only calls that take or make a session or DataFrame need PySpark. Functions in Spark's
 tasks can use broadcasts, but not the client: it cannot be pickled.
@@ -47,7 +44,6 @@ from spark_client.connection import (
     embedded,
 )
 from spark_client.dataset_calls import DatasetCalls
-from spark_client.either import OnClassOrObject
 from spark_client.hosts import Copies, HostFiles
 from spark_client.servers import DriverServer, ServerList
 
@@ -81,42 +77,6 @@ class ClientArguments(ServerArguments, total=False):
 def _check_names(call: str, given: Iterable[str], names: frozenset[str]) -> None:
     if unknown := set(given) - names:
         raise TypeError(f"{call} got an unexpected keyword argument {min(unknown)!r}")
-
-
-def _of_session(
-    kind: type[ShuffleClient], spark: SparkSession, **given: Unpack[ClientArguments]
-) -> ShuffleClient:
-    """``ShuffleClient.get(spark)``: the client of the session's ``spark.flight.shuffle.*``, Classic or Connect.
-
-    Arguments win over the session; this folder's README has the settings. Equal settings and arguments give the same
-    client in all sessions of an application, until its ``close`` or the end of the process (``settings.open_clients``).
-    The source ``flight`` is registered in the session with the client's settings, see :meth:`ShuffleClient.register`.
-
-    Without a location the client has an embedded server where Spark's master is local, and servers in the executors
-    (:meth:`ShuffleClient.in_executors`) elsewhere.
-
-    Raises:
-        InvalidRequest: an unknown or wrong setting; the message names the setting.
-    """
-    from spark_client.settings import EMBEDDED, EXECUTORS, client_arguments, open_client  # noqa: PLC0415 - only here
-
-    _check_names("ShuffleClient.get()", given, ClientArguments.__optional_keys__)
-    arguments = client_arguments(spark, given)
-
-    def make() -> ShuffleClient:
-        others = {k: value for k, value in arguments.items() if k not in ("location", *CREDENTIALS)}
-        match arguments["location"]:
-            case where if where == EMBEDDED:
-                return kind.embedded(**others)
-            case where if where == EXECUTORS:
-                return kind.in_executors(spark, **others)
-            case _:
-                return kind(**arguments)
-
-    client = open_client(spark, arguments, make)
-    if _registered.get(spark) is not client:
-        client.register(spark)
-    return client
 
 
 class ShuffleClient(DatasetCalls, Closable):
@@ -168,6 +128,41 @@ class ShuffleClient(DatasetCalls, Closable):
         self._lookups: Lookups | None = None
         self._lock = threading.Lock()
         self._closed = False
+
+    @classmethod
+    def getOrCreate(cls, spark: SparkSession, **given: Unpack[ClientArguments]) -> ShuffleClient:  # noqa: N802 - Spark's name
+        """The client of the session's ``spark.flight.shuffle.*``, Classic or Connect.
+
+        Arguments win over the session; this folder's README has the settings. Equal settings and arguments give the
+        same client in all sessions of an application, until its ``close`` or the end of the process
+        (``settings.open_clients``). The source ``flight`` is registered in the session with the client's settings, see
+        :meth:`register`.
+
+        Without a location the client has an embedded server where Spark's master is local, and servers in the executors
+        (:meth:`in_executors`) elsewhere.
+
+        Raises:
+            InvalidRequest: an unknown or wrong setting; the message names the setting.
+        """
+        from spark_client.settings import EMBEDDED, EXECUTORS, client_arguments, open_client  # noqa: PLC0415 - only here
+
+        _check_names("ShuffleClient.getOrCreate()", given, ClientArguments.__optional_keys__)
+        arguments = client_arguments(spark, given)
+
+        def make() -> ShuffleClient:
+            others = {k: value for k, value in arguments.items() if k not in ("location", *CREDENTIALS)}
+            match arguments["location"]:
+                case where if where == EMBEDDED:
+                    return cls.embedded(**others)
+                case where if where == EXECUTORS:
+                    return cls.in_executors(spark, **others)
+                case _:
+                    return cls(**arguments)
+
+        client = open_client(spark, arguments, make)
+        if _registered.get(spark) is not client:
+            client.register(spark)
+        return client
 
     @classmethod
     def embedded(
@@ -287,8 +282,6 @@ class ShuffleClient(DatasetCalls, Closable):
             "a ShuffleClient stays in the driver and does not go into tasks: use it outside the function, and "
             "give the function a broadcast"
         )
-
-    get = OnClassOrObject(_of_session, DatasetCalls.get)
 
     # Spark.
 

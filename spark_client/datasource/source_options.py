@@ -62,7 +62,7 @@ class SourceOptions:
         if "location" not in self._values and defaults is None:
             raise InvalidRequest(
                 f'{use}: name the server by .option("location", "grpc://host:8815"), or call '
-                "ShuffleClient.get(spark) before, with spark.flight.shuffle.location set"
+                "ShuffleClient.getOrCreate(spark) before, with spark.flight.shuffle.location set"
             )
         if "token" in self._values and "token_file" in self._values:
             raise InvalidRequest(f"{use}: give one of the options 'token' and 'token_file'")

@@ -95,7 +95,7 @@ def _check_hidden(spark: SparkSession) -> None:
         if row["key"] in (f"{PREFIX}token", f"{PREFIX}tokenFile"):
             raise InvalidRequest(
                 f"{row['key']} is set, but Spark Connect does not show it to its client: give "
-                "ShuffleClient.get(spark, token=...) the token, or a Path to the file that has it"
+                "ShuffleClient.getOrCreate(spark, token=...) the token, or a Path to the file that has it"
             )
 
 

@@ -3,7 +3,7 @@
 What is compared: the same batches, read to the end by 1 to 32 readers at once: processes, as Spark's tasks
 are, or with ``--where threads`` threads of one process, which then share one interpreter.
 ``peer`` is pyarrow's server read by pyarrow's client; ``gRPC lane`` is ours read by the same client;
-``bulk lane`` is ours read through the public client (``ShuffleClient.get``), with decoded batches
+``bulk lane`` is ours read through the public client (``get``), with decoded batches
 delivered to the consumer; ``raw TCP`` moves as many bytes with ``recv_into`` and is the limit.
 
 Under the tables stands what is aimed at: how the lanes compare with the peer and with raw TCP.

@@ -64,8 +64,8 @@ def test_an_argument_that_a_client_does_not_have_is_named(name: str) -> None:
     with pytest.raises(TypeError, match=rf"ShuffleClient\(\) got an unexpected keyword argument '{name}'"):
         ShuffleClient("grpc://127.0.0.1:1", **arguments)
     session: Any = None
-    with pytest.raises(TypeError, match=rf"ShuffleClient.get\(\) got an unexpected .* '{name}'"):
-        ShuffleClient.get(session, **arguments)
+    with pytest.raises(TypeError, match=rf"ShuffleClient.getOrCreate\(\) got an unexpected .* '{name}'"):
+        ShuffleClient.getOrCreate(session, **arguments)
 
 
 def test_an_error_of_the_callers_own_iterable_is_raised_as_it_is(client: ShuffleClient) -> None:

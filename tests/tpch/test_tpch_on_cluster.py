@@ -24,7 +24,7 @@ SCALE = 0.01
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
     """One client for all queries, as an application has."""
-    with ShuffleClient.get(spark) as client:
+    with ShuffleClient.getOrCreate(spark) as client:
         # Its threads begin with it.
         client.pipeline(spark.range(8, numPartitions=2)).exchange(2).collect().read_all()
         yield Tables(client, generate(tmp_path_factory.mktemp("tpch") / "tables", SCALE), SCALE)

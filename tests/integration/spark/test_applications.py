@@ -29,8 +29,8 @@ def test_a_session_without_settings_has_servers_in_its_executors_which_end_with_
     """And with Python workers that the executors' JVMs start themselves."""
     settings = cluster.settings | {"python__use__daemon": "false"}
     with local_session(cluster.master, **settings) as spark:
-        client = ShuffleClient.get(spark)
-        assert ShuffleClient.get(spark) is client
+        client = ShuffleClient.getOrCreate(spark)
+        assert ShuffleClient.getOrCreate(spark) is client
         assert client.location == "executors"
         assert client.pipeline(numbered(spark)).exchange(4, "k").toDF().count() == ROWS
         pids = servers_of(client)
@@ -76,7 +76,7 @@ from spark_client import ShuffleClient
 
 spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 assert "connect" in type(spark).__module__
-with ShuffleClient.get(spark) as client:
+with ShuffleClient.getOrCreate(spark) as client:
     assert client.location == "executors"
     df = spark.range(0, 1000, numPartitions=4).selectExpr("id", "id % 7 AS k")
     assert sorted(row.id for row in client.pipeline(df).exchange(3, "k").toDF().collect()) == list(range(1000))

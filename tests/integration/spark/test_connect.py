@@ -41,14 +41,14 @@ def settings(client):
     spark.conf.set("spark.flight.shuffle.location", client.location)
     spark.conf.set("spark.flight.shuffle.token", "geheim")
     try:
-        ShuffleClient.get(spark)
+        ShuffleClient.getOrCreate(spark)
     except Exception as error:
         hidden = str(error)
-    assert ShuffleClient.get(spark, token="geheim")._server.token == "geheim"
+    assert ShuffleClient.getOrCreate(spark, token="geheim")._server.token == "geheim"
     spark.conf.unset("spark.flight.shuffle.token")
     token = client.headers["authorization"].removeprefix("Bearer ")
-    found = ShuffleClient.get(spark, token=token)
-    assert found is ShuffleClient.get(spark, token=token)
+    found = ShuffleClient.getOrCreate(spark, token=token)
+    assert found is ShuffleClient.getOrCreate(spark, token=token)
     found.put("three", pa.table({"n": [1, 2, 3]}))
     return hidden, spark.read.format("flight").load("three").count()
 

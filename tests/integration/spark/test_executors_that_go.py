@@ -108,7 +108,7 @@ def test_what_a_decommissioned_worker_held_is_written_again_and_a_reused_port_is
 
 
 def other_application(master: str, settings: dict[str, str], directory: str) -> None:
-    with session(master, settings) as spark, ShuffleClient.get(spark) as client:
+    with session(master, settings) as spark, ShuffleClient.getOrCreate(spark) as client:
         kept = kept_of(client, spark)
         say("servers", servers_of(client))
         say("token", client._server.token)
@@ -122,7 +122,7 @@ def test_two_applications_on_the_same_hosts_have_servers_of_their_own(
 ) -> None:
     settings = workers.settings
     with DriverProcess(other_application, workers.master, settings, str(tmp_path)) as other:
-        with local_session(workers.master, **settings) as spark, ShuffleClient.get(spark) as client:
+        with local_session(workers.master, **settings) as spark, ShuffleClient.getOrCreate(spark) as client:
             kept_of(client, spark)
             ours, theirs = servers_of(client), other.wait_for("servers")
             assert ours

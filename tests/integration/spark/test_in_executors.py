@@ -43,8 +43,8 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_a_session_without_settings_has_servers_in_its_executors(spark: SparkSession) -> None:
-    with ShuffleClient.get(spark) as client:
-        assert ShuffleClient.get(spark) is client
+    with ShuffleClient.getOrCreate(spark) as client:
+        assert ShuffleClient.getOrCreate(spark) is client
         assert client.location == "executors"
 
 

@@ -1,4 +1,4 @@
-"""``ShuffleClient.get(spark)``: a client, and the defaults of the source ``flight``, from the session's settings."""
+"""``getOrCreate``: a client, and the defaults of the source ``flight``, from the session's settings."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_a_notebook_needs_only_the_session(
     from pyspark.sql import SparkSession
 
     settings(location=server.location, tokenFile=str(token_file), leaseSeconds="2min")
-    client = ShuffleClient.get(spark)
+    client = ShuffleClient.getOrCreate(spark)
     with client:
-        assert ShuffleClient.get(spark) is client
+        assert ShuffleClient.getOrCreate(spark) is client
         active = SparkSession.getActiveSession()
         assert active is not None
-        assert ShuffleClient.get(active) is client
+        assert ShuffleClient.getOrCreate(active) is client
         df = client.pipeline(spark.range(0, 100, 1, 2)).exchange(3, "id").toDF()
         assert sorted(row.id for row in df.collect()) == list(range(100))
 
@@ -73,7 +73,7 @@ def test_a_notebook_needs_only_the_session(
         assert spark.read.format("flight").option("columns", "id").load("ten").count() == 10
         client.drop("ten")
     assert client.closed
-    with ShuffleClient.get(spark) as other:
+    with ShuffleClient.getOrCreate(spark) as other:
         assert other is not client
         assert other.datasets() == []
 
@@ -117,10 +117,12 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         assert {name: getattr(client._server, name) for name in wanted} == wanted
         assert (client._copies, client._lease_seconds) == (copies, lease_seconds)
 
-    with ShuffleClient.get(spark) as client:
+    with ShuffleClient.getOrCreate(spark) as client:
         has(client, expected, copies, 90.0)
-    given = {"timeouts": Timeouts(tries=0), "reading": Reading(), "writing": Writing("bulk")}
-    with ShuffleClient.get(spark, lease_seconds=7.0, token="other", copies=Copies(), **given) as client:  # type: ignore[arg-type]
+    given: dict[str, Any] = {"timeouts": Timeouts(tries=0), "reading": Reading(), "writing": Writing("bulk")}
+    with ShuffleClient.getOrCreate(
+        spark, lease_seconds=7.0, token="other", copies=Copies(), **given
+    ) as client:
         has(client, expected | given | {"given_token": "other"}, Copies(), 7.0)
 
 
@@ -153,16 +155,16 @@ def test_a_wrong_setting_is_named(
 ) -> None:
     settings(**{"location": "grpc://flight:8815", "token": TOKEN, name: value})
     with pytest.raises(InvalidRequest, match=answer) as refused:
-        ShuffleClient.get(spark)
+        ShuffleClient.getOrCreate(spark)
     assert TOKEN not in str(refused.value)
 
 
 def test_without_a_location_a_local_master_has_an_embedded_server(spark: SparkSession) -> None:
     with pytest.raises(Exception, match=r"or call ShuffleClient\.get\(spark\) before"):
         _without_defaults(spark)
-    with ShuffleClient.get(spark) as client:
+    with ShuffleClient.getOrCreate(spark) as client:
         assert client.location.startswith("grpc://127.0.0.1:")
-        assert ShuffleClient.get(spark, location="embedded") is client
+        assert ShuffleClient.getOrCreate(spark, location="embedded") is client
 
 
 def _without_defaults(spark: SparkSession) -> None:
@@ -174,9 +176,9 @@ def _without_defaults(spark: SparkSession) -> None:
 
 def test_a_server_of_its_own_is_asked_for_by_name(spark: SparkSession, settings: Settings) -> None:
     settings(location="embedded", compression="lz4")
-    with ShuffleClient.get(spark) as client:
+    with ShuffleClient.getOrCreate(spark) as client:
         assert client.location.startswith("grpc://127.0.0.1:")
-        assert ShuffleClient.get(spark) is client
+        assert ShuffleClient.getOrCreate(spark) is client
         assert client._server.writing.compression == "lz4"
         client.put("countries", pa.table({"code": ["AT", "JP"]}))
         assert spark.read.format("flight").load("countries").count() == 2
@@ -187,16 +189,19 @@ def test_a_token_goes_to_no_other_server_than_the_sessions(
 ) -> None:
     settings(location=server.location, token=TOKEN, lane="bulk")
     elsewhere = server.location.replace("127.0.0.1", "localhost")
-    with ShuffleClient.get(spark, location=elsewhere) as other:
+    with ShuffleClient.getOrCreate(spark, location=elsewhere) as other:
         assert (other._server.token, other._server.reading.lane) == (None, "bulk")
-    with ShuffleClient.get(spark) as client:
+    with ShuffleClient.getOrCreate(spark) as client:
         client.put("one", pa.table({"n": [1]}))
         assert spark.read.format("flight").load("one").count() == 1
         with pytest.raises(Exception, match="wants a token"):
             spark.read.format("flight").option("location", elsewhere).load("one")
-        with ShuffleClient.get(spark, location=elsewhere), pytest.raises(Exception, match="wants a token"):
+        with (
+            ShuffleClient.getOrCreate(spark, location=elsewhere),
+            pytest.raises(Exception, match="wants a token"),
+        ):
             spark.read.format("flight").load("one")
-        assert ShuffleClient.get(spark) is client
+        assert ShuffleClient.getOrCreate(spark) is client
         assert spark.read.format("flight").load("one").count() == 1
         given = {"location": elsewhere, "token": TOKEN}
         assert spark.read.format("flight").options(**given).load("one").count() == 1
