@@ -277,3 +277,4 @@ def test_the_page_shows_staged_writes_and_that_the_server_drains(
         eventually(lambda: page.evaluate(STATE), "draining")
         assert "takes no new streams" in text(page, "problems")
     assert page.complaints == []
+    assert server.wait() == 0
