@@ -189,6 +189,10 @@ def rows_into(path: Path | None, form: str, schema: pa.Schema) -> Iterator[Calla
         ):
             yield write
         return
+    if path.exists() and not path.is_file():  # a pipe or a device is written, and not replaced
+        with pa.OSFile(str(path), mode="w") as sink, _writing(sink, form, schema) as write:
+            yield write
+        return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with pa.OSFile(str(part), mode="w") as sink, _writing(sink, form, schema) as write:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,18 @@ def test_a_pipe_gets_an_arrow_stream(client: ShuffleClient, command: Command) ->
     client.put("t", TABLE)
     got = command("get", "t", "--limit", "7")
     assert pa.ipc.open_stream(got.raw).read_all().equals(TABLE.slice(0, 7))
+
+
+def test_a_named_pipe_is_written_and_not_replaced(
+    client: ShuffleClient, command: Command, tmp_path: Path
+) -> None:
+    client.put("t", TABLE)
+    os.mkfifo(pipe := tmp_path / "t.arrows")
+    with ThreadPoolExecutor(1) as threads:
+        read = threads.submit(pipe.read_bytes)
+        assert command("get", "t", "-o", pipe).code == 0
+        assert pipe.is_fifo()
+        assert pa.ipc.open_stream(read.result()).read_all().num_rows == TABLE.num_rows
 
 
 def test_ctrl_c_is_exit_code_130_and_leaves_no_short_dataset(
