@@ -180,17 +180,13 @@ def rows_into(path: Path | None, form: str, schema: pa.Schema) -> Iterator[Calla
     """A function that writes a batch to a file; None for standard output. Raises OSError, ArrowInvalid: it cannot be
     written, or the format has no such type.
     """
-    if path is None:
+    if path is None or (
+        path.exists() and not path.is_file()
+    ):  # a pipe or a device is written, and not replaced
         sys.stdout.flush()
         # Of a copy of the descriptor: Arrow closes what it is given.
-        with (
-            pa.PythonFile(os.fdopen(os.dup(sys.stdout.fileno()), "wb"), mode="w") as sink,
-            _writing(sink, form, schema) as write,
-        ):
-            yield write
-        return
-    if path.exists() and not path.is_file():  # a pipe or a device is written, and not replaced
-        with pa.OSFile(str(path), mode="w") as sink, _writing(sink, form, schema) as write:
+        stream = os.fdopen(os.dup(sys.stdout.fileno()), "wb") if path is None else path.open("wb")
+        with pa.PythonFile(stream, mode="w") as sink, _writing(sink, form, schema) as write:
             yield write
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
