@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import unwrap
+from types import FunctionType
+
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.jobs import Shuffles
@@ -51,3 +54,10 @@ class Pipeline(Steps):
     def statistics(self) -> RunStatistics | None:
         """Of the last ``toDF`` or ``collect`` of this very pipeline; None before the first."""
         return finishing.statistics(self)
+
+
+# Python's errors name a function as it was defined, and users know only the method.
+for _name, _method in vars(Pipeline).items():
+    if isinstance(_method, FunctionType):
+        for _function in (_method, unwrap(_method)):
+            _function.__name__, _function.__qualname__ = _name, f"Pipeline.{_name}"

@@ -240,3 +240,10 @@ def test_only_names_that_a_dataframe_has_and_a_pipeline_has_not_are_advised() ->
     from pyspark.sql import DataFrame
 
     assert [name for name in _INSTEAD if hasattr(Pipeline, name) or not hasattr(DataFrame, name)] == []
+
+
+def test_an_argument_that_a_step_does_not_have_is_answered_with_the_steps_name(pipeline: Pipeline) -> None:
+    with pytest.raises(
+        TypeError, match=r"^Pipeline\.exchange\(\) got an unexpected keyword argument 'copies'"
+    ):
+        pipeline.exchange(4, "id", copies=2)  # type: ignore[call-arg] # as a user may write
