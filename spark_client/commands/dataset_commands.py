@@ -28,6 +28,8 @@ def _list(
     prefix: Annotated[str, typer.Argument(help="only names that begin so", show_default=False)] = "",
 ) -> None:
     """List datasets."""
+    if "://" in prefix:
+        raise typer.BadParameter(f"no dataset's name begins with {prefix!r}; a server is named by -s")
     with link.client() as client:
         found = client.datasets(prefix)
     if link.as_json:

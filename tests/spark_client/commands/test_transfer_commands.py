@@ -138,6 +138,7 @@ def test_a_put_under_a_name_that_exists_is_refused_or_overwrites(
     ("arguments", "message"),
     [
         (("get", "t", "-o", "t.xlsx"), "its name says no format"),
+        (("ls", "grpc://127.0.0.1:8815"), "a server is named by -s"),
         (("put", "-", "t"), "its name says no format"),
     ],
 )
