@@ -107,7 +107,8 @@ def test_a_hundred_thousand_partitions_without_rows_are_read_listed_planned_and_
     eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
 
 
-@pytest.mark.parametrize("durable", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("durable", [False, True])
 def test_many_frames_are_sealed_read_and_dropped(
     flight_server_process: Start, tmp_path: Path, durable: bool
 ) -> None:
