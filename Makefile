@@ -9,10 +9,6 @@ PROJECT := $(VENV)/project.stamp
 JAVA := $(BIN)/python -m tests.support.java --install
 # For JVMs that live for a minute: their second compiler would take more time than it saves.
 SHORT_LIVED := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-# Spark's classes as a JVM maps them; a JVM to which they do not apply says nothing, and starts more slowly.
-CLASSES := build/spark-classes.jsa
-ARCHIVED := -XX:SharedArchiveFile=$(abspath $(CLASSES)) -Xlog:cds=off -Xlog:cds+dynamic=off
-
 # Of what takes as long as it is told to.
 UNTIMED := -o faulthandler_timeout=0
 
@@ -34,20 +30,20 @@ demo: $(PROJECT) ## Run the main job on real flights data
 # warm up. One process has all tests that share a cluster or a session's processes; those that take long begin first.
 # Without a browser those that need one are skipped.
 test: ## Check style and types, then run every test
-	@$(MAKE) --no-print-directory --jobs=2 lint $(CLASSES) compiled
+	@$(MAKE) --no-print-directory --jobs=2 lint compiled
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest --durations=50 -n 3 --dist loadfile \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest --durations=50 -n 3 --dist loadfile \
 			--no-loadscope-reorder -m spark && \
 		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
 # What tests/test_image.py does is `make image`.
 long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --ignore=tests/test_image.py --durations=50
-long: $(PROJECT) $(CLASSES) ## Run the tests that are rare or take long, and every property with many examples
+long: $(PROJECT) ## Run the tests that are rare or take long, and every property with many examples
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(LONG) -n 4 --dist worksteal -m "(long or hypothesis) and not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
 			-m "spark and (long or hypothesis)" && \
 		$(LONG) -n 2 --dist load -m "load and long" tests/load
 
@@ -138,10 +134,6 @@ lock: $(PROJECT) ## Write requirements-dev.lock anew from pyproject.toml
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-
-$(CLASSES): $(PROJECT) tests/support/class_archive.py tests/support/spark_home.py
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/python -m tests.support.class_archive $@
 
 $(PROJECT): pyproject.toml $(DEPENDENCIES)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .

@@ -52,7 +52,9 @@ def with_dictionary(frame: int) -> pa.RecordBatch:
     return pa.record_batch({"number": plain(frame)["number"], "word": words})
 
 
-for_each_kind_of_data = pytest.mark.parametrize("make", [plain, with_dictionary])
+for_each_kind_of_data = pytest.mark.parametrize(
+    "make", [pytest.param(plain, marks=pytest.mark.long), with_dictionary]
+)
 
 
 @pytest.fixture

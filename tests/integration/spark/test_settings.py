@@ -160,7 +160,7 @@ def test_a_wrong_setting_is_named(
 
 
 def test_without_a_location_a_local_master_has_an_embedded_server(spark: SparkSession) -> None:
-    with pytest.raises(Exception, match=r"or call ShuffleClient\.get\(spark\) before"):
+    with pytest.raises(Exception, match=r"or call ShuffleClient\.getOrCreate\(spark\) before"):
         _without_defaults(spark)
     with ShuffleClient.getOrCreate(spark) as client:
         assert client.location.startswith("grpc://127.0.0.1:")
