@@ -91,6 +91,7 @@ def test_large_reports_over_http_are_counted_and_whole(server: ServerProcess, re
     assert 64 << 10 < peak_bytes(server) <= 5 * MIB
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_take_its_statistics_is_ended_when_others_wait(server: ServerProcess) -> None:
     create_many(server)
     with RawFlight(server.location, ahead_bytes=64 << 10) as silent, RawFlight(server.location) as raw:

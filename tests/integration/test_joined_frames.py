@@ -134,6 +134,7 @@ def test_any_table_in_small_frames_comes_back_in_order(
             drop(client, "any")
 
 
+@pytest.mark.long
 def test_frames_are_joined_between_the_dictionaries_that_they_need(client: flight.FlightClient) -> None:
     def coded(number: int) -> pa.RecordBatch:
         words = pa.array([f"word {number // 40} {n}" for n in range(5)] + [None])

@@ -83,6 +83,7 @@ def test_a_reader_killed_by_sigkill_frees_what_it_held(flight_server_process: Se
             eventually(nothing_is_held(client), "the killed reader's subscription and bytes are gone")
 
 
+@pytest.mark.long
 def test_a_reader_behind_a_dead_network_frees_what_it_held(flight_server_process: Servers) -> None:
     server = flight_server_process(http_port=-1, keepalive_seconds=KEEPALIVE_SECONDS)
     with closing(flight.connect(server.location)) as client, Proxy.to(server.location) as proxy:

@@ -66,6 +66,7 @@ def put_rows(server: ServerProcess, frames: int, partitions: int, **command_: ob
         put.finish()
 
 
+@pytest.mark.long
 def test_a_changelog_of_many_columns_is_created_and_takes_puts_and_deletes(raw: RawFlight) -> None:
     wide = pa.schema([(f"column {number}", pa.int8()) for number in range(8000)])
     row = pa.record_batch([pa.array([1], pa.int8())] * len(wide), schema=wide)

@@ -21,6 +21,7 @@ FRAMES = 3
 
 
 @pytest.mark.load(seconds=8)
+@pytest.mark.long
 async def test_of_thousands_of_calls_at_once_none_is_cancelled_because_of_the_others() -> None:
     chosen = config.load({"port": 0, "http_port": -1, "memory_limit": 64 * MIB})
     async with Server(chosen) as server:

@@ -172,6 +172,7 @@ def test_the_metadata_of_schema_and_columns_comes_back(client: flight.FlightClie
 
 
 @pytest.mark.copied_by_grpc
+@pytest.mark.long
 def test_a_batch_of_a_hundred_megabytes_comes_back(client: flight.FlightClient, name: str) -> None:
     rows = 3_500_000
     text = pa.concat_arrays([pa.array(["a row of some text"] * 1000)] * (rows // 1000))

@@ -48,6 +48,7 @@ def test_a_query_reads_each_partition_once_over_its_restarts(
     assert offsets(tmp_path) == [2, 3]
 
 
+@pytest.mark.long
 def test_a_trigger_takes_as_many_partitions_as_fit_its_limit(
     tables: Tables, client: ShuffleClient, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_batches_that_were_lost_are_an_error_unless_that_is_allowed(
     assert ids(client, "out") == [1]
 
 
+@pytest.mark.long
 def test_output_mode_complete_overwrites(tables: Tables, client: ShuffleClient, tmp_path: Path) -> None:
     for start in (0, 1):
         append(tables, "in", start, 2)
