@@ -92,8 +92,8 @@ class ShuffleClient(DatasetCalls, Closable):
         tls_client_cert, tls_client_key: PEM, what the client presents to a server with ``--tls-client-ca``; or paths of
             files, as for the token. Bytes go into plans and functions of Spark.
         timeouts: the deadlines of all waits.
-        reading: lane, memory budget, scratch directory and check of reads, also in Spark's tasks.
-        writing: lane, check and compression of writes, also in Spark's tasks.
+        reading: lane, memory budget and scratch directory of reads, also in Spark's tasks.
+        writing: lane and compression of writes, also in Spark's tasks.
         copies: where hosts keep their copies of broadcasts, and how many bytes of them.
         lease_seconds: how long the client's datasets outlive a driver that died.
     """
