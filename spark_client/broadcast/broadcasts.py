@@ -40,7 +40,6 @@ from flight_server.protocol import (
     FlightShuffleError,
     InvalidRequest,
     OutOfBudget,
-    PutCommand,
     Unavailable,
 )
 from spark_client.arrow import Declared, OneChunk, counts, fits_one_chunk
@@ -55,7 +54,8 @@ from spark_client.jobs import (
     check_frame,
     declared_struct,
 )
-from spark_client.lanes import PutStream, as_reader
+from spark_client.lanes import as_reader
+from spark_client.servers import Holder, HolderKind
 
 from .broadcast_copies import mapped, mapped_table, remove_here, withdraw
 from .content import BroadcastContent
@@ -96,7 +96,7 @@ class Broadcast:
             struct = declared_struct(data.sparkSession, data.schema, where)
             schema = arrow_schema(data.sparkSession, struct, where)
             task = WriteTask(
-                owner.place(dataset),
+                owner.server,
                 dataset,
                 "",
                 1,
@@ -104,15 +104,20 @@ class Broadcast:
                 InTurn(1),
                 counts=fits_one_chunk(schema),
             )
-            (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)])
-            return cls.of_sealed(owner, sealed, name, struct)
+            run = Holder(HolderKind.RUN)
+            try:
+                (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)], run)
+                return cls.of_sealed(owner, sealed, name, struct)
+            finally:
+                owner.end(run)
         table = _table(data)
+        run = Holder(HolderKind.RUN)
         try:
-            return cls._made(owner, _write_table(owner, dataset, table), name, None, _counts_of(table))
-        except BaseException:
+            sealed = owner.write_table(dataset, table, run)
+            return cls._made(owner, sealed, name, None, _counts_of(table))
+        finally:
             # Ctrl-C, too, in any line of it: only this function knows the dataset.
-            owner.discard(dataset)
-            raise
+            owner.end(run)
 
     @classmethod
     def of_sealed(
@@ -152,6 +157,8 @@ class Broadcast:
             owner.copies,
             owner.executors,
         )
+        with owner.loop.machine() as machine:
+            machine.hold(sealed.source.dataset, Holder(HolderKind.BROADCAST))
         made = cls(content, owner, struct)
         made.sealed = sealed
         made._not_at_close = owner.at_close(partial(_leave, content))
@@ -234,7 +241,7 @@ class Broadcast:
         self._destroyed = True
         self._not_at_close()
         _leave(self._content)
-        self._owner.drop(self._content.source.dataset)
+        self._owner.release(self._content.source.dataset)
 
     def _check(self) -> None:
         if self._destroyed:
@@ -282,19 +289,6 @@ def _table(data: Any) -> pa.Table:
         raise InvalidRequest(
             f"cannot broadcast {type(data).__name__}: give a DataFrame of Spark or pandas, or a table ({error.message})"
         ) from error
-
-
-def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> SealedDataset:
-    """Send a table from the driver."""
-    generation, places = owner.create(dataset, table.schema, 1)
-    command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
-    server = owner.place(dataset)
-    compression = server.writing.compression
-    with PutStream(server, command, table.schema, places, compression) as stream:
-        for batch in table.to_batches():
-            stream.write(batch, 0)
-        stream.commit()
-    return SealedDataset.of(*owner.seal(dataset, generation, {0: "driver"}), table.schema, 1)
 
 
 def _leave(content: BroadcastContent) -> None:

@@ -61,7 +61,7 @@ class Portion:
     start: str | None = None
 
     @classmethod
-    def sealed(cls, answer: dict[str, Any]) -> Self:
+    def sealed(cls, answer: Mapping[str, Any]) -> Self:
         """Of the server that gave this answer to a seal."""
         if "rest_bytes" in answer:  # which has no names
             return cls(tuple(answer["read_locations"]), start=answer.get("start"))
@@ -151,13 +151,16 @@ class DatasetRef:
         server: RemoteServer,
         dataset: str,
         generation: str,
-        answers: Iterable[dict[str, Any]],
+        answers: Iterable[tuple[str, Mapping[str, Any]]],
     ) -> Self:
-        """From the answers to the seals of all servers that hold a portion; ``server`` is any of them."""
+        """From the answers to the seals of all servers that hold a portion, each with the location where the driver has
+        reached it; ``server`` is any of them.
+        """
         portions = []
-        for portion in map(Portion.sealed, answers):
-            locations = tuple(each for each in portion.locations if each != REUSE_CONNECTION)
-            portions.append(replace(portion, locations=locations))
+        for location, answer in answers:
+            portion = Portion.sealed(answer)
+            locations = [location if each == REUSE_CONNECTION else each for each in portion.locations]
+            portions.append(replace(portion, locations=tuple(dict.fromkeys(locations))))
         return cls(server, dataset, generation, tuple(portions))
 
     @property

@@ -15,8 +15,7 @@ from spark_client.steps import AlignStage, CountStage, LimitStage, SelectStage, 
 
 from .base import AnySteps, Steps, integer, stage_name, with_stage
 from .exchanging import add_exchange
-from .execution import Execution
-from .finishing import few_rows
+from .finishing import few_rows, running
 from .nodes import Exchange, Input, Leg
 from .wider_types import wider
 
@@ -118,10 +117,8 @@ def count_rows(steps: Steps) -> int:
         if not isinstance(origin, Exchange):
             break
         if steps.shuffles.persisted.find(origin) is not None:
-            execution = Execution(steps.shuffles, steps.spark)
-            count = execution.sealed(origin).rows
-            execution.drop_all()
-            return count
+            kept = origin
+            return running(steps, lambda execution: execution.sealed(kept).rows)
         leg, part = origin.leg, origin.leg.single
     struct = StructType([StructField("count", LongType(), nullable=False)])
     declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))

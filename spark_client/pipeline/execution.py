@@ -50,7 +50,7 @@ from spark_client.jobs import (
     cuts_of_pair,
     tasks_for,
 )
-from spark_client.servers import RERUNS
+from spark_client.servers import RERUNS, Holder, HolderKind
 from spark_client.steps import Stage
 
 from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, outdated, reads_of
@@ -145,7 +145,9 @@ _Read = tuple[Exchange, Shares, str]
 
 
 class Execution:
-    """One run of a plan. ``losses`` were those of earlier runs, which this one replaces."""
+    """One run of a plan, which holds the datasets that it writes until :meth:`end`. ``losses`` were those of earlier
+    runs, which this one replaces.
+    """
 
     def __init__(self, shuffles: Shuffles, spark: SparkSession, losses: Iterable[str] = ()) -> None:
         self._shuffles = shuffles
@@ -157,8 +159,7 @@ class Execution:
         self._written: dict[Exchange, SealedDataset] = {}
         self._persisted: dict[Exchange, PersistedDataset | None] = {}
         self._claimed: dict[Exchange, PersistedDataset] = {}
-        self._alone: set[str] = set()
-        """The datasets that this run writes, without those that other runs may read."""
+        self._holder = Holder(HolderKind.RUN)
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
         self._losses = [*losses]
@@ -174,18 +175,13 @@ class Execution:
 
         Raises:
             FlightShuffleError: the server refused, or could not be reached.
-            pyspark.errors.PySparkException: a job failed. After either, all datasets are dropped but persisted ones.
+            pyspark.errors.PySparkException: a job failed.
         """
         reads: list[_Read] = []
-        try:
-            self._run(exchanges(leg), leg)
-            found = self._inputs(leg, reads, alone=alone)
-            self._note(reads)
-        except BaseException:
-            self.drop_all()
-            raise
-        else:
-            return found
+        self._run(exchanges(leg), leg)
+        inputs = self._inputs(leg, reads, alone=alone)
+        self._note(reads)
+        return inputs
 
     def gathered(self, leg: Leg, *, sends: bool = False) -> DriverRows | None:
         """Run all exchanges that the leg reads, and the leg's stages in the driver; None where tasks are to run those:
@@ -198,39 +194,26 @@ class Execution:
         """
         if not driver_may_run(leg) or (sends and self._sides.may_leave_out(leg)):
             return None
+        self._run(exchanges(leg), leg)
+        if not self._is_for_driver([leg]):
+            return None
+        inputs = self._inputs(leg, [], one=True)
         try:
-            self._run(exchanges(leg), leg)
-            if not self._is_for_driver([leg]):
-                return None
-            inputs = self._inputs(leg, [], one=True)
-            try:
-                return gathered(inputs, leg.declared, self._shuffles.server.reading)
-            except Exception as error:  # noqa: BLE001 - tasks raise it, if it is one of the rows
-                _log.info("left to Spark's tasks: %s", error)
-                self._driver_bytes = 0
-                return None
-        except BaseException:
-            self.drop_all()
-            raise
+            return gathered(inputs, leg.declared, self._shuffles.server.reading)
+        except Exception as error:  # noqa: BLE001 - tasks raise it, if it is one of the rows
+            _log.info("left to Spark's tasks: %s", error)
+            self._driver_bytes = 0
+            return None
 
     def sealed(self, exchange: Exchange) -> SealedDataset:
         """Run the exchanges that this one needs, and this one; its dataset. Raises as :meth:`inputs`."""
-        try:
-            self._run([exchange])
-            return self._written[exchange]
-        except BaseException:
-            self.drop_all()
-            raise
+        self._run([exchange])
+        return self._written[exchange]
 
     @property
     def datasets(self) -> list[str]:
         """Those that the run is for."""
         return [self._written[each].source.dataset for each in self._wanted]
-
-    @property
-    def owned(self) -> list[str]:
-        """Those of them that no other run reads."""
-        return [dataset for dataset in self.datasets if dataset in self._alone]
 
     def written(self, exchange: Exchange) -> SealedDataset:
         """The dataset of an exchange that the run is for."""
@@ -250,18 +233,13 @@ class Execution:
         """What was done with exchanges that joins hold, or leave out, for people."""
         return self._sides.notes
 
-    def drop_all(self) -> None:
-        """Drop the datasets of this run alone, because it has failed."""
-        for dataset in self._alone:
-            self._shuffles.results.forget(dataset)
-            self._shuffles.discard(dataset)
-        self._written = {
-            node: sealed for node, sealed in self._written.items() if sealed.source.dataset not in self._alone
-        }
+    def end(self) -> None:
+        """Let the datasets be dropped that nothing else holds. Twice is fine."""
+        self._shuffles.end(self._holder)
 
     def has_lost(self) -> bool:
-        """Whether a server has lost a part of what this run wrote, or found, and has not dropped."""
-        return self._shuffles.has_lost(self._written.values())
+        """Whether a server has lost a part of what this run wrote, or read, and has not dropped."""
+        return bool(self._shuffles.lost(self._written.values()))
 
     def _run(self, wanted: Iterable[Exchange], last: Leg | None = None) -> None:
         """``last`` is the leg that reads them; None if the caller does."""
@@ -293,16 +271,12 @@ class Execution:
         """Forget what a lost server held, so that it is written again, and what was made of exchanges that are then
         written again; False if nothing was lost, or what other runs may read.
         """
-        if not self._shuffles.servers.several:
-            return False
         sides = self._sides.forget()
         self._losses += sides
-        lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
+        gone = {sealed.source.dataset for sealed in self._shuffles.lost(self._written.values())}
+        lost = [node for node, sealed in self._written.items() if sealed.source.dataset in gone]
         if not self._kept.isdisjoint(lost):
             return False  # a new run claims it (``finishing``)
-        # A job may have failed by the loss of the only server that it writes to.
-        gone = [] if lost else self._shuffles.servers.lost()
-        self._losses += [f"the server {server.location} is gone" for server in gone]
         for node in lost:
             self._losses.append(f"{node}, a server that held a part of it is gone")
             _log.warning("run again: %s", self._losses[-1])
@@ -310,7 +284,7 @@ class Execution:
         for node in outdated(self._wanted, self._written.keys(), self._kept) if lost else ():
             self._losses.append(f"{node}, what it was made of was written again")
             self._drop(node)
-        return bool(lost or gone or sides)
+        return bool(lost or sides)
 
     @property
     def _kept(self) -> set[Exchange]:
@@ -349,7 +323,7 @@ class Execution:
         here = self._is_for_driver([write.leg for write in job.writes])
         reads: list[_Read] = []
         targets = [self._target(write, reads, here=here) for write in job.writes]
-        written = self._shuffles.write(targets, here=here)
+        written = self._shuffles.write(targets, self._holder, here=here)
         if any(sealed.work.tasks for sealed in written):
             self._note(reads)
             if here and self._shuffles.executors is None:
@@ -360,9 +334,7 @@ class Execution:
             node = write.exchange
             self._add(node, sealed)
             if node in self._claimed:
-                self._shuffles.results.add(sealed.source.dataset, shared=True)
                 self._claimed[node].end(self, sealed)
-                self._alone.remove(sealed.source.dataset)
         for node in job.releases:
             self._drop(node)
 
@@ -383,7 +355,6 @@ class Execution:
     def _target(self, write: ExchangeWrite, reads: list[_Read], *, here: bool) -> Target:
         exchange = write.exchange
         dataset = dataset_name(exchange, self._token, next(self._numbers))
-        self._alone.add(dataset)
         writes = [
             write_of(self._shuffles.server, dataset, write.exchange, *given)
             for given in self._inputs(write.leg, reads, one=here and not exchange.in_turn)
@@ -422,6 +393,4 @@ class Execution:
         return Input(TaskNumbers(self._spark, len(shares)), str(exchange), source, shares)
 
     def _drop(self, exchange: Exchange) -> None:
-        dataset = self._written.pop(exchange).source.dataset
-        self._shuffles.discard(dataset)
-        self._alone.remove(dataset)
+        self._shuffles.end(self._holder, [self._written.pop(exchange).source.dataset])

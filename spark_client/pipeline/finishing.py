@@ -15,6 +15,7 @@ from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
 from spark_client.executors import Portable, ShownFromUsers
 from spark_client.jobs import (
+    Again,
     ReadTask,
     SealedDataset,
     check_names_apart,
@@ -22,7 +23,7 @@ from spark_client.jobs import (
     reader,
     settings_once,
 )
-from spark_client.servers import RERUNS
+from spark_client.servers import RERUNS, Holder, HolderKind
 from spark_client.steps import Pass, SortStage, Stage, run
 
 from .base import AnySteps, Steps
@@ -43,26 +44,25 @@ def to_frame(steps: Steps) -> DataFrame:
         FlightShuffleError: the server refused, or could not be reached.
         pyspark.errors.PySparkException: a job failed.
     """
-    return running(steps, lambda execution: _run_to_frame(steps, execution)[0])
+
+    def read(execution: Execution) -> DataFrame:
+        frame = _frame_of(steps, execution)
+        steps.shuffles.results.hold(Holder(HolderKind.FRAME), execution.datasets)
+        return frame
+
+    return running(steps, read)
 
 
 def few_rows(steps: Steps) -> Sequence[Sequence[Any]]:
     """The result of few rows, whose datasets are dropped. Raises as :meth:`.Pipeline.toDF`."""
-    read_by: list[tuple[object, str]] = []
 
     def read(execution: Execution) -> Sequence[Sequence[Any]]:
         here = _gathered(steps, execution)
         if here is not None:
             return [tuple(row.values()) for batch in here for row in batch.to_pylist()]
-        df, frame = _run_to_frame(steps, execution)
-        read_by.extend((frame, dataset) for dataset in execution.datasets)
-        return df.collect()
+        return _frame_of(steps, execution).collect()
 
-    try:
-        return running(steps, read)
-    finally:
-        for frame, dataset in read_by:
-            steps.shuffles.results.end(frame, dataset)
+    return running(steps, read)
 
 
 def collect(steps: Steps) -> pa.RecordBatchReader:
@@ -74,25 +74,29 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
         if isinstance(origin, Input) and origin.frame is not None:
             known = steps.shuffles.results.sealed(origin.frame, steps.leg.schema)
             if known is not None:
-                return collected(steps.shuffles, known, owned=False)
+                return _collected(steps, known)
         elif isinstance(origin, Exchange):
             last = origin
 
-    def run(execution: Execution) -> tuple[SealedDataset, bool]:
+    def run(execution: Execution) -> SealedDataset:
         sealed = execution.sealed(last)
         _note(steps, execution, None if part is not None and last is part.origin else last)
-        return sealed, sealed.source.dataset in execution.owned
+        return sealed
 
-    def again(loss: str) -> tuple[SealedDataset, bool]:
-        return running(steps, run, loss)
+    def again(loss: str, holder: Holder) -> SealedDataset:
+        def run_for(execution: Execution) -> SealedDataset:
+            sealed = run(execution)
+            steps.shuffles.results.hold(holder, [sealed.source.dataset])
+            return sealed
+
+        return running(steps, run_for, loss)
 
     def read(execution: Execution) -> pa.RecordBatchReader:
         if part is None or last is not part.origin:
             here = _gathered(steps, execution, sends=True)
             if here is not None:
                 return pa.RecordBatchReader.from_batches(steps.leg.schema, here)
-        sealed, owned = run(execution)
-        return collected(steps.shuffles, sealed, owned=owned, again=again)
+        return _collected(steps, run(execution), again)
 
     return running(steps, read)
 
@@ -116,8 +120,8 @@ def broadcast_rows(steps: Steps, name: str | None) -> Broadcast:
 
 
 def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
-    """The result of ``use`` of a run, whose datasets are dropped if it raises; of another run, at most ``RERUNS``
-    times, if a server was lost with what it read. ``losses`` were those of earlier runs.
+    """The result of ``use`` of a run, after which the datasets are dropped that nothing else holds; of another run, at
+    most ``RERUNS`` times, if a server was lost with what it read. ``losses`` were those of earlier runs.
     """
     for left in range(RERUNS, -1, -1):
         execution = Execution(steps.shuffles, steps.spark, losses)
@@ -125,12 +129,12 @@ def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
             with settings_once(steps.spark):
                 return use(execution)
         except BaseException as error:
-            lost = left and isinstance(error, Exception) and execution.has_lost()
-            execution.drop_all()
-            if not lost:
+            if not (left and isinstance(error, Exception) and execution.has_lost()):
                 raise
             losses = (*losses, "a server that held a part of what was read is gone")
             _log.warning("the plan runs again: %s", losses[-1])
+        finally:
+            execution.end()
     raise AssertionError
 
 
@@ -189,7 +193,13 @@ def explain(steps: Steps) -> None:
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
 
-def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object]:
+def _collected(steps: Steps, sealed: SealedDataset, again: Again | None = None) -> pa.RecordBatchReader:
+    holder = Holder(HolderKind.READER)
+    steps.shuffles.results.hold(holder, [sealed.source.dataset])
+    return collected(steps.shuffles, sealed, holder, again)
+
+
+def _frame_of(steps: Steps, execution: Execution) -> DataFrame:
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
     inputs = execution.inputs(steps.leg, alone=alone)
@@ -197,23 +207,19 @@ def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object
     datasets = execution.datasets
     parts = [_frame(steps, *given, datasets) for given in inputs]
     frame = reduce(DataFrame.unionAll, parts)
-    for dataset in execution.owned:
-        steps.shuffles.results.add(dataset)
-    made = steps.shuffles.results.made_of(datasets)
     if part is not None and not part.stages and isinstance(part.origin, Exchange):
         steps.shuffles.results.add_frame(frame, execution.written(part.origin))
-    return frame, made
+    return frame
 
 
 def _gathered(steps: Steps, execution: Execution, *, sends: bool = False) -> Sequence[Any] | None:
-    """The batches of the result, if the driver runs the last steps: then nothing of the run is left. Else None, also as
-    ``Execution.gathered`` says of what ``sends``.
+    """The batches of the result, if the driver runs the last steps. Else None, also as ``Execution.gathered`` says of
+    what ``sends``.
     """
     found = execution.gathered(steps.leg, sends=sends)
     if found is None:
         return None
     _note(steps, execution, seconds=found.seconds)
-    execution.drop_all()
     return found.batches
 
 

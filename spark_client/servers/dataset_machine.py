@@ -760,11 +760,19 @@ class DatasetMachine:
                 calls += self.release(name)
         return calls
 
-    def end_frames(self, dataset: str) -> list[DriverCall]:
-        """No DataFrame reads the dataset any more."""
-        known = self._datasets.get(dataset)
-        frames = [] if known is None else [each for each in known.holders if each.kind is HolderKind.FRAME]
-        return [call for frame in frames for call in self.end_hold(frame, [dataset])]
+    def end_frames(self, datasets: Iterable[str]) -> list[DriverCall]:
+        """The DataFrames that read these datasets are released: each dataset is, unless a persisted pipeline holds
+        it.
+        """
+        calls: list[DriverCall] = []
+        for name in datasets:
+            if HolderKind.PERSISTED not in self.holds(name):
+                calls += self.release(name)
+                continue
+            holders = self._datasets[name].holders
+            for frame in [each for each in holders if each.kind is HolderKind.FRAME]:
+                del holders[frame]
+        return calls
 
     def end_scope(self, scope: Scope) -> list[DriverCall]:
         """Release its datasets. Twice is fine."""
