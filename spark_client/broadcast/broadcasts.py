@@ -109,7 +109,7 @@ class Broadcast:
                 (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)], run)
                 return cls.of_sealed(owner, sealed, name, struct)
             finally:
-                owner.end(run)
+                owner.loop.end(run)
         table = _table(data)
         run = Holder(HolderKind.RUN)
         try:
@@ -117,7 +117,7 @@ class Broadcast:
             return cls._made(owner, sealed, name, None, _counts_of(table))
         finally:
             # Ctrl-C, too, in any line of it: only this function knows the dataset.
-            owner.end(run)
+            owner.loop.end(run)
 
     @classmethod
     def of_sealed(
@@ -241,7 +241,8 @@ class Broadcast:
         self._destroyed = True
         self._not_at_close()
         _leave(self._content)
-        self._owner.release(self._content.source.dataset)
+        dataset = self._content.source.dataset
+        self._owner.loop.release(lambda machine: machine.release(dataset))
 
     def _check(self) -> None:
         if self._destroyed:

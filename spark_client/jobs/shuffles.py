@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import (
-    FlightShuffleError,
     InvalidRequest,
     PutCommand,
     PutCreate,
@@ -36,9 +35,7 @@ from spark_client.hosts import Copies, HostFiles
 from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef
 from spark_client.servers import (
-    DatasetState,
     DriverLoop,
-    Drop,
     Holder,
     PlannedDataset,
     Report,
@@ -92,11 +89,10 @@ class Shuffles:
         self.sessions = Sessions()
         self.loop = DriverLoop(self.servers, lease_seconds, host)
         self.results = Results(self.loop)
-        self.persisted = Persisted(self)
+        self.persisted = Persisted(self.loop, self.results)
         self._application: str | None = None
         self._end_application: Callable[[], None] = lambda: None
         self._at_close: dict[object, Callable[[], object]] = {}
-        self._kept_alive: dict[str, object] = {}
         self._lock = threading.Lock()
 
     # Writing.
@@ -185,7 +181,7 @@ class Shuffles:
             _log.warning("the job runs again, for a server was lost: %s", job.label)
         filled = replace(job, targets=[self._filled(*each, call) for each in enumerate(job.targets)])
         try:
-            return run(filled, self.keep_alive)
+            return run(filled, self.loop.keep_alive)
         except Exception as error:
             if (reason := reason_of(error)) is not None:
                 raise InvalidRequest(reason) from error
@@ -261,54 +257,6 @@ class Shuffles:
             on_servers,
         )
 
-    # Holding.
-
-    def lost(self, datasets: Iterable[SealedDataset]) -> list[SealedDataset]:
-        """Those of which a server has lost a part. Waits for servers that do not answer, up to the deadline of a
-        call.
-        """
-        sealed = [*datasets]
-        self.loop.act(lambda machine: machine.check(each.source.dataset for each in sealed))
-        with self.loop.machine() as machine:
-            return [each for each in sealed if machine.state(each.source.dataset) is DatasetState.LOST]
-
-    def is_whole(self, sealed: SealedDataset) -> bool:
-        """Whether each part of it is there, and it was not released. Waits as :meth:`lost`."""
-        dataset = sealed.source.dataset
-        self.loop.act(lambda machine: machine.check([dataset]))
-        with self.loop.machine() as machine:
-            return machine.state(dataset) in (DatasetState.SEALED, DatasetState.HANDED_OUT)
-
-    def end(self, holder: Holder, datasets: Iterable[str] | None = None) -> None:
-        """The holder needs these datasets, or any, no more. Raises nothing for a server that does not answer: what it
-        has ends with its lease.
-        """
-        self.loop.act(lambda machine: machine.end_hold(holder, datasets))
-        self._forget_released()
-
-    def release(self, dataset: str) -> None:
-        """Drop a dataset, whatever holds it. Twice is fine.
-
-        Raises:
-            FlightShuffleError: no server that holds it has answered; it ends with its lease.
-        """
-        ends = self.loop.act(lambda machine: machine.release(dataset))
-        self._forget_released()
-        errors = [end.error for end in ends if isinstance(end.call, Drop)]
-        if errors and isinstance(errors[0], FlightShuffleError) and all(errors):
-            raise errors[0]
-
-    def keep_alive(self, dataset: str, thing: object) -> None:
-        """Keep a thing until the dataset is dropped."""
-        self._kept_alive[dataset] = thing
-
-    def _forget_released(self) -> None:
-        if self._kept_alive:
-            with self.loop.machine() as machine:
-                held = machine.datasets
-            for dataset in [each for each in self._kept_alive if each not in held]:
-                self._kept_alive.pop(dataset, None)
-
     # Life.
 
     def application(self) -> str:
@@ -333,7 +281,6 @@ class Shuffles:
     def close(self) -> None:
         """Drop all datasets and stop renewing, whatever fails of it. Twice is fine."""
         with contextlib.ExitStack() as ending:
-            ending.callback(self._kept_alive.clear)
             ending.callback(self.loop.close)
             ending.callback(_logged, self._end_application)
             with self._lock:

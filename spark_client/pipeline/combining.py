@@ -15,8 +15,8 @@ from spark_client.jobs import arrow_schema
 from spark_client.steps import AlignStage, CountStage, LimitStage, SelectStage, SortStage, TopStage
 
 from .base import AnySteps, Steps, integer, stage_name, with_stage
-from .execution import Execution
 from .exchanging import add_exchange
+from .execution import Execution
 from .finishing import few_rows, running
 from .nodes import Exchange, Input, Leg
 from .wider_types import wider

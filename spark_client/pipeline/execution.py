@@ -235,11 +235,11 @@ class Execution:
 
     def end(self) -> None:
         """Let the datasets be dropped that nothing else holds. Twice is fine."""
-        self._shuffles.end(self._holder)
+        self._shuffles.loop.end(self._holder)
 
     def has_lost(self) -> bool:
         """Whether a server has lost a part of what this run wrote, or read, and has not dropped."""
-        return bool(self._shuffles.lost(self._written.values()))
+        return bool(self._shuffles.loop.lost(each.source.dataset for each in self._written.values()))
 
     def _run(self, wanted: Iterable[Exchange], last: Leg | None = None) -> None:
         """``last`` is the leg that reads them; None if the caller does."""
@@ -273,7 +273,7 @@ class Execution:
         """
         sides = self._sides.forget()
         self._losses += sides
-        gone = {sealed.source.dataset for sealed in self._shuffles.lost(self._written.values())}
+        gone = self._shuffles.loop.lost(each.source.dataset for each in self._written.values())
         lost = [node for node, sealed in self._written.items() if sealed.source.dataset in gone]
         if not self._kept.isdisjoint(lost):
             return False  # a new run claims it (``finishing``)
@@ -393,4 +393,4 @@ class Execution:
         return Input(TaskNumbers(self._spark, len(shares)), str(exchange), source, shares)
 
     def _drop(self, exchange: Exchange) -> None:
-        self._shuffles.end(self._holder, [self._written.pop(exchange).source.dataset])
+        self._shuffles.loop.end(self._holder, [self._written.pop(exchange).source.dataset])

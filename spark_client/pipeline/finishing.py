@@ -196,7 +196,7 @@ def explain(steps: Steps) -> None:
 def _collected(steps: Steps, sealed: SealedDataset, again: Again | None = None) -> pa.RecordBatchReader:
     holder = Holder(HolderKind.READER)
     steps.shuffles.results.hold(holder, [sealed.source.dataset])
-    return collected(steps.shuffles, sealed, holder, again)
+    return collected(steps.shuffles.loop, sealed, holder, again)
 
 
 def _frame_of(steps: Steps, execution: Execution) -> DataFrame:

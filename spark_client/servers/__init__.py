@@ -5,7 +5,7 @@
 from .dataset_machine import (
     RERUNS,
     DatasetMachine,
-    DatasetState,
+    HeldState,
     DriverCall,
     Drop,
     Fail,
