@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 from flight_server.protocol import (
     Conflict,
+    FlightShuffleError,
     InvalidRequest,
     NotFound,
     ServerLost,
@@ -485,9 +486,17 @@ class DatasetMachine:
         job = self._jobs[call.job]
         portions: dict[str, dict[ServerStart, WrittenPortion]] = {name: {} for name in job.datasets}
         starts: dict[str, ServerStart] = {}  # a server may have several locations
+        producers: set[tuple[str, int]] = set()
         for report in reports:
             server = starts.setdefault(report.server.start, report.server)
             portions[report.dataset].setdefault(server, WrittenPortion(server)).add(report)
+            if (report.dataset, report.producer) in producers:
+                why = f"{report.dataset}: producer {report.producer} was reported twice; nothing is sealed"
+                return [
+                    *self._drops_of(portions, call.generations),
+                    *self._give_up(job, FlightShuffleError(why)),
+                ]
+            producers.add((report.dataset, report.producer))
         if self._is_released(job):
             return [*self._drops_of(portions, call.generations), *self._give_up(job, _released_error(job))]
         # Tasks have reached them; a start that was lost meanwhile does not come back.

@@ -38,11 +38,11 @@ from spark_client.lanes import store_of
 
 from .dataset_machine import (
     DatasetMachine,
-    HeldState,
     DriverCall,
     Drop,
     Fail,
     FindObject,
+    HeldState,
     Holder,
     Look,
     Patience,
@@ -94,6 +94,8 @@ class DriverLoop:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._kept_alive: dict[str, object] = {}
+        self.put_locations: dict[str, tuple[str, ...]] = {}
+        """Of each server that was looked at, by its location, where it takes puts on the bulk lane."""
 
     # Events.
 
@@ -270,7 +272,9 @@ class DriverLoop:
                     files.delete_dir(path)
                 return {}
             case Look():
-                return self._asked(call.location, "locations", b"", call.patience)
+                answer = self._asked(call.location, "locations", b"", call.patience)
+                self.put_locations[call.location] = tuple(answer.get("put_locations", ()))
+                return answer
             case Renew():
                 body = DatasetRequest(call.dataset, call.generation).encode()
                 return self._asked(call.location, "renew", body, call.patience)
