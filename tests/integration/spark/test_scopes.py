@@ -1,6 +1,4 @@
-"""Scopes of two clients in one another, in threads and in tasks: each result is released with the innermost scope of its
-own client.
-"""
+"""Scopes of two clients in one another, in threads and in tasks: a result ends with the innermost one of its client."""
 
 from __future__ import annotations
 
