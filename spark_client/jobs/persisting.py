@@ -15,22 +15,19 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from flight_server.protocol import FlightShuffleError
-from spark_client.servers import Holder, HolderKind
+from spark_client.servers import DriverLoop, Holder, HolderKind
 
+from .results import Results
 from .sealed import SealedDataset
-
-if TYPE_CHECKING:
-    from .shuffles import Shuffles
 
 
 class PersistedDataset:
     """The dataset of one node."""
 
-    def __init__(self, shuffles: Shuffles) -> None:
-        self._shuffles = shuffles
+    def __init__(self, loop: DriverLoop, results: Results) -> None:
+        self._loop = loop
+        self._results = results
         self._holder = Holder(HolderKind.PERSISTED)
         self._changed = threading.Condition()
         self._run: object = None
@@ -47,12 +44,12 @@ class PersistedDataset:
             self._changed.wait_for(lambda: self._run is None)
             self._run = run
         sealed = self._sealed
-        if sealed is not None and self._shuffles.is_whole(sealed):
+        if sealed is not None and self._loop.is_whole(sealed.source.dataset):
             self.end(run)
             return sealed
         self._sealed = None
         if sealed is not None:
-            self._shuffles.end(self._holder)
+            self._loop.end(self._holder)
         return None
 
     def end(self, run: object, sealed: SealedDataset | None = None) -> None:
@@ -61,7 +58,7 @@ class PersistedDataset:
             if self._run is not run:
                 return
             if sealed is not None:
-                self._shuffles.results.hold(self._holder, [sealed.source.dataset])
+                self._results.hold(self._holder, [sealed.source.dataset])
                 self._sealed = sealed
             self._run = None
             self._changed.notify_all()
@@ -69,15 +66,12 @@ class PersistedDataset:
     def drop(self) -> None:
         """Drop it, after a call that writes it, also if DataFrames read it. Twice is fine."""
         if (sealed := self._ended()) is not None:
-            try:
-                self._shuffles.release(sealed.source.dataset)
-            except FlightShuffleError:
-                return  # it ends with its lease
+            self._loop.act(lambda machine: machine.release(sealed.source.dataset))
 
     def leave(self) -> None:
         """No plan can use it any more."""
         if self._ended() is not None:
-            self._shuffles.end(self._holder)
+            self._loop.end(self._holder)
 
     def _ended(self) -> SealedDataset | None:
         with self._changed:
@@ -89,8 +83,9 @@ class PersistedDataset:
 class Persisted:
     """The datasets that a driver keeps, each by the node of a plan that writes it."""
 
-    def __init__(self, shuffles: Shuffles) -> None:
-        self._shuffles = shuffles
+    def __init__(self, loop: DriverLoop, results: Results) -> None:
+        self._loop = loop
+        self._results = results
         self._lock = threading.Lock()
         self._kept: weakref.WeakKeyDictionary[object, tuple[PersistedDataset, Callable[[], object]]] = (
             weakref.WeakKeyDictionary()
@@ -100,8 +95,8 @@ class Persisted:
         """Keep the datasets that the node writes from now on. Twice is fine."""
         with self._lock:
             if node not in self._kept:
-                kept = PersistedDataset(self._shuffles)
-                end = self._shuffles.loop.after_collection(node, kept.leave)
+                kept = PersistedDataset(self._loop, self._results)
+                end = self._loop.after_collection(node, kept.leave)
                 self._kept[node] = kept, end.detach
 
     def find(self, node: object) -> PersistedDataset | None:

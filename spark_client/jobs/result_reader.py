@@ -27,11 +27,10 @@ from typing import Any, Self
 import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError, ServerLost
-from spark_client.servers import RERUNS, Holder, HolderKind
+from spark_client.servers import RERUNS, DriverLoop, Holder, HolderKind
 
 from .results import explaining_losses
 from .sealed import SealedDataset
-from .shuffles import Shuffles
 
 _log = logging.getLogger(__name__)
 
@@ -40,19 +39,17 @@ Again = Callable[[str, Holder], SealedDataset]
 
 
 def collected(
-    shuffles: Shuffles, sealed: SealedDataset, holder: Holder, again: Again | None = None
+    loop: DriverLoop, sealed: SealedDataset, holder: Holder, again: Again | None = None
 ) -> pa.RecordBatchReader:
     """A reader of the dataset, which ``holder`` holds until the reader's end. It keeps alive what ``again`` refers to,
     which is None where no run can be made again.
     """
-    return pa.RecordBatchReader.from_batches(sealed.schema, _Batches(shuffles, sealed, holder, again))
+    return pa.RecordBatchReader.from_batches(sealed.schema, _Batches(loop, sealed, holder, again))
 
 
 class _Batches:
-    def __init__(
-        self, shuffles: Shuffles, sealed: SealedDataset, holder: Holder, again: Again | None
-    ) -> None:
-        self._shuffles = shuffles
+    def __init__(self, loop: DriverLoop, sealed: SealedDataset, holder: Holder, again: Again | None) -> None:
+        self._loop = loop
         self._again = again
         self._left = RERUNS
         self._is_begun = False
@@ -62,8 +59,8 @@ class _Batches:
         self._sealed = sealed
         self._holder = holder
         self._rows = explaining_losses([sealed.source.dataset], "what this reader reads", sealed.read())
-        self._ending = partial(_end, self._rows, self._shuffles, holder)
-        self._end = self._shuffles.loop.after_collection(self, self._ending)
+        self._ending = partial(_end, self._rows, self._loop, holder)
+        self._end = self._loop.after_collection(self, self._ending)
 
     def __iter__(self) -> Self:
         return self
@@ -86,7 +83,7 @@ class _Batches:
             else:
                 if not self._is_begun:
                     self._is_begun = True
-                    with self._shuffles.loop.machine() as machine:
+                    with self._loop.machine() as machine:
                         machine.hand_out(dataset, self._holder)
                 return batch
             self._left -= 1
@@ -98,13 +95,13 @@ class _Batches:
     def _may_run_again(self) -> bool:
         if self._again is None or not self._left:
             return False
-        self._shuffles.lost([self._sealed])
-        with self._shuffles.loop.machine() as machine:
+        self._loop.lost([self._sealed.source.dataset])
+        with self._loop.machine() as machine:
             return machine.may_run_again(self._sealed.source.dataset, self._holder)
 
 
-def _end(rows: Generator[Any, None, None], shuffles: Shuffles, holder: Holder) -> None:
+def _end(rows: Generator[Any, None, None], loop: DriverLoop, holder: Holder) -> None:
     try:
         rows.close()
     finally:
-        shuffles.end(holder)
+        loop.end(holder)

@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest, NotFound, ServerLost
 from spark_client.executors import Portable, ShownFromUsers
-from spark_client.servers import DriverLoop, Drop, Holder, Scope
+from spark_client.servers import DriverLoop, Holder, Scope
 
 from .sealed import SealedDataset
 from .session_facts import explained
@@ -123,10 +123,7 @@ class Results:
                 "returned, or what was made from that; Spark must show its plan whole "
                 "(spark.sql.maxPlanStringLength)"
             )
-        ends = self._loop.act(lambda machine: machine.end_frames(datasets))
-        errors = [end.error for end in ends if isinstance(end.call, Drop)]
-        if errors and errors[0] is not None and all(errors):
-            raise errors[0]
+        self._loop.release(lambda machine: machine.end_frames(datasets))
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:

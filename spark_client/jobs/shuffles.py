@@ -14,14 +14,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server.protocol import (
-    FlightShuffleError,
     InvalidRequest,
     PutCommand,
     PutCreate,
@@ -36,9 +34,7 @@ from spark_client.hosts import Copies, HostFiles
 from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef
 from spark_client.servers import (
-    DatasetState,
     DriverLoop,
-    Drop,
     Holder,
     PlannedDataset,
     Report,
@@ -53,10 +49,10 @@ from .persisting import Persisted
 from .progress import watch
 from .results import Results
 from .runner import run
-from .sealed import SealedDataset, TaskWork, accepted, server_of, work_of
+from .sealed import SealedDataset, TaskWork, server_of, work_of
 from .session_facts import Sessions
 from .spark_types import check_names_apart
-from .tasks import Sides
+from .tasks import Destination, Sides
 
 _log = logging.getLogger(__name__)
 _FROM_DRIVER = "driver"
@@ -92,11 +88,10 @@ class Shuffles:
         self.sessions = Sessions()
         self.loop = DriverLoop(self.servers, lease_seconds, host)
         self.results = Results(self.loop)
-        self.persisted = Persisted(self)
+        self.persisted = Persisted(self.loop, self.results)
         self._application: str | None = None
         self._end_application: Callable[[], None] = lambda: None
         self._at_close: dict[object, Callable[[], object]] = {}
-        self._kept_alive: dict[str, object] = {}
         self._lock = threading.Lock()
 
     # Writing.
@@ -109,23 +104,17 @@ class Shuffles:
         """
         job = Job(targets, in_driver=here)
         for target in targets:
-            for rows, _ in target.writes:
-                check_names_apart(rows, target.label)
+            for frame, _ in target.writes:
+                check_names_apart(frame, target.label)
         if not here:
             check_interpreter(job.spark)
         self._check_offloads(targets)
         began_seconds = time.monotonic()
-        reports: list[list[Any]] = []
+        rows: list[Any] = []
 
         def run_tasks(call: RunJob) -> list[Report]:
-            rows = self._run(job, call)
-            reports[:] = [[row for row in rows if row["target"] == number] for number in range(len(targets))]
-            return [
-                _report(target.task.dataset, row)
-                for target, rows in zip(targets, reports, strict=True)
-                for row in rows
-                if accepted(rows)
-            ]
+            rows[:] = self._run(job, call)
+            return [*map(_report, rows)]
 
         planned = {each.task.dataset: PlannedDataset(each.task.partitions, each.offload) for each in targets}
         alone = all(target.alone for target in targets)
@@ -143,8 +132,8 @@ class Shuffles:
                 raise
             seconds = time.monotonic() - began_seconds
             sealed = [
-                self._sealed(target.task.dataset, target.task.declared.schema, work_of(rows), seconds)
-                for target, rows in zip(targets, reports, strict=True)
+                self._sealed(name, target.task.declared.schema, _work_of(name, rows), seconds)
+                for name, target in zip(planned, targets, strict=True)
             ]
             progress.ended(sum(each.rows for each in sealed), sum(each.size_bytes for each in sealed))
         return sealed
@@ -161,13 +150,14 @@ class Shuffles:
                 generation=call.generations[dataset],
                 create=PutCreate(1, self.lease_seconds),
             )
-            with PutStream(server, command, table.schema, None, server.writing.compression) as stream:
+            places = self.loop.put_locations.get(server.location)
+            with PutStream(server, command, table.schema, places, server.writing.compression) as stream:
                 for batch in table.to_batches():
                     stream.write(batch, 0)
                 answer = stream.commit()
             start = ServerStart(server.location, answer["start"])
-            places = tuple(answer["locations"])
-            return [Report(dataset, 0, _FROM_DRIVER, start, places, answer["rows"], answer["bytes"])]
+            locations = tuple(answer["locations"])
+            return [Report(dataset, 0, _FROM_DRIVER, start, locations, answer["rows"], answer["bytes"])]
 
         self.loop.write({dataset: PlannedDataset(1)}, put, holder, candidates=self._candidates(alone=True))
         return self._sealed(dataset, table.schema)
@@ -183,39 +173,26 @@ class Shuffles:
     def _run(self, job: Job, call: RunJob) -> list[Any]:
         if call.run > 1:
             _log.warning("the job runs again, for a server was lost: %s", job.label)
-        filled = replace(job, targets=[self._filled(*each, call) for each in enumerate(job.targets)])
+        destinations = {each.task.dataset: self._destination(each, call) for each in job.targets}
         try:
-            return run(filled, self.keep_alive)
+            return run(job, destinations, self.loop.keep_alive)
         except Exception as error:
             if (reason := reason_of(error)) is not None:
                 raise InvalidRequest(reason) from error
             raise
 
-    def _filled(self, number: int, target: Target, call: RunJob) -> Target:
+    def _destination(self, target: Target, call: RunJob) -> Destination:
         """With all that the tasks need, so that none asks the server."""
-        dataset = target.task.dataset
+        dataset, executors = target.task.dataset, self.executors
         locations = call.locations or self.servers.locations
         if target.alone:
             locations = (owner_of(dataset, call.locations or [self.servers.main.location]),)
-        writes = [
-            (
-                rows,
-                replace(
-                    task,
-                    server=self.server,
-                    generation=call.generations[dataset],
-                    places=None,
-                    servers=locations,
-                    executors=None if target.alone else self.executors,
-                    lease_seconds=self.lease_seconds,
-                    target=number,
-                    part=part,
-                    parts=len(target.writes),
-                ),
-            )
-            for part, (rows, task) in enumerate(target.writes)
-        ]
-        return replace(target, writes=writes)
+            executors = None
+        places = {
+            each: self.loop.put_locations[each] for each in locations if each in self.loop.put_locations
+        }
+        generation = call.generations[dataset]
+        return Destination(self.server, generation, locations, self.lease_seconds, places, executors)
 
     def _check_offloads(self, targets: Sequence[Target]) -> None:
         """Raise Forbidden if a server may not write to one of the prefixes: its seal would, after the job."""
@@ -261,54 +238,6 @@ class Shuffles:
             on_servers,
         )
 
-    # Holding.
-
-    def lost(self, datasets: Iterable[SealedDataset]) -> list[SealedDataset]:
-        """Those of which a server has lost a part. Waits for servers that do not answer, up to the deadline of a
-        call.
-        """
-        sealed = [*datasets]
-        self.loop.act(lambda machine: machine.check(each.source.dataset for each in sealed))
-        with self.loop.machine() as machine:
-            return [each for each in sealed if machine.state(each.source.dataset) is DatasetState.LOST]
-
-    def is_whole(self, sealed: SealedDataset) -> bool:
-        """Whether each part of it is there, and it was not released. Waits as :meth:`lost`."""
-        dataset = sealed.source.dataset
-        self.loop.act(lambda machine: machine.check([dataset]))
-        with self.loop.machine() as machine:
-            return machine.state(dataset) in (DatasetState.SEALED, DatasetState.HANDED_OUT)
-
-    def end(self, holder: Holder, datasets: Iterable[str] | None = None) -> None:
-        """The holder needs these datasets, or any, no more. Raises nothing for a server that does not answer: what it
-        has ends with its lease.
-        """
-        self.loop.act(lambda machine: machine.end_hold(holder, datasets))
-        self._forget_released()
-
-    def release(self, dataset: str) -> None:
-        """Drop a dataset, whatever holds it. Twice is fine.
-
-        Raises:
-            FlightShuffleError: no server that holds it has answered; it ends with its lease.
-        """
-        ends = self.loop.act(lambda machine: machine.release(dataset))
-        self._forget_released()
-        errors = [end.error for end in ends if isinstance(end.call, Drop)]
-        if errors and isinstance(errors[0], FlightShuffleError) and all(errors):
-            raise errors[0]
-
-    def keep_alive(self, dataset: str, thing: object) -> None:
-        """Keep a thing until the dataset is dropped."""
-        self._kept_alive[dataset] = thing
-
-    def _forget_released(self) -> None:
-        if self._kept_alive:
-            with self.loop.machine() as machine:
-                held = machine.datasets
-            for dataset in [each for each in self._kept_alive if each not in held]:
-                self._kept_alive.pop(dataset, None)
-
     # Life.
 
     def application(self) -> str:
@@ -333,7 +262,6 @@ class Shuffles:
     def close(self) -> None:
         """Drop all datasets and stop renewing, whatever fails of it. Twice is fine."""
         with contextlib.ExitStack() as ending:
-            ending.callback(self._kept_alive.clear)
             ending.callback(self.loop.close)
             ending.callback(_logged, self._end_application)
             with self._lock:
@@ -352,7 +280,7 @@ def _logged(call: Callable[[], object]) -> None:
 
 def _reads(targets: Sequence[Target]) -> list[str]:
     """The datasets that the job reads."""
-    sources: list[Any] = [task.source for target in targets for _, task in target.writes]
+    sources: list[Any] = [task.reading.source for target in targets for _, task in target.writes]
     return [
         each.dataset
         for source in sources
@@ -361,7 +289,13 @@ def _reads(targets: Sequence[Target]) -> list[str]:
     ]
 
 
-def _report(dataset: str, row: Any) -> Report:
+def _work_of(dataset: str, rows: Iterable[Any]) -> TaskWork:
+    return work_of(row for row in rows if row["dataset"] == dataset)
+
+
+def _report(row: Any) -> Report:
     location, start, locations = server_of(row)
     server = ServerStart(location, start)
-    return Report(dataset, row["producer"], row["attempt"], server, locations, row["rows"], row["bytes"])
+    return Report(
+        row["dataset"], row["producer"], row["attempt"], server, locations, row["rows"], row["bytes"]
+    )

@@ -218,9 +218,11 @@ class DatasetRef:
         """The stream of the partition, or of its frames from ``first`` to before ``until``, not opened yet. Raises
         ValueError: the dataset has several portions: numbers of frames are those of one.
         """
-        if self.is_spread:
+        if len(self.portions) != 1:
             raise ValueError(f"dataset {self.dataset!r} is spread over servers: its frames have no numbers")
         (portion,) = self.portions
+        if portion.start is not None:
+            return self._portion_stream(portion, {partition: 0}, (first, until))
         return self._stream(portion, partition, first, until)
 
     def read(self, partition: int, memory: TaskMemory | None = None) -> Generator[Any, None, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import SupportsIndex
 
 import pyarrow as pa
@@ -13,8 +14,9 @@ from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema
 from spark_client.steps import AlignStage, CountStage, LimitStage, SelectStage, SortStage, TopStage
 
-from .base import AnySteps, Steps, integer, stage_name, with_stage
+from .base import AnySteps, Steps, check_other, integer, stage_name, with_stage
 from .exchanging import add_exchange
+from .execution import Execution
 from .finishing import few_rows, running
 from .nodes import Exchange, Input, Leg
 from .wider_types import wider
@@ -33,12 +35,7 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
             type that has no common type with this side's.
     """
     stage = stage_name(steps, "union")
-    if not isinstance(other, Steps):
-        raise InvalidRequest(
-            f"{stage}: it takes a pipeline, not {type(other).__name__}; client.pipeline(df) makes one"
-        )
-    if other.shuffles is not steps.shuffles or other.spark is not steps.spark:
-        raise InvalidRequest(f"{stage}: both pipelines must be of one ShuffleClient and Spark session")
+    check_other(steps, other, stage)
     left, right = steps.leg.struct, other.leg.struct
     if len(left) != len(right):
         raise InvalidRequest(
@@ -117,12 +114,15 @@ def count_rows(steps: Steps) -> int:
         if not isinstance(origin, Exchange):
             break
         if steps.shuffles.persisted.find(origin) is not None:
-            kept = origin
-            return running(steps, lambda execution: execution.sealed(kept).rows)
+            return running(steps, partial(_rows_of, exchange=origin))
         leg, part = origin.leg, origin.leg.single
     struct = StructType([StructField("count", LongType(), nullable=False)])
     declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))
     return sum(row[0] for row in few_rows(replace(steps, leg=leg.with_stage(CountStage(declared), struct))))
+
+
+def _rows_of(execution: Execution, exchange: Exchange) -> int:
+    return execution.sealed(exchange).rows
 
 
 def _align(leg: Leg, struct: StructType, declared: Declared) -> Leg:

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_client.arrow import fits_one_chunk
-from spark_client.connection import RemoteServer
+from spark_client.connection import Reading
 from spark_client.jobs import (
     WRITE_BUDGET_BYTES,
     ByColumn,
@@ -37,6 +37,7 @@ from spark_client.jobs import (
     InTurn,
     PersistedDataset,
     Placement,
+    ReadTask,
     SealedDataset,
     Shares,
     Shuffles,
@@ -88,9 +89,16 @@ def cuts_for(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> 
 
 
 def write_of(
-    server: RemoteServer, dataset: str, exchange: Exchange, given: Input, stages: tuple[Stage, ...]
+    dataset: str,
+    exchange: Exchange,
+    given: Input,
+    stages: tuple[Stage, ...],
+    options: Reading,
+    *,
+    part: int,
+    parts: int,
 ) -> tuple[TaskRows, WriteTask]:
-    """The tasks that send the rows of ``given``, after the stages, as the exchange says."""
+    """The tasks that send the rows of ``given``, after the stages, as the exchange says: one of its ``parts``."""
     given, stages, limits = given.with_settings(stages)
     rows: TaskRows = given.rows
     placement: Placement
@@ -104,22 +112,12 @@ def write_of(
         rows = _with_partition_column(given.frame, exchange)
     else:
         placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
-
-    task = WriteTask(
-        server,
-        dataset,
-        "",
-        exchange.partitions,
-        exchange.leg.declared,
-        placement,
-        stages,
-        given.source,
-        given.shares,
-        limits,
-        WRITE_BUDGET_BYTES,
-        counts=exchange.counted and fits_one_chunk(exchange.leg.schema),
+    reading = ReadTask(given.source, given.shares, stages, limits, options)
+    counts = exchange.counted and fits_one_chunk(exchange.leg.schema)
+    declared, budget = exchange.leg.declared, WRITE_BUDGET_BYTES
+    return rows, WriteTask(
+        dataset, exchange.partitions, declared, placement, reading, part, parts, counts, budget
     )
-    return rows, task
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
@@ -235,11 +233,11 @@ class Execution:
 
     def end(self) -> None:
         """Let the datasets be dropped that nothing else holds. Twice is fine."""
-        self._shuffles.end(self._holder)
+        self._shuffles.loop.end(self._holder)
 
     def has_lost(self) -> bool:
         """Whether a server has lost a part of what this run wrote, or read, and has not dropped."""
-        return bool(self._shuffles.lost(self._written.values()))
+        return bool(self._shuffles.loop.lost(each.source.dataset for each in self._written.values()))
 
     def _run(self, wanted: Iterable[Exchange], last: Leg | None = None) -> None:
         """``last`` is the leg that reads them; None if the caller does."""
@@ -273,7 +271,7 @@ class Execution:
         """
         sides = self._sides.forget()
         self._losses += sides
-        gone = {sealed.source.dataset for sealed in self._shuffles.lost(self._written.values())}
+        gone = self._shuffles.loop.lost(each.source.dataset for each in self._written.values())
         lost = [node for node, sealed in self._written.items() if sealed.source.dataset in gone]
         if not self._kept.isdisjoint(lost):
             return False  # a new run claims it (``finishing``)
@@ -355,9 +353,11 @@ class Execution:
     def _target(self, write: ExchangeWrite, reads: list[_Read], *, here: bool) -> Target:
         exchange = write.exchange
         dataset = dataset_name(exchange, self._token, next(self._numbers))
+        inputs = self._inputs(write.leg, reads, one=here and not exchange.in_turn)
+        options = self._shuffles.server.reading
         writes = [
-            write_of(self._shuffles.server, dataset, write.exchange, *given)
-            for given in self._inputs(write.leg, reads, one=here and not exchange.in_turn)
+            write_of(dataset, write.exchange, *given, options, part=part, parts=len(inputs))
+            for part, given in enumerate(inputs)
         ]
         # The rows of one partition have one order, that of the tasks.
         alone = exchange.partitions == 1
@@ -393,4 +393,4 @@ class Execution:
         return Input(TaskNumbers(self._spark, len(shares)), str(exchange), source, shares)
 
     def _drop(self, exchange: Exchange) -> None:
-        self._shuffles.end(self._holder, [self._written.pop(exchange).source.dataset])
+        self._shuffles.loop.end(self._holder, [self._written.pop(exchange).source.dataset])

@@ -100,7 +100,7 @@ class SideTables:
         lost = [
             f"{table.name}, the server that held it is gone"
             for table in self._tables
-            if table.sealed is not None and not self._shuffles.is_whole(table.sealed)
+            if table.sealed is not None and not self._shuffles.loop.is_whole(table.sealed.source.dataset)
         ]
         self.end()
         self.notes.clear()

@@ -5,11 +5,11 @@
 from .dataset_machine import (
     RERUNS,
     DatasetMachine,
-    DatasetState,
     DriverCall,
     Drop,
     Fail,
     FindObject,
+    HeldState,
     Holder,
     HolderKind,
     Look,

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 from flight_server.protocol import (
     Conflict,
+    FlightShuffleError,
     InvalidRequest,
     NotFound,
     ServerLost,
@@ -255,7 +256,7 @@ class WrittenPortion:
         self.size_bytes += report.size_bytes
 
 
-class DatasetState(StrEnum):
+class HeldState(StrEnum):
     """See ``_AFTER``."""
 
     PLANNED = "planned"
@@ -268,7 +269,7 @@ class DatasetState(StrEnum):
 
 
 _AFTER = transitions(
-    DatasetState,
+    HeldState,
     """
     state       run      end      run_again  seal    hand_out    lose   release
     PLANNED     WRITING  error    error      error   error       error  RELEASED
@@ -280,14 +281,14 @@ _AFTER = transitions(
     RELEASED    error    error    error      error   RELEASED    error  RELEASED
     """,
 )
-_SEALED = (DatasetState.SEALED, DatasetState.HANDED_OUT, DatasetState.LOST)
+_SEALED = (HeldState.SEALED, HeldState.HANDED_OUT, HeldState.LOST)
 
 
 @dataclass(slots=True)
 class _Dataset:
     name: str
     plan: PlannedDataset
-    state: DatasetState = DatasetState.PLANNED
+    state: HeldState = HeldState.PLANNED
     run: int = 0
     generation: str = ""
     locations: tuple[str, ...] = ()
@@ -352,9 +353,9 @@ class DatasetMachine:
         """The generation of each dataset that is not released."""
         return {name: each.generation for name, each in self._datasets.items()}
 
-    def state(self, dataset: str) -> DatasetState:
+    def state(self, dataset: str) -> HeldState:
         known = self._datasets.get(dataset)
-        return DatasetState.RELEASED if known is None else known.state
+        return HeldState.RELEASED if known is None else known.state
 
     def generation(self, dataset: str) -> str:
         return self._datasets[dataset].generation
@@ -450,7 +451,7 @@ class DatasetMachine:
         """Each server that was asked has answered, or is lost or silent: run the job, or give it up."""
         for name in job.reads:
             source = self._datasets.get(name)
-            if source is not None and source.state is DatasetState.LOST:
+            if source is not None and source.state is HeldState.LOST:
                 gone = next(each for each in source.portions.values() if each.is_gone)
                 return self._give_up(job, job.error or server_lost(gone.server, name, source.run))
         if job.error is not None:
@@ -485,9 +486,17 @@ class DatasetMachine:
         job = self._jobs[call.job]
         portions: dict[str, dict[ServerStart, WrittenPortion]] = {name: {} for name in job.datasets}
         starts: dict[str, ServerStart] = {}  # a server may have several locations
+        producers: set[tuple[str, int]] = set()
         for report in reports:
             server = starts.setdefault(report.server.start, report.server)
             portions[report.dataset].setdefault(server, WrittenPortion(server)).add(report)
+            if (report.dataset, report.producer) in producers:
+                why = f"{report.dataset}: producer {report.producer} was reported twice; nothing is sealed"
+                return [
+                    *self._drops_of(portions, call.generations),
+                    *self._give_up(job, FlightShuffleError(why)),
+                ]
+            producers.add((report.dataset, report.producer))
         if self._is_released(job):
             return [*self._drops_of(portions, call.generations), *self._give_up(job, _released_error(job))]
         # Tasks have reached them; a start that was lost meanwhile does not come back.
@@ -747,7 +756,7 @@ class DatasetMachine:
     def may_run_again(self, dataset: str, holder: Holder) -> bool:
         """Whether the dataset is lost, and the holder has got no row of it, so that another run may take its place."""
         known = self._datasets.get(dataset)
-        return known is not None and known.state is DatasetState.LOST and known.holders.get(holder) is False
+        return known is not None and known.state is HeldState.LOST and known.holders.get(holder) is False
 
     def end_hold(self, holder: Holder, datasets: Iterable[str] | None = None) -> list[DriverCall]:
         """The holder needs these datasets, or any, no more; those that nothing else holds are released. Twice is
@@ -801,9 +810,9 @@ class DatasetMachine:
 
     def _places(self, dataset: _Dataset) -> list[str]:
         """The locations of the servers that may have a part of it, and are not lost."""
-        if dataset.state is DatasetState.PLANNED:
+        if dataset.state is HeldState.PLANNED:
             return []
-        if dataset.state is DatasetState.WRITING:
+        if dataset.state is HeldState.WRITING:
             locations: Iterable[str] = dataset.locations or self.servers.locations
             return [each for each in locations if self.servers.presence(each) is not Presence.LOST]
         return [
@@ -813,7 +822,7 @@ class DatasetMachine:
     def _drops(self, dataset: _Dataset) -> list[DriverCall]:
         name, generation, prefix = dataset.name, dataset.generation, dataset.plan.offload
         calls: list[DriverCall] = [Drop(location, name, generation) for location in self._places(dataset)]
-        if prefix is not None and dataset.state is not DatasetState.PLANNED:
+        if prefix is not None and dataset.state is not HeldState.PLANNED:
             calls.append(RemoveObjects(prefix, name, generation))
         return calls
 

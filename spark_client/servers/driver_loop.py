@@ -42,6 +42,7 @@ from .dataset_machine import (
     Drop,
     Fail,
     FindObject,
+    HeldState,
     Holder,
     Look,
     Patience,
@@ -92,6 +93,9 @@ class DriverLoop:
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._kept_alive: dict[str, object] = {}
+        self.put_locations: dict[str, tuple[str, ...]] = {}
+        """Of each server that was looked at, by its location, where it takes puts on the bulk lane."""
 
     # Events.
 
@@ -113,6 +117,8 @@ class DriverLoop:
         """
         with self._lock:
             calls = deque(event(self._machine))
+            for dataset in self._kept_alive.keys() - self._machine.datasets.keys():
+                del self._kept_alive[dataset]
         ends: list[End] = []
         failure: Exception | None = None
         while calls:
@@ -182,6 +188,42 @@ class DriverLoop:
             return self._machine.answered(end.call, end.answer, now_seconds)
         return self._machine.failed(end.call, end.error, now_seconds, refused=end.is_refused)
 
+    # Holding.
+
+    def lost(self, datasets: Iterable[str]) -> set[str]:
+        """Those of which a server has lost a part. Waits for servers that do not answer, up to the deadline of a
+        call.
+        """
+        names = [*datasets]
+        self.act(lambda machine: machine.check(names))
+        with self._lock:
+            return {each for each in names if self._machine.state(each) is HeldState.LOST}
+
+    def is_whole(self, dataset: str) -> bool:
+        """Whether each part of a sealed dataset is there, and it was not released. Waits as :meth:`lost`."""
+        return not self.lost([dataset]) and dataset in self._machine.datasets
+
+    def end(self, holder: Holder, datasets: Iterable[str] | None = None) -> None:
+        """The holder needs these datasets, or any, no more. What a server that does not answer has of them ends with
+        its lease.
+        """
+        self.act(lambda machine: machine.end_hold(holder, datasets))
+
+    def release(self, event: Event) -> None:
+        """An event that releases datasets.
+
+        Raises:
+            FlightShuffleError: no server has answered its drops; what they have ends with its lease.
+        """
+        errors = [end.error for end in self.act(event) if isinstance(end.call, Drop)]
+        if errors and errors[0] is not None and all(errors):
+            raise errors[0]
+
+    def keep_alive(self, dataset: str, thing: object) -> None:
+        """Keep a thing until the dataset is released."""
+        with self._lock:
+            self._kept_alive[dataset] = thing
+
     # Calls.
 
     def _made(self, calls: Sequence[ServerCall]) -> list[End]:
@@ -230,7 +272,9 @@ class DriverLoop:
                     files.delete_dir(path)
                 return {}
             case Look():
-                return self._asked(call.location, "locations", b"", call.patience)
+                answer = self._asked(call.location, "locations", b"", call.patience)
+                self.put_locations[call.location] = tuple(answer.get("put_locations", ()))
+                return answer
             case Renew():
                 body = DatasetRequest(call.dataset, call.generation).encode()
                 return self._asked(call.location, "renew", body, call.patience)
