@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -32,7 +32,7 @@ from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
     RERUNS,
     DatasetMachine,
-    DatasetState,
+    HeldState,
     DriverLoop,
     Drop,
     Renew,
@@ -123,7 +123,12 @@ class SimulatedCluster:
         self.schedule = Schedule(self.random, changes, steps=1500)
         self.threads = SimulatedThreads(self.schedule)
         self.storage = Storage()
-        self.tasks, self.partitions, self.lease_seconds, self.learnt = tasks, partitions, lease_seconds, learnt
+        self.tasks, self.partitions, self.lease_seconds, self.learnt = (
+            tasks,
+            partitions,
+            lease_seconds,
+            learnt,
+        )
         self.servers: dict[str, SimulatedServer] = {}
         """The last start at each location."""
         self.all_servers: list[SimulatedServer] = []
@@ -153,7 +158,7 @@ class SimulatedCluster:
         self._ports = count(1)
         self._network_calls = 0
         self._kill_driver_at = kill_driver_at
-        self._violation: AssertionError | None = None
+        self._violation: Exception | None = None
         self._losses_seen = 0
         self._mute, self._late = mute, late
         self.loses_answers = mute > 0 or late > 0
@@ -309,7 +314,9 @@ class SimulatedCluster:
             raise job.error
         for dataset in datasets:
             self.accepted[dataset, call.generations[dataset]] = {
-                producer: report.attempt for (name, producer), report in job.accepted.items() if name == dataset
+                producer: report.attempt
+                for (name, producer), report in job.accepted.items()
+                if name == dataset
             }
         return [*job.accepted.values()]
 
@@ -370,7 +377,9 @@ class SimulatedCluster:
             yield self.schedule.pause(1.0)
         raise Unreachable("a task does not reach the server")
 
-    def _read(self, source: Source, rows: Counter[tuple[int, str, int]], partition: int | None = None) -> Chain:
+    def _read(
+        self, source: Source, rows: Counter[tuple[int, str, int]], partition: int | None = None
+    ) -> Chain:
         """Add the rows by producer, attempt and partition; of one partition, or of all. They must be those of the
         accepted attempts, each once. Raises NotFound, Unreachable.
         """
@@ -466,28 +475,35 @@ class SimulatedCluster:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """The first assertion that fails ends the driver, whose own code would go on, and is raised at the end."""
+        """The first failure of the test, or of the machine, ends the driver, whose own code would go on, and is raised
+        at the end.
+        """
         try:
             yield
-        except AssertionError as error:
+        except FlightShuffleError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
             self._violation = self._violation or error
             self.kill_driver()
+            raise Killed from error
 
     def _lease_ended(self, server: SimulatedServer, dataset: str, held: HeldDataset) -> None:
         if not self.is_driver_alive or self.machine.datasets.get(dataset) != held.generation:
             return
         state, now = self.machine.state(dataset), self.schedule.now_seconds
-        if state in (DatasetState.SEALED, DatasetState.HANDED_OUT):
-            portion = next((each for each in self.machine.portions(dataset) if each.server == server.start), None)
+        if state in (HeldState.SEALED, HeldState.HANDED_OUT):
+            portion = next(
+                (each for each in self.machine.portions(dataset) if each.server == server.start), None
+            )
             if portion is None or (portion.is_lost and portion.stored is None):
                 return
-        elif state is not DatasetState.WRITING or self.learnt:
+        elif state is not HeldState.WRITING or self.learnt:
             return
         location = server.start.location
         recently = now - self.lease_seconds / 3 - 1.5
         is_unreached = server.stopped is not None or self._cut[location] > 0
         is_unreached |= any(end >= recently for _, end in self._unreached.get(location, ()))
-        with self.noted():
+        with suppress(Killed), self.noted():
             assert is_unreached, f"the lease of {dataset} has ended on {location}, which answers"
 
     def observe(self, machine: DatasetMachine, verb: str, calls: object) -> None:
@@ -501,12 +517,17 @@ class SimulatedCluster:
             assert self.holder_of(server) is None or self._was_unanswered(server), f"{verb}: {server} lives"
         self._losses_seen = machine.servers.losses
         for dataset, generation in machine.datasets.items():
-            if machine.state(dataset) is DatasetState.LOST:
+            if machine.state(dataset) is HeldState.LOST:
                 gone = [each for each in machine.portions(dataset) if each.is_gone]
-                assert all(self._has_lost(each.server, dataset, generation) for each in gone), f"{verb}: {gone}"
+                assert all(self._has_lost(each.server, dataset, generation) for each in gone), (
+                    f"{verb}: {gone}"
+                )
 
     def _was_unanswered(self, server: ServerStart) -> bool:
-        return self.schedule.now_seconds - self._unanswered.get(server.location, float("-inf")) < 2 * SEAL_SECONDS
+        return (
+            self.schedule.now_seconds - self._unanswered.get(server.location, float("-inf"))
+            < 2 * SEAL_SECONDS
+        )
 
     def _has_lost(self, server: ServerStart, dataset: str, generation: str) -> bool:
         there = self.holder_of(server)
@@ -548,12 +569,12 @@ class SimulatedLoop(DriverLoop):
         super().__init__(servers, cluster.lease_seconds)
         self._cluster = cluster
 
-    def _made(self, calls: Any) -> list[End]:
+    def _made(self, calls: Any, later: Any) -> list[End]:
         for call in calls:
             if isinstance(call, Drop):
                 self._cluster.undropped.add((call.dataset, call.generation, call.location))
-        ends = super()._made(calls)
-        for call, _, error, _ in ends:
+        ends = super()._made(calls, later)
+        for call, _, _, error, _ in ends:
             if isinstance(call, Drop) and (error is None or isinstance(error, NotFound)):
                 self._cluster.undropped.discard((call.dataset, call.generation, call.location))
         return ends
@@ -570,7 +591,8 @@ def observed(table: ServerTable, cluster: SimulatedCluster) -> DatasetMachine:
             nonlocal depth
             depth += 1
             try:
-                calls = event(machine, *args, **how)
+                with cluster.noted():
+                    calls = event(machine, *args, **how)
             finally:
                 depth -= 1
             if not depth:

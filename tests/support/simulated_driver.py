@@ -16,7 +16,7 @@ from flight_server.protocol import FlightShuffleError, InvalidRequest, NotFound,
 from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
     RERUNS,
-    DatasetState,
+    HeldState,
     Holder,
     HolderKind,
     PlannedDataset,
@@ -70,7 +70,9 @@ class SimulatedDriver:
     def _main(self) -> None:
         cluster = self.cluster
         running = [
-            cluster.threads.begin(lambda n=number: self._thread(Random(f"{self.random.random()} {n}")), "plans")  # type: ignore[misc]
+            cluster.threads.begin(
+                lambda n=number: self._thread(Random(f"{self.random.random()} {n}")), "plans"
+            )  # type: ignore[misc]
             for number in range(self._threads)
         ]
         if self._closes:
@@ -149,7 +151,9 @@ class SimulatedDriver:
         def run(call: RunJob) -> Any:
             return cluster.run_job(call, tuple(names), reads, alone=alone)
 
-        cluster.loop.write(planned, run, holder, candidates=candidates, reads=[each.dataset for each in reads])
+        cluster.loop.write(
+            planned, run, holder, candidates=candidates, reads=[each.dataset for each in reads]
+        )
         return [cluster.source(name) for name in names]
 
     def name(self, kind: str) -> str:
@@ -158,7 +162,7 @@ class SimulatedDriver:
     def lost(self, datasets: Sequence[str]) -> list[str]:
         self.cluster.loop.act(lambda machine: machine.check(datasets))
         with self.cluster.loop.machine() as machine:
-            return [each for each in datasets if machine.state(each) is DatasetState.LOST]
+            return [each for each in datasets if machine.state(each) is HeldState.LOST]
 
     def hold(self, holder: Holder, dataset: str, scope: Scope | None) -> None:
         with self.cluster.loop.machine() as machine:
@@ -265,7 +269,11 @@ class Plan:
                     kept.end(execution)
             else:
                 execution.add(source)
-            execution.last(source)
+            try:
+                execution.last(source)
+            except NotFound:
+                if source.dataset in self._driver.cluster.machine.datasets:
+                    raise  # else another thread has released it
 
         self._running(read)
         if self._random.random() < 0.2:
@@ -287,7 +295,9 @@ class Execution:
             try:
                 return self._write(source)
             except Exception:
-                lost = self._driver.lost([each for each in self._written if source is None or each != source.dataset])
+                lost = self._driver.lost(
+                    [each for each in self._written if source is None or each != source.dataset]
+                )
                 if not left or not lost:
                     raise
                 self._drop(lost)
@@ -341,7 +351,7 @@ class PersistedDataset:
                 self._driver.lost([source.dataset])
                 with self._driver.cluster.loop.machine() as machine:
                     state = machine.state(source.dataset)
-                if state in (DatasetState.SEALED, DatasetState.HANDED_OUT):
+                if state in (HeldState.SEALED, HeldState.HANDED_OUT):
                     return source
             finally:
                 self.end(run)

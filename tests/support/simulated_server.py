@@ -27,7 +27,6 @@ Rows = dict[tuple[int, str], Mapping[int, int]]
 """Of each producer's attempt: the number of rows of each partition."""
 
 
-
 class Storage:
     """Shared storage: the rows of each object, by its address. It is its own file system."""
 
