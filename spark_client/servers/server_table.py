@@ -145,7 +145,7 @@ class ServerTable:
     def learn(
         self, server: ServerStart, now_seconds: float, asked_seconds: float | None = None
     ) -> list[ServerStart]:
-        """This start has answered; the starts that are lost by that. A server that is learnt is in the list from now
+        """The start has answered; the starts that are lost by that. A server that is learnt is in the list from now
         on.
 
         Args:

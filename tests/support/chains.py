@@ -56,7 +56,7 @@ class Schedule:
         changes: how many chains become the last, within the first ``steps`` steps.
     """
 
-    def __init__(self, random: Random, changes: int, steps: int, step_seconds: float = 0.02) -> None:
+    def __init__(self, random: Random, changes: int, steps: int, step_seconds: float = 0.005) -> None:
         self.log: list[str] = []
         self.now_seconds = 0.0
         self._step_seconds = step_seconds
@@ -106,7 +106,7 @@ class Schedule:
                 self.begin(fault)
             assert len(self.log) < _MOST_STEPS, "it goes on for ever"
             lowered = self._changes.pop(len(self.log), None)
-            if lowered is not None:
+            if lowered is not None and self._ready[0][0] != FIRST:
                 _, number, chain = self._ready[0]
                 heapq.heapreplace(self._ready, (lowered, number, chain))
             self._step(heapq.heappop(self._ready))

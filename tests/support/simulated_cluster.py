@@ -65,6 +65,10 @@ EVENTS = (
 """The verbs of ``DatasetMachine``."""
 
 
+_Call = tuple[str, str, bytes, float]
+"""Its location, name, body and deadline."""
+
+
 class Source(NamedTuple):
     """A sealed dataset, as what reads it knows it: its portions, each with the object that has it, too."""
 
@@ -156,10 +160,12 @@ class SimulatedCluster:
         self._cut: Counter[str] = Counter()
         self._attempts = count(1)
         self._ports = count(1)
-        self._network_calls = 0
+        self.network_calls = 0
         self._kill_driver_at = kill_driver_at
         self._violation: Exception | None = None
         self._losses_seen = 0
+        self._failures = 0
+        """Calls that a job needed and a living server did not answer, and leases that have ended."""
         self._mute, self._late = mute, late
         self.loses_answers = mute > 0 or late > 0
         for number in range(kills):
@@ -233,8 +239,8 @@ class SimulatedCluster:
     ) -> dict[str, Any]:
         """Called in a thread of the driver."""
         self.threads.check()
-        self._network_calls += 1
-        if self._network_calls == self._kill_driver_at:
+        self.network_calls += 1
+        if self.network_calls == self._kill_driver_at:
             self.kill_driver()
             raise Killed
         is_needed = name == "seal" or seconds is None
@@ -248,6 +254,7 @@ class SimulatedCluster:
                 self._unreached.setdefault(location, []).append((began, now))
                 if once or now + 1.0 > until:
                     if is_needed:
+                        self._failures += self._refuses(location) is False
                         self._unanswered[location] = now
                     raise
             self.threads.wait_seconds(1.0)
@@ -255,7 +262,7 @@ class SimulatedCluster:
     def _asked(self, location: str, name: str, body: bytes, seconds: float) -> dict[str, Any]:
         ended, answers = self.schedule.gate(), list[dict[str, Any] | FlightShuffleError]()
         assert self.threads.current is not None
-        delivery = self._delivery(location, name, body, seconds, ended, answers)
+        delivery = self._delivery((location, name, body, seconds), ended, answers)
         self.schedule.begin(delivery, self.threads.current.priority)
         self.schedule.after(seconds, ended.open)
         self.threads.wait(ended)
@@ -265,9 +272,8 @@ class SimulatedCluster:
             raise answers[0]
         return answers[0]
 
-    def _delivery(
-        self, location: str, name: str, body: bytes, seconds: float, ended: Gate, answers: list[Any]
-    ) -> Chain:
+    def _delivery(self, call: _Call, ended: Gate, answers: list[Any]) -> Chain:
+        location, name, body, seconds = call
         yield f"{name} to {location}: {body.decode()}"
         if self._cut[location]:
             return
@@ -482,7 +488,7 @@ class SimulatedCluster:
             yield
         except FlightShuffleError:
             raise
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:
             self._violation = self._violation or error
             self.kill_driver()
             raise Killed from error
@@ -499,6 +505,7 @@ class SimulatedCluster:
                 return
         elif state is not HeldState.WRITING or self.learnt:
             return
+        self._failures += 1
         location = server.start.location
         recently = now - self.lease_seconds / 3 - 1.5
         is_unreached = server.stopped is not None or self._cut[location] > 0
@@ -513,6 +520,7 @@ class SimulatedCluster:
                 assert machine.datasets.get(call.dataset) == call.generation, f"{verb}: {call}"
             elif isinstance(call, RunJob):
                 assert call.run <= 1 + RERUNS
+                assert call.run <= 1 + self.faults + self._failures, "one loss costs one rerun"
         for server in machine.servers.lost_since(self._losses_seen):
             assert self.holder_of(server) is None or self._was_unanswered(server), f"{verb}: {server} lives"
         self._losses_seen = machine.servers.losses

@@ -1,4 +1,4 @@
-"""What the threads of a simulated driver do: plans of exchanges, DataFrames, readers, broadcasts and persisted datasets.
+"""What the threads of a simulated driver do: plans of exchanges, with DataFrames, readers, broadcasts, persisted datasets.
 
 It asks ``DriverLoop`` for what ``jobs``, ``pipeline`` and ``broadcast`` ask it for, in their order, without Spark.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, TypeVar
@@ -69,12 +70,8 @@ class SimulatedDriver:
 
     def _main(self) -> None:
         cluster = self.cluster
-        running = [
-            cluster.threads.begin(
-                lambda n=number: self._thread(Random(f"{self.random.random()} {n}")), "plans"
-            )  # type: ignore[misc]
-            for number in range(self._threads)
-        ]
+        seeds = [self.random.random() for _ in range(self._threads)]
+        running = [cluster.threads.begin(partial(self._thread, Random(seed)), "plans") for seed in seeds]
         if self._closes:
             cluster.schedule.interrupt(self._closing())
         for _ in range(self._interrupts):
@@ -87,7 +84,9 @@ class SimulatedDriver:
             self._end(holder, [dataset])
         for persisted in self._persisted:
             persisted.leave()
-        if not self._interrupts:
+        if self._interrupts:
+            cluster.loop.close()  # of what a thread held when it was interrupted
+        else:
             assert not cluster.machine.datasets, "each holder has ended"
             for server in cluster.all_servers:
                 assert not cluster.left(server), f"{server.start} keeps {cluster.left(server)}"
@@ -260,15 +259,15 @@ class Plan:
         kept = self._random.choice(self._driver._persisted)
 
         def read(execution: Execution) -> None:
-            source = kept.claim(execution)
-            if source is None:
-                try:
+            try:
+                source = kept.claim(execution)
+                if source is None:
                     source = execution.last()
                     kept.written(execution, source, self._scope)
-                finally:
-                    kept.end(execution)
-            else:
-                execution.add(source)
+                else:
+                    execution.add(source)
+            finally:
+                kept.end(execution)
             try:
                 execution.last(source)
             except NotFound:

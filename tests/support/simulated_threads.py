@@ -38,6 +38,7 @@ class SimulatedThread:
         self._threads = threads
         self._function = function
         self._event: str | Gate = ""
+        self._is_begun = False
         self._may_go = threading.Semaphore(0)
         self._has_stopped = threading.Semaphore(0)
 
@@ -72,6 +73,7 @@ class SimulatedThread:
             self._event.wake()
 
     def _chain(self) -> Chain:
+        self._is_begun = True
         threading.Thread(target=self._run, name=self.name, daemon=True).start()
         while self.is_alive() and self._goes_on():
             yield self._event
@@ -99,6 +101,9 @@ class SimulatedThread:
 
     def end(self) -> None:
         """Let it end, after the schedule and by :class:`Killed`."""
+        if not self._is_begun:
+            self.ended.open()
+            self._threads.living.remove(self)
         while self.is_alive():
             self._goes_on()
 
@@ -174,8 +179,8 @@ class SimulatedThreads:
     def close(self) -> None:
         """No thread stays, whatever the schedule has come to."""
         self.kill()
-        for thread in [*self.living]:
-            thread.end()
+        while self.living:
+            self.living[-1].end()
 
 
 def _opening(gate: Gate, other: Gate) -> Chain:
