@@ -22,7 +22,6 @@ import pyarrow as pa
 from flight_server.protocol import (
     InvalidRequest,
     PutCommand,
-    PutCreate,
     ServerLost,
     Unavailable,
     check_allowed,
@@ -132,7 +131,7 @@ class Shuffles:
                 raise
             seconds = time.monotonic() - began_seconds
             sealed = [
-                self._sealed(name, target.task.declared.schema, _work_of(name, rows), seconds)
+                self.sealed(name, target.task.declared.schema, _work_of(name, rows), seconds)
                 for name, target in zip(planned, targets, strict=True)
             ]
             progress.ended(sum(each.rows for each in sealed), sum(each.size_bytes for each in sealed))
@@ -142,15 +141,16 @@ class Shuffles:
         """Write a table from the driver, the only partition of a dataset, for ``holder``. Errors as :meth:`write`."""
 
         def put(call: RunJob) -> list[Report]:
-            server = self.servers.at(owner_of(dataset, call.locations))
+            destination = self.destination(dataset, call, alone=True)
+            (location,) = destination.servers
+            server, places = self.servers.at(location), destination.places.get(location)
             command = PutCommand(
                 dataset,
                 producer=0,
                 attempt=_FROM_DRIVER,
-                generation=call.generations[dataset],
-                create=PutCreate(1, self.lease_seconds),
+                generation=destination.generation,
+                create=destination.create(1),
             )
-            places = self.loop.put_locations.get(server.location)
             with PutStream(server, command, table.schema, places, server.writing.compression) as stream:
                 for batch in table.to_batches():
                     stream.write(batch, 0)
@@ -160,7 +160,7 @@ class Shuffles:
             return [Report(dataset, 0, _FROM_DRIVER, start, locations, answer["rows"], answer["bytes"])]
 
         self.loop.write({dataset: PlannedDataset(1)}, put, holder, candidates=self._candidates(alone=True))
-        return self._sealed(dataset, table.schema)
+        return self.sealed(dataset, table.schema)
 
     def _candidates(self, *, alone: bool) -> tuple[str, ...]:
         """The servers that tasks choose from; none if they start them. A dataset that one server holds, ``alone``, is
@@ -173,7 +173,10 @@ class Shuffles:
     def _run(self, job: Job, call: RunJob) -> list[Any]:
         if call.run > 1:
             _log.warning("the job runs again, for a server was lost: %s", job.label)
-        destinations = {each.task.dataset: self._destination(each, call) for each in job.targets}
+        destinations = {
+            each.task.dataset: self.destination(each.task.dataset, call, alone=each.alone)
+            for each in job.targets
+        }
         try:
             return run(job, destinations, self.loop.keep_alive)
         except Exception as error:
@@ -181,11 +184,11 @@ class Shuffles:
                 raise InvalidRequest(reason) from error
             raise
 
-    def _destination(self, target: Target, call: RunJob) -> Destination:
-        """With all that the tasks need, so that none asks the server."""
-        dataset, executors = target.task.dataset, self.executors
+    def destination(self, dataset: str, call: RunJob, *, alone: bool = False) -> Destination:
+        """With all that the tasks need, so that none asks the server. ``alone``: one server holds the dataset."""
+        executors = self.executors
         locations = call.locations or self.servers.locations
-        if target.alone:
+        if alone:
             locations = (owner_of(dataset, call.locations or [self.servers.main.location]),)
             executors = None
         places = {
@@ -215,9 +218,10 @@ class Shuffles:
                 f"ports from 1024 on, or name a server that all reach ({error})"
             ) from error
 
-    def _sealed(
+    def sealed(
         self, dataset: str, schema: pa.Schema, work: TaskWork | None = None, seconds: float = 0.0
     ) -> SealedDataset:
+        """A dataset that a job has sealed."""
         with self.loop.machine() as machine:
             generation, totals = machine.generation(dataset), machine.totals(dataset)
             portions, losses = machine.portions(dataset), machine.losses(dataset)

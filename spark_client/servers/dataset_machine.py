@@ -638,7 +638,7 @@ class DatasetMachine:
                 lost = self.servers.gone(location, "deadline", now_seconds)
             else:
                 self.servers.silent(location, now_seconds)
-        else:
+        elif isinstance(error, FlightShuffleError):
             self.servers.answered(location, None, now_seconds)
         self._mark_lost(lost)
         if isinstance(call, Seal) and isinstance(error, (NotFound, *_AWAY)):

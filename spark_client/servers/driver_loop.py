@@ -7,7 +7,7 @@ Thread
     The first dataset starts a daemon thread. It renews the leases every third of a lease, and makes the calls of
     finalizers: a collector runs in any thread and between any two lines of it, also where the thread holds a lock, so a
     finalizer must not wait, take a lock or start a thread. An error of such a call is logged, and the thread goes on;
-    if it has ended, the next dataset starts another.
+    if it could not be started, the next dataset starts it.
 """
 
 from __future__ import annotations
@@ -253,14 +253,14 @@ class DriverLoop:
                 is_refused = isinstance(error, AWAY) and refuses([getattr(call, "location", "")])
                 end = End(call, {}, error, is_refused)
                 _log.info("%s: %s", call, error.message)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - it is this call's end; the others are made
                 end = End(call, {}, error)
-                _log.info("%s: %s", call, error)
+                _log.info("%s: %r", call, error)
             ends.append(end)
         return ends
 
     def _answer(self, call: ServerCall) -> Mapping[str, Any]:
-        """Raises FlightShuffleError; of an object OSError."""
+        """Raises FlightShuffleError; of an object, OSError or Arrow's errors."""
         match call:
             case FindObject():
                 files, path = store_of(index_of(call.address))
@@ -341,7 +341,7 @@ class DriverLoop:
                 renewal_seconds = time.monotonic() + interval_seconds
             try:
                 call()
-            except Exception:  # noqa: BLE001 - see *Thread*
+            except BaseException:  # noqa: BLE001 - see *Thread*
                 _log.exception("a call of the driver's thread failed, and the thread goes on")
             del call  # which may refer to much, while this thread waits
 

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from spark_client.servers.spread_write import WriteState
 
 from spark_client.jobs import Shares, tasks_for
 from spark_client.servers import DriverCall, Drop, Report, RunJob, Seal, ServerStart, SpreadWrite, place
-from spark_client.servers.spread_write import WriteState
 from tests.benchmarks.measure import MIB, conditions, console, table
 
 SIZES = ((1, 100, 200), (10, 1_000, 2_000), (100, 1_000, 100_000), (1_000, 10_000, 1_000_000))

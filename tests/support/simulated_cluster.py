@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from spark_client.servers.spread_write import CancelJob, Renew, WriteState
+
 from flight_server.protocol import FlightShuffleError, NotFound
 from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
@@ -30,7 +32,6 @@ from spark_client.servers import (
     SpreadWrite,
     place,
 )
-from spark_client.servers.spread_write import CancelJob, Renew, WriteState
 
 from .chains import Chain, Schedule
 from .simulated_server import HeldDataset, SimulatedServer

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from spark_client.servers.spread_write import WriteState
 
 from flight_server.protocol import FlightShuffleError, ServerLost
 from spark_client.connection import TimedOut, Unreachable
-from spark_client.servers.spread_write import WriteState
 from tests.support.simulated_cluster import SimulatedCluster
 
 FORMS: dict[str, dict[str, Any]] = {

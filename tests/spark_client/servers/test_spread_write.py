@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from spark_client.servers.spread_write import CancelJob, Renew, WriteState
 
 from flight_server.protocol import Conflict, InvalidRequest, NotFound, ServerLost
 from spark_client.connection import TimedOut, Unreachable
@@ -20,7 +21,6 @@ from spark_client.servers import (
     ServerStart,
     SpreadWrite,
 )
-from spark_client.servers.spread_write import CancelJob, Renew, WriteState
 
 A, B = (ServerStart(f"grpc://{name}:1", f"start of {name}") for name in "ab")
 ANSWER = {"rows": 1, "frames": 1, "bytes": 10, "partition_bytes": {"1": 10}}
