@@ -129,11 +129,12 @@ class Results:
     def scope(self) -> Iterator[None]:
         """Release, at the end of the block, the results that it made in its thread or asyncio task."""
         scope = Scope()
-        token = _scopes.set((*_scopes.get(), (self, scope)))
+        _scopes.set((*_scopes.get(), (self, scope)))
         try:
             yield
         finally:
-            _scopes.reset(token)
+            # Not by a token: scopes may end in another order than they began in.
+            _scopes.set(tuple(each for each in _scopes.get() if each[1] is not scope))
             self._loop.act(lambda machine: machine.end_scope(scope))
 
 

@@ -194,7 +194,8 @@ class PortionStream(PartitionStream):
             super()._connect(failure)
         except NotFound as gone:
             said = isinstance(gone, ServerLost) and "server" in gone.detail  # by this stream
-            if said or isinstance(gone, StaleTicket) or self._is_only:
+            # A server that answers, and has the dataset no more, is not lost.
+            if said or not isinstance(gone, ServerLost) or self._is_only:
                 raise
             raise self._lost(gone) from gone
 
