@@ -54,7 +54,7 @@ from .tasks import Sides, WriteTask
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
 _LOST = re.compile("has lost the server[^\\n]*")
-"""In the error of a task that could not read (``lanes.PortionStream``)."""
+"""In the error of a task that could not read (``lanes.ReadStream``)."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ Item = Held[BatchBurst] | Parked
 
 
 class Stream(Protocol):
-    """A stream that can be merged, such as :class:`~spark_client.lanes.PartitionStream`."""
+    """A stream that can be merged, such as :class:`~spark_client.lanes.ReadStream`."""
 
     @property
     def name(self) -> str:
