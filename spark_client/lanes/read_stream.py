@@ -270,9 +270,8 @@ class ReadStream:
                 return None
             elif bursts := cursor.take(burst):
                 self._ready += bursts
-                if self._failures or self._tries:
-                    self._failures = 0
-                    self._tries.clear()
+                self._failures = 0
+                self._tries.clear()
                 if self._acknowledging is not None:
                     self._acknowledging.received(burst, cursor.next_frame)
         return self._ready.popleft()

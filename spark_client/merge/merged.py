@@ -43,8 +43,8 @@ from flight_server.memory import MemoryPool
 from spark_client.connection import Closable, Timeouts
 from spark_client.lanes import Batch
 
-from .merge_queue import WAIT, Held, Nothing, Order
-from .stream_threads import SLICE_SECONDS, Item, Stream, StreamThreads
+from .merge_queue import WAIT, Held, Nothing
+from .stream_threads import SLICE_SECONDS, Item, Order, Stream, StreamThreads
 
 
 class _Merged:
@@ -111,7 +111,9 @@ class MergedStream(_Merged, Closable):
                     return self._threads.ready.popleft()[0]
                 except IndexError:
                     # Not ``if ready`` before: a second consumer may take the last batch in between.
-                    self._refill()
+                    if not self._threads.refill():
+                        self._threads.close()
+                        raise StopIteration from None
         except StopIteration:
             raise
         except BaseException:
@@ -119,20 +121,11 @@ class MergedStream(_Merged, Closable):
             self.close()
             raise
 
-    def _refill(self) -> None:
-        item = self._threads.take()
-        if isinstance(item, Nothing):
-            self._threads.close()
-            raise StopIteration
-        self._threads.hand_out(self._threads.load(item), item)
-
     def part(self, number: int) -> Generator[Batch, None, None]:
         """The batches of one of the ``parts``; parts are taken from the first one on. It may be left before its end."""
         threads = self._threads
         try:
-            while not isinstance(item := threads.take(number), Nothing):
-                threads.hand_out(threads.load(item), item)
-                del item
+            while threads.refill(number):
                 while threads.ready:
                     yield threads.ready.popleft()[0]
         except GeneratorExit:
@@ -199,9 +192,9 @@ class AsyncMergedStream(_Merged):
                 await self.aclose()
                 raise StopAsyncIteration
             if isinstance(item, Held):
-                self._threads.hand_out(item.item.batches, item)
+                self._threads.hand_out(item.item.batches, item.accounts)
                 return
-            self._loading = asyncio.get_running_loop().run_in_executor(None, self._threads.load, item)
+            self._loading = asyncio.get_running_loop().run_in_executor(None, self._threads.scratch.read, item)
         # Shielded: after a cancel, the next call gets the batches of the running load.
         batches = await asyncio.shield(self._loading)
         self._loading = None

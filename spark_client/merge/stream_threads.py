@@ -23,7 +23,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
@@ -33,13 +33,14 @@ from spark_client.connection import ForkedProcess, Timeouts
 from spark_client.lanes import Batch, BatchBurst
 from spark_client.spill import Parked, Scratch
 
-from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing, Order
+from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing
 
 DEFAULT_BUDGET_BYTES = 256 << 20
 OPEN_STREAMS = 64
 SLICE_SECONDS = 0.5
 
 Item = Held[BatchBurst] | Parked
+Order = Literal["arrival", "stream"]
 
 
 class Stream(Protocol):
@@ -88,12 +89,11 @@ class StreamThreads:
         self.timeouts = timeouts or Timeouts()
         # Re-entrant: a finalizer may run in the same thread inside a critical section.
         self.changed = threading.Condition(threading.RLock())
-        self._parts = parts
-        self.queue: MergeQueue[Item] = (
-            MergeQueue(len(streams), self.pool, order)
-            if parts is None
-            else MergeQueue(parts, self.pool, "stream", len(streams), holds_back=True)
-        )
+        # Each stream feeds the line of each part, or one line.
+        self._parts = parts or 1
+        self._is_by_stream = parts is None and order == "stream"
+        lines, feeders = (len(streams), 1) if self._is_by_stream else (self._parts, len(streams))
+        self.queue: MergeQueue[Item] = MergeQueue(lines, self.pool, feeders, holds_back=parts is not None)
         self.schema: pa.Schema | None = None
         # Batches taken from the queue and not handed out, with their burst's reservations.
         self.ready: deque[tuple[Batch, object]] = deque()
@@ -150,16 +150,16 @@ class StreamThreads:
             with self.changed:
                 self._wake()
             meter = Meter(self.pool, schema)
-            first, after = (index, index + 1) if self._parts is None else (0, self._parts)
-            line = first
+            line = first = index if self._is_by_stream else 0
             while (burst := stream.read_burst()) is not None:
-                self._end(line, first + burst.part)
-                line = first + burst.part
+                if line != first + burst.part:
+                    self._end(line, first + burst.part)
+                    line = first + burst.part
                 if not self._store(line, burst, meter):
                     return
                 # Else this thread would keep the burst while it waits for the next.
                 del burst
-            self._end(line, after)
+            self._end(line, first + self._parts)
         except BaseException as error:  # noqa: BLE001 (the consumer raises it)
             self.fail(error)
         finally:
@@ -171,11 +171,9 @@ class StreamThreads:
 
     def _end(self, line: int, until: int) -> None:
         """Note that the stream of this thread has no more for these lines of the queue."""
-        if line == until:
-            return
         with self.changed:
-            ended = [self.queue.end(each) for each in range(line, until)]
-            if any(ended):
+            wakes = [self.queue.end(each) for each in range(line, until)]
+            if any(wakes):
                 self._wake()
 
     def _check_schema(self, stream: Stream, schema: pa.Schema) -> None:
@@ -185,25 +183,26 @@ class StreamThreads:
         if not schema.equals(self.schema):
             raise PartitionFailed(f"{stream.name} has another schema than the streams before it")
 
-    def _store(self, index: int, burst: BatchBurst, meter: Meter) -> bool:
+    def _store(self, line: int, burst: BatchBurst, meter: Meter) -> bool:
         """Queue the burst, in RAM or on disk. False: the merge has ended."""
         own_bytes, shared = meter.weigh(burst)
+        queue = self.queue
         with self.changed:
             self._held_back += 1
-            while not (self._over() or self.queue.has_room(index, own_bytes)):
+            while not ((over := self._abandoned or queue.ended) or queue.has_room(line, own_bytes)):
                 self.changed.wait(SLICE_SECONDS)
             self._held_back -= 1
-            if self._over():
+            if over:
                 return False
-            reservation = self.queue.admit(index, own_bytes)
+            reservation = queue.admit(line, own_bytes)
             if reservation is not None:
-                if self.queue.push(index, Held(burst, reservation, shared)):
+                if queue.push(line, Held(burst, reservation, shared)):
                     self._wake()
                 return True
         # Outside the lock: the disk must delay neither the consumer nor the threads whose bursts fit in RAM.
         parked = self.scratch.park(burst.batches)
         with self.changed:
-            if self.queue.push(index, parked):
+            if queue.push(line, parked):
                 self._wake()
         return not self._over()
 
@@ -233,16 +232,24 @@ class StreamThreads:
                     return self.schema
             self.fail_overdue()
 
-    def take(self, line: int | None = None) -> Item | Nothing:
-        """Block until there is an item or the end, or the end of the ``line``."""
+    def refill(self, line: int | None = None) -> bool:
+        """Block until there is an item, whose batches are then ``ready``. False: the end, or that of the ``line``."""
         self.here()
         while True:
             with self.changed:
                 item = self.take_nowait(line)
-                if item is not WAIT:
-                    return item
-                self.changed.wait(SLICE_SECONDS)
+                if item is WAIT:
+                    self.changed.wait(SLICE_SECONDS)
+            if item is not WAIT:
+                break
             self.fail_overdue()
+        if isinstance(item, Nothing):
+            return False
+        if isinstance(item, Held):
+            self.hand_out(item.item.batches, item.accounts)
+        else:
+            self.hand_out(self.scratch.read(item))
+        return True
 
     def take_nowait(self, line: int | None = None) -> Item | Nothing:
         """As :meth:`MergeQueue.take`, under the lock."""
@@ -263,21 +270,22 @@ class StreamThreads:
             self.changed.notify_all()
             return skipped
 
-    def load(self, item: Item) -> list[Batch]:
-        return item.item.batches if isinstance(item, Held) else self.scratch.read(item)
-
-    def hand_out(self, batches: list[Batch], item: Item | None = None) -> None:
-        """Append batches to ``ready``, from where the consumer takes them without the lock."""
-        # Not the item itself: it would keep batches alive after they were handed out.
-        accounts = (item.reservation, item.shared) if isinstance(item, Held) else None
-        self.ready.extend([(batch, accounts) for batch in batches])
+    def hand_out(self, batches: list[Batch], accounts: object = None) -> None:
+        """Append a burst's batches, with its reservations, to ``ready``, from where the consumer takes them without the
+        lock.
+        """
+        for batch in batches:
+            self.ready.append((batch, accounts))
         if self.queue.broken:
             # Not ``ended``: another consumer may see the end first.
             self.ready.clear()
 
     def overdue(self) -> Stream | None:
         now_seconds = time.monotonic()
-        return next((stream for stream in self._streams if stream.overdue(now_seconds)), None)
+        for stream in self._streams:
+            if stream.overdue(now_seconds):
+                return stream
+        return None
 
     def fail_overdue(self) -> None:
         stream = self.overdue()
