@@ -26,7 +26,6 @@ Ending
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import os
 import threading
@@ -40,7 +39,7 @@ import pyarrow as pa
 from flight_server.protocol import Versions
 from spark_client.connection import Closable, ForkedProcess
 from spark_client.lanes import BatchBurst, Closed, ReadStream
-from spark_client.merge import DatasetRef
+from spark_client.merge import DatasetRef, in_thread
 
 from .put_rows import counted
 from .version_holds import VersionHold
@@ -102,7 +101,7 @@ class Follower(Closable):
         if self._loading is None:
             if (step := self._received()) is not None:
                 return self._change(step)
-            self._loading = asyncio.wrap_future(self._next_in_thread())
+            self._loading = asyncio.wrap_future(in_thread(self._next, f"follow: {self._ref.dataset}"))
         loading = self._loading
         try:
             change = await asyncio.shield(loading)
@@ -170,21 +169,6 @@ class Follower(Closable):
         assert self._stream is not None
         assert step is not None  # what is followed has no end
         return Change(step.part, pa.Table.from_batches(step.batches, self._stream.open()))
-
-    def _next_in_thread(self) -> concurrent.futures.Future[Change | None]:
-        # Not in the loop's executor: a follower may wait for ever, and there are few threads for all.
-        future: concurrent.futures.Future[Change | None] = concurrent.futures.Future()
-
-        def run() -> None:
-            try:
-                change = self._next()
-            except BaseException as error:  # noqa: BLE001 (the consumer raises it)
-                future.set_exception(error)
-            else:
-                future.set_result(change)
-
-        threading.Thread(target=run, name=f"follow: {self._ref.dataset}", daemon=True).start()
-        return future
 
     def _cancel(self) -> None:
         self._ended = True

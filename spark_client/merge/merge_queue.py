@@ -72,7 +72,6 @@ class Held(Generic[T]):
 
     @property
     def accounts(self) -> tuple[Reservation, ...]:
-        """Not the item itself: this would keep batches alive after they were handed out."""
         return (self.reservation, *self.shared)
 
 

@@ -97,7 +97,6 @@ class StreamThreads:
         self.schema: pa.Schema | None = None
         # Batches taken from the queue and not handed out, with their burst's reservations.
         self.ready: deque[tuple[Batch, object]] = deque()
-        self.wakers: list[Callable[[], None]] = []
         self._streams = list(streams)
         self._pid = os.getpid()
         self._abandoned = False
@@ -148,7 +147,7 @@ class StreamThreads:
             schema = stream.open()
             self._check_schema(stream, schema)
             with self.changed:
-                self._wake()
+                self.changed.notify_all()
             meter = Meter(self.pool, schema)
             line = first = index if self._is_by_stream else 0
             while (burst := stream.read_burst()) is not None:
@@ -174,7 +173,7 @@ class StreamThreads:
         with self.changed:
             wakes = [self.queue.end(each) for each in range(line, until)]
             if any(wakes):
-                self._wake()
+                self.changed.notify_all()
 
     def _check_schema(self, stream: Stream, schema: pa.Schema) -> None:
         with self.changed:
@@ -197,22 +196,17 @@ class StreamThreads:
             reservation = queue.admit(line, own_bytes)
             if reservation is not None:
                 if queue.push(line, Held(burst, reservation, shared)):
-                    self._wake()
+                    self.changed.notify_all()
                 return True
         # Outside the lock: the disk must delay neither the consumer nor the threads whose bursts fit in RAM.
         parked = self.scratch.park(burst.batches)
         with self.changed:
             if queue.push(line, parked):
-                self._wake()
+                self.changed.notify_all()
         return not self._over()
 
     def _over(self) -> bool:
         return self._abandoned or self.queue.ended
-
-    def _wake(self) -> None:
-        self.changed.notify_all()
-        for waker in self.wakers:
-            waker()
 
     # The consumer.
 
@@ -235,9 +229,15 @@ class StreamThreads:
     def refill(self, line: int | None = None) -> bool:
         """Block until there is an item, whose batches are then ``ready``. False: the end, or that of the ``line``."""
         self.here()
+        queue = self.queue
         while True:
             with self.changed:
-                item = self.take_nowait(line)
+                before = queue.line
+                item = queue.take(line)
+                if self._held_back and (
+                    queue.line > before or 4 * self.pool.used_bytes <= (self.pool.limit_bytes or 0)
+                ):
+                    self.changed.notify_all()
                 if item is WAIT:
                     self.changed.wait(SLICE_SECONDS)
             if item is not WAIT:
@@ -245,21 +245,14 @@ class StreamThreads:
             self.fail_overdue()
         if isinstance(item, Nothing):
             return False
-        if isinstance(item, Held):
-            self.hand_out(item.item.batches, item.accounts)
-        else:
-            self.hand_out(self.scratch.read(item))
+        # Not the item itself: it would keep batches alive after they were handed out.
+        accounts = item.accounts if isinstance(item, Held) else ()
+        for batch in item.item.batches if isinstance(item, Held) else self.scratch.read(item):
+            self.ready.append((batch, accounts))
+        if queue.broken:
+            # Not ``ended``: another consumer may see the end first.
+            self.ready.clear()
         return True
-
-    def take_nowait(self, line: int | None = None) -> Item | Nothing:
-        """As :meth:`MergeQueue.take`, under the lock."""
-        before = self.queue.line
-        item = self.queue.take(line)
-        if self._held_back and (
-            self.queue.line > before or 4 * self.pool.used_bytes <= (self.pool.limit_bytes or 0)
-        ):
-            self.changed.notify_all()
-        return item
 
     def skip_to(self, line: int) -> bool:
         """As :meth:`MergeQueue.skip_to`; also drop what was not handed out."""
@@ -270,27 +263,12 @@ class StreamThreads:
             self.changed.notify_all()
             return skipped
 
-    def hand_out(self, batches: list[Batch], accounts: object = None) -> None:
-        """Append a burst's batches, with its reservations, to ``ready``, from where the consumer takes them without the
-        lock.
-        """
-        for batch in batches:
-            self.ready.append((batch, accounts))
-        if self.queue.broken:
-            # Not ``ended``: another consumer may see the end first.
-            self.ready.clear()
-
-    def overdue(self) -> Stream | None:
+    def fail_overdue(self) -> None:
         now_seconds = time.monotonic()
         for stream in self._streams:
             if stream.overdue(now_seconds):
-                return stream
-        return None
-
-    def fail_overdue(self) -> None:
-        stream = self.overdue()
-        if stream is not None:
-            self.fail(stream.stalled())
+                self.fail(stream.stalled())
+                return
 
     # Ending.
 
@@ -299,7 +277,7 @@ class StreamThreads:
         with self.changed:
             first = self.queue.fail(error)
             if first:
-                self._wake()
+                self.changed.notify_all()
         if first:
             self.ready.clear()
             self.cancel()
@@ -322,7 +300,7 @@ class StreamThreads:
         with self.changed:
             if self.queue.close():
                 self.ready.clear()
-            self._wake()
+            self.changed.notify_all()
         self._abandoned = True
         self.cancel()
         self.scratch.close()
@@ -343,7 +321,7 @@ def _end_at_exit(threads: StreamThreads) -> None:
         # A thread inside a C++ call at the interpreter's end would abort the process.
         _exit_is_watched = True
         atexit.register(_close_all)
-        # ``take`` checks the pid (a system call) only for each burst, so a child starts with no batches.
+        # ``refill`` checks the pid (a system call) only for each burst, so a child starts with no batches.
         os.register_at_fork(after_in_child=_forget_all)
 
 
