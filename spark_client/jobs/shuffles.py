@@ -231,7 +231,7 @@ class Shuffles:
         server = self.servers.at(portions[0].server.location) if portions else self.server
         answers = [(each.server.location, each.answer) for each in portions if each.answer is not None]
         return SealedDataset(
-            DatasetRef.spread(server, dataset, generation, answers),
+            DatasetRef.sealed(server, dataset, generation, answers),
             schema,
             tuple(totals.sizes.sizes().tolist()),
             totals.rows,
