@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import (
+    REUSE_CONNECTION,
     InvalidRequest,
     PutCommand,
     ServerLost,
@@ -31,7 +32,7 @@ from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers, check_interpreter, reason_of
 from spark_client.hosts import Copies, HostFiles
 from spark_client.lanes import PutStream
-from spark_client.merge import DatasetRef
+from spark_client.merge import DatasetRef, Portion
 from spark_client.servers import (
     DriverLoop,
     Holder,
@@ -40,6 +41,7 @@ from spark_client.servers import (
     RunJob,
     ServerList,
     ServerStart,
+    WrittenPortion,
     owner_of,
 )
 
@@ -229,9 +231,8 @@ class Shuffles:
         for portion in portions:
             on_servers[portion.server.location] += portion.size_bytes
         server = self.servers.at(portions[0].server.location) if portions else self.server
-        answers = [(each.server.location, each.answer) for each in portions if each.answer is not None]
         return SealedDataset(
-            DatasetRef.sealed(server, dataset, generation, answers),
+            DatasetRef(server, dataset, generation, tuple(map(_portion, portions))),
             schema,
             tuple(totals.sizes.sizes().tolist()),
             totals.rows,
@@ -295,6 +296,13 @@ def _reads(targets: Sequence[Target]) -> list[str]:
 
 def _work_of(dataset: str, rows: Iterable[Any]) -> TaskWork:
     return work_of(row for row in rows if row["dataset"] == dataset)
+
+
+def _portion(written: WrittenPortion) -> Portion:
+    # A proxy, or a name that only containers know, may be between the server and the location that it says.
+    reached, said = written.server.location, written.read_locations
+    locations = dict.fromkeys(reached if each == REUSE_CONNECTION else each for each in said)
+    return Portion(tuple(locations), written.filled, written.server.start)
 
 
 def _report(row: Any) -> Report:

@@ -18,7 +18,7 @@ Servers
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -28,7 +28,6 @@ from pyarrow import flight
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
     PLAN,
-    REUSE_CONNECTION,
     FlightShuffleError,
     PlanRequest,
     Ticket,
@@ -60,17 +59,6 @@ class Portion:
     locations: tuple[str, ...]
     filled: bytes | None = None
     start: str | None = None
-
-    @classmethod
-    def sealed(cls, answer: Mapping[str, Any]) -> Self:
-        """Of the server that gave this answer to a seal."""
-        if "rest_bytes" in answer:  # which has no names
-            return cls(tuple(answer["read_locations"]), start=answer.get("start"))
-        filled = bytearray()
-        for partition in map(int, answer["partition_bytes"]):
-            filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))
-            filled[partition >> 3] |= 1 << (partition & 7)
-        return cls(tuple(answer["read_locations"]), bytes(filled), answer.get("start"))
 
     @property
     def servers(self) -> list[str]:
@@ -140,24 +128,6 @@ class DatasetRef:
                 dataset=dataset,
             )
         return cls(server, dataset, first.generation or "", tuple(portions))
-
-    @classmethod
-    def sealed(
-        cls,
-        server: RemoteServer,
-        dataset: str,
-        generation: str,
-        answers: Iterable[tuple[str, Mapping[str, Any]]],
-    ) -> Self:
-        """From the answers to the seals of all servers that hold a portion, each with the location where the driver has
-        reached it; ``server`` is any of them.
-        """
-        portions = []
-        for location, answer in answers:
-            portion = Portion.sealed(answer)
-            locations = [location if each == REUSE_CONNECTION else each for each in portion.locations]
-            portions.append(replace(portion, locations=tuple(dict.fromkeys(locations))))
-        return cls(server, dataset, generation, tuple(portions))
 
     @property
     def is_spread(self) -> bool:

@@ -47,7 +47,7 @@ from flight_server.protocol import (
 )
 from spark_client.connection import AWAY, TimedOut
 
-from .partition_sizes import PartitionSizes, SealTotals
+from .partition_sizes import PartitionSizes, SealTotals, filled_bits
 from .server_table import Presence, ServerStart, ServerTable
 
 RERUNS = 2
@@ -241,8 +241,10 @@ class WrittenPortion:
     size_bytes: int = 0
     is_lost: bool = False
     stored: str | None = None
-    answer: Mapping[str, Any] | None = None
-    """To its seal."""
+    read_locations: tuple[str, ...] = ()
+    """As its server says to the seal."""
+    filled: bytes | None = None
+    """See ``partition_sizes.filled_bits``."""
 
     @property
     def is_gone(self) -> bool:
@@ -666,8 +668,9 @@ class DatasetMachine:
         del job.seals[call.dataset, call.server]
         if answer is not None and (dataset := self._datasets.get(call.dataset)) is not None:
             portion = dataset.portions[call.server]
-            portion.answer = answer
-            portion.stored = next(filter(is_object, reversed(answer.get("read_locations", ()))), None)
+            portion.read_locations = tuple(answer["read_locations"])
+            portion.stored = next(filter(is_object, portion.read_locations), None)
+            portion.filled = filled_bits(answer)
             assert dataset.totals is not None
             dataset.totals.add(answer)
         return [] if job.seals else self._sealed(job, now_seconds)

@@ -47,7 +47,12 @@ def answer(random: np.random.Generator, partitions: int, largest: int | None) ->
     named = range(partitions) if largest is None else np.argpartition(sizes, -largest)[-largest:].tolist()
     found = {str(each): int(sizes[each]) for each in named}
     rest_bytes = int(sizes.sum()) - sum(found.values())
-    totals = {"rows": partitions, "frames": partitions, "bytes": int(sizes.sum())}
+    totals = {
+        "read_locations": ["grpc://10.0.0.1:8815"],
+        "rows": partitions,
+        "frames": partitions,
+        "bytes": int(sizes.sum()),
+    }
     return json.dumps({**totals, "partition_bytes": found, "rest_bytes": rest_bytes}).encode()
 
 
