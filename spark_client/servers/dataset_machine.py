@@ -42,6 +42,7 @@ from flight_server.protocol import (
     NotFound,
     ServerLost,
     ServerPortion,
+    Unavailable,
     is_object,
     transitions,
 )
@@ -161,11 +162,14 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew the lease of the dataset on the server."""
+    """Renew the lease of the dataset on the server. ``start``: of the one that has a portion; empty while the dataset
+    is written, and the server may have nothing of it yet.
+    """
 
     location: str
     dataset: str
     generation: str
+    start: str = ""
     patience: Patience = Patience.BRIEF
 
 
@@ -321,6 +325,8 @@ class _Job:
     run: int = 0
     losses_before: int = 0
     """Of starts, when the present run began."""
+    began_seconds: float = 0.0
+    """When it did."""
     looks: dict[str, None] = field(default_factory=dict)
     """The locations that were asked and have not answered."""
     seals: dict[tuple[str, ServerStart], None] = field(default_factory=dict)
@@ -374,8 +380,11 @@ class DatasetMachine:
 
     def holds(self, dataset: str) -> set[HolderKind]:
         """What holds it now."""
+        return {each.kind for each in self._holders(dataset)}
+
+    def _holders(self, dataset: str) -> dict[Holder, bool]:
         known = self._datasets.get(dataset)
-        return set() if known is None else {each.kind for each in known.holders}
+        return {} if known is None else known.holders
 
     def kept(self) -> set[str]:
         """The datasets that something other than a run holds."""
@@ -416,6 +425,7 @@ class DatasetMachine:
         known = tuple(each for each in dict.fromkeys(reads) if each in self._datasets)
         job = _Job(self._planned, tuple(datasets), tuple(candidates), known, token)
         self._jobs[job.number] = job
+        self.servers.add(job.candidates)
         for name, plan in datasets.items():
             self._datasets[name] = _Dataset(name, plan, holders={holder: False})
         return self._look(job, now_seconds)
@@ -442,14 +452,14 @@ class DatasetMachine:
         looks += [Look(each, job.number) for each in others]
         if not failed:
             looks = [each for each in looks if not self.servers.is_fresh(each.location, now_seconds)]
-        return self._asked(job, looks) or self._looked(job)
+        return self._asked(job, looks) or self._looked(job, now_seconds)
 
     @staticmethod
     def _asked(job: _Job, looks: Sequence[Look]) -> list[DriverCall]:
         job.looks = {each.location: None for each in looks}
         return [*looks]
 
-    def _looked(self, job: _Job) -> list[DriverCall]:
+    def _looked(self, job: _Job, now_seconds: float) -> list[DriverCall]:
         """Each server that was asked has answered, or is lost or silent: run the job, or give it up."""
         for name in job.reads:
             source = self._datasets.get(name)
@@ -469,13 +479,14 @@ class DatasetMachine:
             if not job.has_insisted:
                 job.has_insisted = True
                 return self._asked(job, [Look(each, job.number, Patience.RESTART) for each in job.candidates])
-            assert job.unreached is not None
-            return self._give_up(job, job.unreached)
-        return [self._run(job, locations)]
+            return self._give_up(
+                job, job.unreached or Unavailable("each server that answered was lost again")
+            )
+        return [self._run(job, locations, now_seconds)]
 
-    def _run(self, job: _Job, locations: tuple[str, ...]) -> RunJob:
+    def _run(self, job: _Job, locations: tuple[str, ...], now_seconds: float) -> RunJob:
         job.run += 1
-        job.has_insisted, job.losses_before = False, self.servers.losses
+        job.has_insisted, job.losses_before, job.began_seconds = False, self.servers.losses, now_seconds
         generation = f"{job.token}{job.run:02x}"
         for name in job.datasets:
             dataset = self._datasets[name]
@@ -504,7 +515,7 @@ class DatasetMachine:
         # Tasks have reached them; a start that was lost meanwhile does not come back.
         for server in starts.values():
             if not self.servers.is_lost(server, job.losses_before):
-                self._mark_lost(self.servers.answered(server.location, server.start, now_seconds))
+                self._mark_lost(self.servers.learn(server, now_seconds, job.began_seconds))
         for name in job.datasets:
             dataset = self._datasets[name]
             dataset.step("end")
@@ -584,38 +595,56 @@ class DatasetMachine:
 
     # What a call ended with.
 
-    def answered(self, call: ServerCall, answer: Mapping[str, Any], now_seconds: float) -> list[DriverCall]:
+    def answered(
+        self,
+        call: ServerCall,
+        answer: Mapping[str, Any],
+        now_seconds: float,
+        asked_seconds: float | None = None,
+    ) -> list[DriverCall]:
         """The call was answered. Of a :class:`Look` the answer has the server's ``start``; of a :class:`Seal` its
         ``rows``, ``frames``, ``bytes``, ``partition_bytes`` and ``read_locations``, with ``rest_bytes`` if not all
         partitions are named.
+
+        Args:
+            asked_seconds: when the call was made; None for now.
         """
-        if isinstance(call, Look | Seal | Renew | Drop):
-            start = answer.get("start") if isinstance(call, Look) else None
-            self._mark_lost(self.servers.answered(call.location, start, now_seconds))
         match call:
-            case Look():
-                return self._look_ended(call)
             case Seal():
+                self._mark_lost(self.servers.learn(call.server, now_seconds, asked_seconds))
                 return self._seal_ended(call, answer, now_seconds)
-        return []
+            case Look() | Renew() | Drop():
+                start = answer.get("start")
+                self._mark_lost(self.servers.answered(call.location, start, now_seconds, asked_seconds))
+        return self._look_ended(call, now_seconds) if isinstance(call, Look) else []
 
     def failed(
-        self, call: ServerCall, error: Exception, now_seconds: float, *, refused: bool = False
+        self,
+        call: ServerCall,
+        error: Exception,
+        now_seconds: float,
+        asked_seconds: float | None = None,
+        *,
+        refused: bool = False,
     ) -> list[DriverCall]:
-        """The call has failed, in all tries. ``refused``: the server refuses connections."""
-        self._note_failure(call, error, now_seconds, refused=refused)
+        """The call has failed, in all tries. ``refused``: the server refuses connections now."""
+        self._mark_lost(self._lost_by(call, error, now_seconds, asked_seconds, refused=refused))
         match call:
             case Look():
                 if (job := self._jobs.get(call.job)) is not None:
                     if not isinstance(error, _AWAY):
                         return self._give_up(job, error)  # such as a wrong token
                     job.unreached = error
-                return self._look_ended(call)
+                return self._look_ended(call, now_seconds)
             case Seal():
                 job = self._job_of(call)
-                if job is not None and not isinstance(error, (NotFound, *_AWAY)):
+                if isinstance(error, (NotFound, *_AWAY)):
+                    self._lose_portion(call, call.server)
+                elif job is not None:
                     return self._give_up(job, error)
                 return self._seal_ended(call, None, now_seconds)
+            case Renew() if isinstance(error, NotFound):
+                self._lose_portion(call, ServerStart(call.location, call.start))
             case FindObject():
                 if (dataset := self._datasets.get(call.dataset)) is not None:
                     for portion in dataset.portions.values():
@@ -624,31 +653,35 @@ class DatasetMachine:
                     self._lose(dataset)
         return []
 
-    def _note_failure(self, call: ServerCall, error: Exception, now_seconds: float, *, refused: bool) -> None:
-        """What the failure says of the server, and of the dataset there."""
+    def _lost_by(
+        self,
+        call: ServerCall,
+        error: Exception,
+        now_seconds: float,
+        asked_seconds: float | None,
+        *,
+        refused: bool,
+    ) -> list[ServerStart]:
+        """The starts that are lost by the failure."""
         if not isinstance(call, Look | Seal | Renew | Drop):
-            return
-        location, lost = call.location, list[ServerStart]()
-        if isinstance(error, ServerLost):
-            lost = self.servers.gone(location, "restart", now_seconds)
-        elif refused:
-            lost = self.servers.gone(location, "refusal", now_seconds)
-        elif isinstance(error, _AWAY):
-            if isinstance(call, Seal) or (
-                isinstance(call, Look | Renew) and call.patience is not Patience.BRIEF
-            ):
-                lost = self.servers.gone(location, "deadline", now_seconds)
-            else:
-                self.servers.silent(location, now_seconds)
-        elif isinstance(error, FlightShuffleError):
-            self.servers.answered(location, None, now_seconds)
-        self._mark_lost(lost)
-        if isinstance(call, Seal) and isinstance(error, (NotFound, *_AWAY)):
-            self._lose_portions(call, call.server)
-        elif isinstance(call, Renew) and isinstance(error, NotFound):
-            self._lose_portions(call, None)
+            return []
+        if refused:
+            return self.servers.refused(call.location, now_seconds)
+        if isinstance(call, Seal) and isinstance(error, ServerLost):
+            return self.servers.restarted(call.server, now_seconds)
+        if not isinstance(error, FlightShuffleError):
+            return []
+        if not isinstance(error, _AWAY):
+            return self.servers.answered(call.location, None, now_seconds, asked_seconds)
+        is_needed = isinstance(call, Seal) or (
+            isinstance(call, Look | Renew) and call.patience is not Patience.BRIEF
+        )
+        if is_needed:
+            return self.servers.unanswered(call.location, now_seconds, asked_seconds)
+        self.servers.silent(call.location, now_seconds, asked_seconds)
+        return []
 
-    def _look_ended(self, call: Look) -> list[DriverCall]:
+    def _look_ended(self, call: Look, now_seconds: float) -> list[DriverCall]:
         job = self._jobs.get(call.job)
         if job is None or call.location not in job.looks:
             return []
@@ -657,7 +690,7 @@ class DatasetMachine:
             return []
         if self._is_released(job):
             return self._give_up(job, _released_error(job))
-        return self._looked(job)
+        return self._looked(job, now_seconds)
 
     def _seal_ended(
         self, call: Seal, answer: Mapping[str, Any] | None, now_seconds: float
@@ -691,14 +724,12 @@ class DatasetMachine:
                     portion.is_lost = True
                     self._lose(dataset)
 
-    def _lose_portions(self, call: Seal | Renew, server: ServerStart | None) -> None:
-        """A server, or the one at the call's location, has lost this generation."""
+    def _lose_portion(self, call: Seal | Renew, server: ServerStart) -> None:
+        """The server has lost this generation."""
         dataset = self._datasets.get(call.dataset)
-        if dataset is None or dataset.generation != call.generation:
+        if dataset is None or dataset.generation != call.generation or server not in dataset.portions:
             return
-        for each, portion in dataset.portions.items():
-            if each == server or (server is None and each.location == call.location):
-                portion.is_lost = True
+        dataset.portions[server].is_lost = True
         self._lose(dataset)
 
     @staticmethod
@@ -717,21 +748,25 @@ class DatasetMachine:
                 continue
             for server, portion in dataset.portions.items():
                 if not portion.is_lost:
-                    calls.append(Renew(server.location, name, dataset.generation, Patience.ANSWER))
+                    calls.append(
+                        Renew(server.location, name, dataset.generation, server.start, Patience.ANSWER)
+                    )
                 elif portion.stored is not None:
                     calls.append(FindObject(portion.stored, name, dataset.generation, server.start))
         return calls
 
     # Holding and releasing.
 
-    def renew(self, now_seconds: float) -> list[DriverCall]:
-        """The leases to renew now."""
-        return [
-            Renew(location, dataset.name, dataset.generation)
-            for dataset in self._datasets.values()
-            for location in self._places(dataset)
-            if not self.servers.is_quiet(location, now_seconds)
-        ]
+    def renew(self) -> list[DriverCall]:
+        """The leases to renew now. A silent server is asked, too, or the lease would end of what it has when it answers
+        again; so is one that is lost with what an object has, because it deletes that with its dataset.
+        """
+        calls: list[DriverCall] = []
+        for dataset in self._datasets.values():
+            places = self._places(dataset)
+            places += [each.server for each in dataset.portions.values() if each.is_lost and not each.is_gone]
+            calls += [Renew(each.location, dataset.name, dataset.generation, each.start) for each in places]
+        return calls
 
     def hold(self, dataset: str, holder: Holder, scope: Scope | None = None) -> None:
         """The holder needs the dataset from now on. One that is released stays so: the holder's reads say why.
@@ -790,12 +825,16 @@ class DatasetMachine:
         """Release its datasets. Twice is fine."""
         return [call for name in scope.datasets for call in self.release(name)]
 
-    def abandon(self, datasets: Iterable[str]) -> list[DriverCall]:
-        """The driver gives up the job that writes these, as at Ctrl-C, and makes no more of its calls."""
-        names = {*datasets}
-        for number in [number for number, each in self._jobs.items() if not names.isdisjoint(each.datasets)]:
+    def abandon(self, datasets: Iterable[str], holder: Holder) -> list[DriverCall]:
+        """The driver gives up the job that writes these for the holder, as at Ctrl-C, and makes no more of its calls.
+        What another job has under one of these names stays.
+        """
+        names = [each for each in datasets if holder in self._holders(each)]
+        for number in [
+            number for number, each in self._jobs.items() if not set(names).isdisjoint(each.datasets)
+        ]:
             del self._jobs[number]
-        return [call for name in datasets for call in self.release(name)]
+        return [call for name in names for call in self.release(name)]
 
     def release(self, dataset: str) -> list[DriverCall]:
         """Drop the dataset, whatever holds it. Twice is fine."""
@@ -811,20 +850,24 @@ class DatasetMachine:
         self._is_closed = True
         return [call for name in [*self._datasets] for call in self.release(name)]
 
-    def _places(self, dataset: _Dataset) -> list[str]:
-        """The locations of the servers that may have a part of it, and are not lost."""
+    def _places(self, dataset: _Dataset) -> list[ServerStart]:
+        """The servers that may have a part of it, and are not lost; without a start while it is written."""
         if dataset.state is HeldState.PLANNED:
             return []
         if dataset.state is HeldState.WRITING:
             locations: Iterable[str] = dataset.locations or self.servers.locations
-            return [each for each in locations if self.servers.presence(each) is not Presence.LOST]
-        return [
-            *dict.fromkeys(each.location for each, portion in dataset.portions.items() if not portion.is_lost)
-        ]
+            living = [each for each in locations if self.servers.presence(each) is not Presence.LOST]
+            return [ServerStart(each, "") for each in living]
+        return [each for each, portion in dataset.portions.items() if not portion.is_lost]
 
     def _drops(self, dataset: _Dataset) -> list[DriverCall]:
         name, generation, prefix = dataset.name, dataset.generation, dataset.plan.offload
-        calls: list[DriverCall] = [Drop(location, name, generation) for location in self._places(dataset)]
+        # Also at a server that has answered since its portion was lost by a deadline.
+        places = [*self._places(dataset), *dataset.portions]
+        locations = dict.fromkeys(
+            each.location for each in places if self.servers.presence(each.location) is not Presence.LOST
+        )
+        calls: list[DriverCall] = [Drop(location, name, generation) for location in locations]
         if prefix is not None and dataset.state is not HeldState.PLANNED:
             calls.append(RemoveObjects(prefix, name, generation))
         return calls

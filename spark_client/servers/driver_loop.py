@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from flight_server.protocol import (
@@ -68,9 +69,10 @@ Event = Callable[[DatasetMachine], list[DriverCall]]
 
 
 class End(NamedTuple):
-    """What a call has ended with. ``is_refused``: the server refuses connections."""
+    """What a call that was made at ``asked_seconds`` has ended with. ``is_refused``: the server refuses connections."""
 
     call: ServerCall
+    asked_seconds: float
     answer: Mapping[str, Any]
     error: Exception | None = None
     is_refused: bool = False
@@ -127,11 +129,7 @@ class DriverLoop:
                 together.append(call)
                 calls.popleft()
             if together:
-                made = self._made(together)
-                ends += made
-                with self._lock:
-                    for end in made:
-                        calls += self._ended(end)
+                ends += self._made(together, calls)
                 continue
             match calls.popleft():
                 case RunJob() as job:
@@ -169,7 +167,7 @@ class DriverLoop:
                 run,
             )
         except BaseException:
-            self.act(lambda machine: machine.abandon(datasets))
+            self.act(lambda machine: machine.abandon(datasets, holder))
             raise
 
     def _ran(self, job: RunJob, run: Callable[[RunJob], Iterable[Report]]) -> list[DriverCall]:
@@ -181,12 +179,6 @@ class DriverLoop:
                 return self._machine.run_failed(job, error, time.monotonic(), is_final=is_final)
         with self._lock:
             return self._machine.ended(job, reports, time.monotonic())
-
-    def _ended(self, end: End) -> list[DriverCall]:
-        now_seconds = time.monotonic()
-        if end.error is None:
-            return self._machine.answered(end.call, end.answer, now_seconds)
-        return self._machine.failed(end.call, end.error, now_seconds, refused=end.is_refused)
 
     # Holding.
 
@@ -226,7 +218,8 @@ class DriverLoop:
 
     # Calls.
 
-    def _made(self, calls: Sequence[ServerCall]) -> list[End]:
+    def _made(self, calls: Sequence[ServerCall], later: deque[DriverCall]) -> list[End]:
+        """Make the calls; ``later`` gets those that their ends lead to."""
         groups: list[list[ServerCall]] = []
         at: dict[str, list[ServerCall]] = {}
         for call in calls:
@@ -236,28 +229,43 @@ class DriverLoop:
                 at[call.location].append(call)
             else:
                 groups.append([call])
+        make = partial(self._made_in_turn, later)
         if len(groups) == 1:
-            return self._made_in_turn(groups[0])
+            return make(groups[0])
         with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(groups)), "driver-calls") as threads:
-            return [end for ends in threads.map(self._made_in_turn, groups) for end in ends]
+            return [end for ends in threads.map(make, groups) for end in ends]
 
-    def _made_in_turn(self, calls: Sequence[ServerCall]) -> list[End]:
+    def _made_in_turn(self, later: deque[DriverCall], calls: Sequence[ServerCall]) -> list[End]:
+        """The machine is told each end at once: what another server takes long to say must not make it old."""
         ends: list[End] = []
         for call in calls:
             if ends and isinstance(ends[-1].error, _AWAY):
-                ends.append(ends[-1]._replace(call=call))
-                continue
-            try:
-                end = End(call, self._answer(call))
-            except FlightShuffleError as error:
-                is_refused = isinstance(error, AWAY) and refuses([getattr(call, "location", "")])
-                end = End(call, {}, error, is_refused)
-                _log.info("%s: %s", call, error.message)
-            except Exception as error:  # noqa: BLE001 - it is this call's end; the others are made
-                end = End(call, {}, error)
-                _log.info("%s: %r", call, error)
+                end = ends[-1]._replace(call=call)
+            else:
+                end = self._end(call)
             ends.append(end)
+            with self._lock:
+                later += self._ended(end)
         return ends
+
+    def _end(self, call: ServerCall) -> End:
+        asked_seconds = time.monotonic()
+        try:
+            return End(call, asked_seconds, self._answer(call))
+        except FlightShuffleError as error:
+            _log.info("%s: %s", call, error.message)
+            is_refused = isinstance(error, AWAY) and refuses([getattr(call, "location", "")])
+            return End(call, asked_seconds, {}, error, is_refused)
+        except Exception as error:  # noqa: BLE001 - it is this call's end; the others are made
+            _log.info("%s: %r", call, error)
+            return End(call, asked_seconds, {}, error)
+
+    def _ended(self, end: End) -> list[DriverCall]:
+        call, asked_seconds, answer, error, is_refused = end
+        now_seconds = time.monotonic()
+        if error is None:
+            return self._machine.answered(call, answer, now_seconds, asked_seconds)
+        return self._machine.failed(call, error, now_seconds, asked_seconds, refused=is_refused)
 
     def _answer(self, call: ServerCall) -> Mapping[str, Any]:
         """Raises FlightShuffleError; of an object, OSError or Arrow's errors."""
@@ -292,7 +300,8 @@ class DriverLoop:
         seconds: float | None = None
         if patience is Patience.BRIEF:
             is_silent = self.servers.table.presence(location) is Presence.SILENT
-            seconds = SILENT_SECONDS if is_silent else min(BRIEF_SECONDS, self.lease_seconds / 6)
+            # A round of renewals must end before the next one begins.
+            seconds = min(SILENT_SECONDS if is_silent else BRIEF_SECONDS, self.lease_seconds / 6)
         return server.action(action, body, seconds, once=patience is not Patience.RESTART)
 
     def _sealed(self, call: Seal) -> dict[str, Any]:
@@ -346,7 +355,7 @@ class DriverLoop:
             del call  # which may refer to much, while this thread waits
 
     def _renew(self) -> None:
-        self.act(lambda machine: machine.renew(time.monotonic()))
+        self.act(lambda machine: machine.renew())
 
     def close(self) -> None:
         """Drop all datasets, and end the thread, waiting at most 5 s for its running call. Twice is fine."""

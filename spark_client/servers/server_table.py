@@ -9,6 +9,10 @@ Starts
     A server that was started again is another one, at the same location. A loss is of one start, and final for what
     that start held. New rows may be placed on a lost server that answers again.
 
+Late news
+    Calls of several jobs end in any order. What a call says of a server that was made before the server was last heard
+    of changes nothing, because it may be of an earlier start, or of a silence that has ended. A refusal is of now.
+
 Two lists
     Servers that are given stay in the list. Those that tasks have started are learnt from their reports, and leave it
     when they refuse connections: the next task on that executor starts another.
@@ -63,6 +67,8 @@ class _Server:
     start: str | None = None
     asked_seconds: float = float("-inf")
     """When it last answered, or did not."""
+    heard_seconds: float = float("-inf")
+    """When it last answered, or refused."""
 
 
 class ServerTable:
@@ -99,10 +105,10 @@ class ServerTable:
 
     def answering(self, locations: Iterable[str]) -> tuple[str, ...]:
         """Those that answer; of several locations of one server the first."""
-        starts: dict[str | None, str] = {}
+        starts: dict[str, str] = {}
         for location in locations:
             if self.presence(location) is Presence.ANSWERING:
-                starts.setdefault(self.start(location), location)
+                starts.setdefault(self.start(location) or location, location)
         return tuple(starts.values())
 
     def is_fresh(self, location: str, now_seconds: float) -> bool:
@@ -131,36 +137,103 @@ class ServerTable:
 
     # Events.
 
-    def answered(self, location: str, start: str | None, now_seconds: float) -> list[ServerStart]:
-        """The server has answered, under this start if it says so; the starts that are lost by that."""
-        server = self._servers.setdefault(location, _Server())
-        lost = []
-        if start is not None and server.start != start:
-            lost = self._lose(location, server)
-            server.start = start
-        self._step(server, "answer", now_seconds)
-        return lost
+    def add(self, locations: Iterable[str]) -> None:
+        """These servers are in the list, too, as the driver's own among those that are learnt."""
+        for location in locations:
+            self._servers.setdefault(location, _Server())
 
-    def silent(self, location: str, now_seconds: float) -> None:
-        """The server did not answer a call that no job needs."""
-        if (server := self._servers.get(location)) is not None:
-            self._step(server, "silence", now_seconds)
-
-    def gone(
-        self, location: str, verb: Literal["refusal", "deadline", "restart"], now_seconds: float
+    def learn(
+        self, server: ServerStart, now_seconds: float, asked_seconds: float | None = None
     ) -> list[ServerStart]:
-        """The server has refused connections (``refusal``), was silent past the ``deadline`` of a job that needs it, or
-        answers under another start (``restart``), which is not known yet; the starts that are lost by that.
+        """This start has answered; the starts that are lost by that. A server that is learnt is in the list from now
+        on.
+
+        Args:
+            asked_seconds: when the call was made; None for now.
+        """
+        known = self._servers.setdefault(server.location, _Server())
+        return self._answered(server.location, known, server.start, now_seconds, asked_seconds)
+
+    def answered(
+        self, location: str, start: str | None, now_seconds: float, asked_seconds: float | None = None
+    ) -> list[ServerStart]:
+        """As :meth:`learn`, of a server in the list, which may not say its start. Another start at the port of a server
+        that was learnt is not one of the list.
         """
         server = self._servers.get(location)
         if server is None:
             return []
+        lost = self._answered(location, server, start, now_seconds, asked_seconds)
+        if lost and self._is_learnt:
+            del self._servers[location]
+        return lost
+
+    def _answered(
+        self,
+        location: str,
+        server: _Server,
+        start: str | None,
+        now_seconds: float,
+        asked_seconds: float | None,
+    ) -> list[ServerStart]:
+        if _is_late(server, asked_seconds):
+            return []
+        lost = []
+        if start is not None and server.start != start:
+            lost = self._lose(location, server)
+            server.start = start
+        elif start is None and server.presence is Presence.LOST:
+            server.start = None  # it may be another one
+        server.heard_seconds = now_seconds
+        self._step(server, "answer", now_seconds)
+        return lost
+
+    def silent(self, location: str, now_seconds: float, asked_seconds: float | None = None) -> None:
+        """The server did not answer a call that no job needs."""
+        server = self._servers.get(location)
+        if server is not None and not _is_late(server, asked_seconds):
+            self._step(server, "silence", now_seconds)
+
+    def unanswered(
+        self, location: str, now_seconds: float, asked_seconds: float | None = None
+    ) -> list[ServerStart]:
+        """The server was silent past the deadline of a call that a job needs; the starts that are lost by that."""
+        server = self._servers.get(location)
+        if server is None or _is_late(server, asked_seconds):
+            return []
+        return self._gone(location, server, "deadline", now_seconds)
+
+    def refused(self, location: str, now_seconds: float) -> list[ServerStart]:
+        """The server refuses connections; the starts that are lost by that."""
+        server = self._servers.get(location)
+        if server is None:
+            return []
+        lost = self._gone(location, server, "refusal", now_seconds)
+        server.heard_seconds = now_seconds
+        if self._is_learnt:
+            del self._servers[location]
+        return lost
+
+    def restarted(self, server: ServerStart, now_seconds: float) -> list[ServerStart]:
+        """Another start has answered in its place, which is not known yet; the starts that are lost by that."""
+        known = self._servers.get(server.location)
+        if known is None or known.start != server.start:
+            return []
+        lost = self._gone(server.location, known, "restart", now_seconds)
+        known.start, known.heard_seconds = None, now_seconds
+        if self._is_learnt:
+            del self._servers[server.location]
+        return lost
+
+    def _gone(
+        self,
+        location: str,
+        server: _Server,
+        verb: Literal["refusal", "deadline", "restart"],
+        now_seconds: float,
+    ) -> list[ServerStart]:
         lost = self._lose(location, server)
         self._step(server, verb, now_seconds)
-        if verb == "restart":
-            server.start = None
-        if self._is_learnt and verb != "deadline":
-            del self._servers[location]
         return lost
 
     def forget_all(self) -> None:
@@ -181,3 +254,7 @@ class ServerTable:
     def _step(server: _Server, verb: str, now_seconds: float) -> None:
         server.presence = _AFTER[server.presence, verb]
         server.asked_seconds = now_seconds
+
+
+def _is_late(server: _Server, asked_seconds: float | None) -> bool:
+    return asked_seconds is not None and asked_seconds < server.heard_seconds
