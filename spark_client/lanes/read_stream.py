@@ -337,7 +337,7 @@ class ReadStream:
                 if STARTS.of(self.cursor.start) is not StartState.LOST:
                     try:
                         self._connect_in_turn(failure)
-                    except (ServerLost, Unavailable) as gone:
+                    except (NotFound, Unavailable) as gone:
                         where = shown(self._object.location)
                         _log.warning("%s is read from %s: %s", self.name, where, gone.message)
                     else:
@@ -518,10 +518,11 @@ class ReadStream:
         if self.cursor.begun and not isinstance(error, Compacted | Released | ServerLost):
             return self._replaced(error.message)
         # A server that answers, and has the dataset no more, is not lost.
-        if self.cursor.start is None or not isinstance(error, ServerLost):
+        if isinstance(error, ServerLost):  # another start has answered
+            STARTS.notice(self.cursor.start, Sign.REFUSAL)
+        elif self.address.lane != "object":
             return None
-        STARTS.notice(self.cursor.start, Sign.REFUSAL)  # another start has answered
-        return self._lost(error)
+        return None if self.cursor.start is None else self._lost(error)
 
     def _replaced(self, why: str) -> StaleTicket:
         cursor = self.cursor

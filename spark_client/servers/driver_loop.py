@@ -239,10 +239,8 @@ class DriverLoop:
         """The machine is told each end at once: what another server takes long to say must not make it old."""
         ends: list[End] = []
         for call in calls:
-            if ends and isinstance(ends[-1].error, _AWAY):
-                end = ends[-1]._replace(call=call)
-            else:
-                end = self._end(call)
+            is_away = bool(ends) and isinstance(ends[-1].error, _AWAY)
+            end = ends[-1]._replace(call=call) if is_away else self._end(call)
             ends.append(end)
             with self._lock:
                 later += self._ended(end)

@@ -145,8 +145,7 @@ class ServerTable:
     def learn(
         self, server: ServerStart, now_seconds: float, asked_seconds: float | None = None
     ) -> list[ServerStart]:
-        """This start has answered; the starts that are lost by that. A server that is learnt is in the list from now
-        on.
+        """A start has answered; the starts that are lost by that. A server that is learnt is in the list from now on.
 
         Args:
             asked_seconds: when the call was made; None for now.
