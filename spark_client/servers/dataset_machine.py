@@ -430,8 +430,10 @@ class DatasetMachine:
             self._datasets[name] = _Dataset(name, plan, holders={holder: False})
         return self._look(job, now_seconds)
 
-    def _look(self, job: _Job, now_seconds: float) -> list[DriverCall]:
-        """Ask which servers live, of those that the job needs."""
+    def _look(self, job: _Job, now_seconds: float, written: Sequence[ServerStart] = ()) -> list[DriverCall]:
+        """Ask which servers live: those that hold what the tasks read, those where a failed run may have ``written``,
+        and those that tasks may choose.
+        """
         failed = job.error is not None
         sources = {
             portion.server.location: None
@@ -440,9 +442,7 @@ class DatasetMachine:
             for portion in self._datasets[name].portions.values()
             if portion.stored is None and not portion.is_lost
         }
-        # What the tasks read, and, after a failed run, all that they may have written to.
-        written = job.candidates or self.servers.locations if failed else ()
-        needed = dict.fromkeys([*sources, *written])
+        needed = dict.fromkeys([*sources, *(each.location for each in written)])
         others = [
             each
             for each in job.candidates
@@ -537,8 +537,9 @@ class DatasetMachine:
         if is_final or self._is_released(job):
             return self._give_up(job, error)
         job.error = error
+        written = self._places(self._datasets[job.datasets[0]])
         drops = self._begin_again(job)
-        return [*drops, *self._look(job, now_seconds)]
+        return [*drops, *self._look(job, now_seconds, written)]
 
     def _run_again(
         self, job: _Job, lost: WrittenPortion, dataset: str, now_seconds: float
