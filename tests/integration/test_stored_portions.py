@@ -19,6 +19,7 @@ from spark_client.connection import Reading, RemoteServer, Timeouts
 from spark_client.lanes.start_states import STARTS
 from spark_client.merge import DatasetRef
 from tests.support.durable import action
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, command_of, everything, rows_of, spread
@@ -200,6 +201,35 @@ def test_a_silent_server_costs_its_deadline_and_no_rows(
         servers[1].signal(signal.SIGCONT)
     remote.close()
     ref.server.close()
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+def test_a_server_that_a_broken_network_hid_is_read_again_when_it_is_back(
+    servers: Sequence[ServerProcess], tmp_path: Path, lane: Any
+) -> None:
+    """A connection that is reset is no refusal: the start is silent, not lost."""
+    spread("d", servers, offload=str(tmp_path))
+    with Proxy.to(servers[1].location) as grpc, Proxy.to(str(servers[1].http)) as http:
+        ref = ref_of(servers[0], lane)
+        portion = ref.portions[1]
+        locations = (http.http, grpc.location, portion.locations[-1])
+        ref = replace(ref, portions=(replace(portion, locations=locations),))
+        expected = sorted(row for partition in range(PARTITIONS) for row in rows_of(1, partition))
+        for proxy in (grpc, http):
+            proxy.refuse()
+        assert sorted(values(ref.read_each(range(PARTITIONS)))) == expected
+        for proxy in (grpc, http):
+            proxy.refuse(refusing=False)
+        path_of(portion.stored).unlink()
+
+        def rows_again() -> list[int]:
+            try:
+                return sorted(values(ref.read_each(range(PARTITIONS))))
+            except ServerLost:  # gRPC waits for a while before it connects again
+                return []
+
+        eventually(rows_again, expected)
+        ref.server.close()
 
 
 def test_the_client_reads_by_name_what_has_lost_a_server(
