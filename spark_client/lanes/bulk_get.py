@@ -35,29 +35,20 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 def target_of(location: str, ticket: Ticket) -> str:
     """Path and query of the GET for a ticket; a location's own path is kept."""
     parts = urlsplit(location)
+    own = bulk_path(
+        ticket.dataset,
+        None if ticket.partitions else ticket.partition or 0,
+        ticket.generation,
+        ticket.from_,
+        ticket.until,
+        reader=ticket.reader,
+        versions=ticket.versions,
+        partitions=None if ticket.partitions == ALL else ticket.partitions,
+        start=ticket.start,
+    )
     if parts.path in ("", "/"):
-        return bulk_path(
-            ticket.dataset,
-            None if ticket.partitions else ticket.partition or 0,
-            ticket.generation,
-            ticket.from_,
-            ticket.until,
-            reader=ticket.reader,
-            versions=ticket.versions,
-            partitions=None if ticket.partitions == ALL else ticket.partitions,
-            start=ticket.start,
-        )
-    query = dict(parse_qsl(parts.query))
-    if ticket.generation is not None:
-        query["generation"] = ticket.generation
-    if ticket.from_:
-        query["from"] = str(ticket.from_)
-    if ticket.until is not None:
-        query["until"] = str(ticket.until)
-    if ticket.reader is not None:
-        query["reader"] = ticket.reader
-    if ticket.versions is not None:
-        query |= {name: str(value).lower() for name, value in ticket.versions.to_json().items()}
+        return own
+    query = dict(parse_qsl(parts.query)) | dict(parse_qsl(urlsplit(own).query))
     return parts.path + (f"?{urlencode(query)}" if query else "")
 
 

@@ -195,6 +195,7 @@ class ReadStream:
         locations: Sequence[str] = (),
         lane: LaneChoice = "auto",
     ) -> None:
+        self.name = cursor.name
         self.server = server
         self.cursor = cursor
         self.lane = lane
@@ -217,10 +218,6 @@ class ReadStream:
         self._ready: deque[BatchBurst] = deque()
         self._cancelled = False
         self._wait: tuple[float, float] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.cursor.name
 
     @property
     def address(self) -> Address:

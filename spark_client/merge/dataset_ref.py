@@ -124,16 +124,12 @@ class DatasetRef:
         for endpoint in info.endpoints:
             ticket = Ticket.parse(endpoint.ticket.ticket)
             first = first or ticket
-            if ticket.partitions is not None:
-                path = bulk_path(dataset, None, ticket.generation, start=ticket.start)
-                locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
-                portions.append(Portion(tuple(locations), start=ticket.start))
-                continue
             if ticket.partition != first.partition:
                 break
-            path = bulk_path(dataset, ticket.partition or 0, ticket.generation)
+            partition = (ticket.partition or 0) if ticket.partitions is None else None
+            path = bulk_path(dataset, partition, ticket.generation, start=ticket.start)
             locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
-            portions.append(Portion(tuple(locations)))
+            portions.append(Portion(tuple(locations), start=ticket.start))
         if first is None:
             raise FlightShuffleError(
                 f"{server.location} says of dataset {dataset!r} no place where it could be read",
