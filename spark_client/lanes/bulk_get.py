@@ -72,7 +72,7 @@ class BulkReader:
         self._where = pool.location
         self._connection: Connection | None = None
         self._body: Body | None = None
-        self._totals: ReadTotals | None = None
+        self.totals: ReadTotals | None = None
         self._done = False
         self._cancelled = False
 
@@ -136,10 +136,6 @@ class BulkReader:
             return TimedOut(f"{self._where} did not answer in time", server=self._where)
         return kind(f"{what}: {error} ({self._where})", server=self._where)
 
-    @property
-    def totals(self) -> ReadTotals | None:
-        return self._totals
-
     def read_burst(self) -> BatchBurst | None:
         if self._done:
             return None
@@ -151,8 +147,8 @@ class BulkReader:
         except (OSError, pa.ArrowException) as error:
             raise self._failure(BrokenStream, "the stream broke off", error) from error
         self.headers = {**self.headers, **self._body.trailers}
-        self._totals = ReadTotals.parse(self.headers)
-        if self._totals is None:
+        self.totals = ReadTotals.parse(self.headers)
+        if self.totals is None:
             raise BrokenStream(
                 f"the stream from {self._where} ended without its totals, so it may not be whole",
                 server=self._where,
