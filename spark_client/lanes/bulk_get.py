@@ -101,8 +101,8 @@ class BulkReader:
         asked = self._asked
         which = [asked.partition or 0] if asked.partitions is None else asked.partitions
         of = f"{asked.dataset}/{','.join(map(str, which))}"
-        wanted = {PARTITION_HEADER: of, FROM_TRAILER: str(asked.from_)}
-        for name, value in wanted.items():
+        expected = {PARTITION_HEADER: of, FROM_TRAILER: str(asked.from_)}
+        for name, value in expected.items():
             if self.headers.get(name, value) != value:
                 raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")
 

@@ -111,8 +111,8 @@ class DatasetRef:
         server has no such dataset.
         """
         with about(dataset, server.location):
-            found = cls.of(server, dataset, server.flight_info(dataset))
-        return found if generation is None else replace(found, generation=generation)
+            ref = cls.of(server, dataset, server.flight_info(dataset))
+        return ref if generation is None else replace(ref, generation=generation)
 
     @classmethod
     def of(cls, server: RemoteServer, dataset: str, info: flight.FlightInfo) -> Self:
@@ -247,8 +247,8 @@ class DatasetRef:
         """How many partitions a dataset has that is spread over servers; None of another one, which has an endpoint for
         each.
         """
-        said: bytes = info.app_metadata
-        return parse_json(said, "the FlightInfo").get("partitions") if said.startswith(b"{") else None
+        facts: bytes = info.app_metadata
+        return parse_json(facts, "the FlightInfo").get("partitions") if facts.startswith(b"{") else None
 
     def portion_streams(self, partitions: Sequence[int]) -> list[ReadStream]:
         """One stream for each server that may have rows of these partitions; the part of each is its place."""
