@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from flight_server.protocol import (
@@ -190,7 +189,6 @@ class PartitionCursor(_FrameCursor):
         super().__init__(ticket, which)
         self.may_repeat = ticket.reader is not None
         self.reader = ticket.reader or uuid.uuid4().hex
-        self._asked = replace(ticket, reader=self.reader)
 
     @property
     def position(self) -> str:
@@ -198,7 +196,15 @@ class PartitionCursor(_FrameCursor):
 
     def ticket(self) -> Ticket:
         self._ask()
-        return replace(self._asked, generation=self.generation, from_=self.next_frame)
+        return Ticket(
+            self.dataset,
+            self.partition,
+            self.generation,
+            self.next_frame,
+            self.reader,
+            until=self._until,
+            start=self.start,
+        )
 
     def take(self, burst: BatchBurst) -> list[BatchBurst]:
         self._add(burst.batches, burst.checksums)
