@@ -206,7 +206,7 @@ def test_a_silent_server_costs_its_deadline_and_no_rows(
     ref.server.close()
 
 
-@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+@pytest.mark.parametrize("lane", [pytest.param("grpc", marks=pytest.mark.long), "bulk"])
 def test_a_server_that_a_broken_network_hid_is_read_again_when_it_is_back(
     servers: Sequence[ServerProcess], tmp_path: Path, lane: Any
 ) -> None:
