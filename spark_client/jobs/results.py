@@ -64,17 +64,10 @@ def explaining_losses(
         if error.detail.get("dataset") not in datasets:
             raise
         if isinstance(error, ServerLost):
-            again = f"{what} was in part on a server that is gone; run the pipeline again ({error.message})"
-            raise ServerLost(again, **error.detail) from error
-        why = (
-            "its server was restarted"
-            if error.detail.get("restarted")
-            else "it was released, or its client closed"
-        )
-        raise NotFound(
-            f"{what} is gone: {why}; run the pipeline again ({error.message})",
-            **error.detail,
-        ) from error
+            why = f"{what} was on a server that is gone, or was started again; run the pipeline again"
+            raise ServerLost(f"{why} ({error.message})", **error.detail) from error
+        why = f"{what} is gone: it was released, or its client closed; run the pipeline again"
+        raise NotFound(f"{why} ({error.message})", **error.detail) from error
 
 
 class Results:

@@ -205,9 +205,10 @@ class DriverLoop:
         """An event that releases datasets.
 
         Raises:
-            FlightShuffleError: no server has answered its drops; what they have ends with its lease.
+            FlightShuffleError: no server has answered its drops, and no object was deleted; what servers have ends with
+                its lease.
         """
-        errors = [end.error for end in self.act(event) if isinstance(end.call, Drop)]
+        errors = [end.error for end in self.act(event) if isinstance(end.call, Drop | RemoveObjects)]
         if errors and errors[0] is not None and all(errors):
             raise errors[0]
 
