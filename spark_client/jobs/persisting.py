@@ -58,8 +58,9 @@ class PersistedDataset:
             if self._run is not run:
                 return
             if sealed is not None:
-                self._results.hold(self._holder, [sealed.source.dataset])
+                # In this order: what Ctrl-C leaves in between is not whole at the next claim.
                 self._sealed = sealed
+                self._results.hold(self._holder, [sealed.source.dataset])
             self._run = None
             self._changed.notify_all()
 

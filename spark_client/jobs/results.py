@@ -64,17 +64,10 @@ def explaining_losses(
         if error.detail.get("dataset") not in datasets:
             raise
         if isinstance(error, ServerLost):
-            again = f"{what} was in part on a server that is gone; run the pipeline again ({error.message})"
-            raise ServerLost(again, **error.detail) from error
-        why = (
-            "its server was restarted"
-            if error.detail.get("restarted")
-            else "it was released, or its client closed"
-        )
-        raise NotFound(
-            f"{what} is gone: {why}; run the pipeline again ({error.message})",
-            **error.detail,
-        ) from error
+            why = f"{what} was on a server that is gone, or was started again; run the pipeline again"
+            raise ServerLost(f"{why} ({error.message})", **error.detail) from error
+        why = f"{what} is gone: it was released, or its client closed; run the pipeline again"
+        raise NotFound(f"{why} ({error.message})", **error.detail) from error
 
 
 class Results:
@@ -129,11 +122,12 @@ class Results:
     def scope(self) -> Iterator[None]:
         """Release, at the end of the block, the results that it made in its thread or asyncio task."""
         scope = Scope()
-        token = _scopes.set((*_scopes.get(), (self, scope)))
+        _scopes.set((*_scopes.get(), (self, scope)))
         try:
             yield
         finally:
-            _scopes.reset(token)
+            # Not by a token: scopes may end in another order than they began in.
+            _scopes.set(tuple(each for each in _scopes.get() if each[1] is not scope))
             self._loop.act(lambda machine: machine.end_scope(scope))
 
 

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import (
+    REUSE_CONNECTION,
     InvalidRequest,
     PutCommand,
-    PutCreate,
     ServerLost,
     Unavailable,
     check_allowed,
@@ -32,7 +32,7 @@ from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers, check_interpreter, reason_of
 from spark_client.hosts import Copies, HostFiles
 from spark_client.lanes import PutStream
-from spark_client.merge import DatasetRef
+from spark_client.merge import DatasetRef, Portion
 from spark_client.servers import (
     DriverLoop,
     Holder,
@@ -41,6 +41,7 @@ from spark_client.servers import (
     RunJob,
     ServerList,
     ServerStart,
+    WrittenPortion,
     owner_of,
 )
 
@@ -132,7 +133,7 @@ class Shuffles:
                 raise
             seconds = time.monotonic() - began_seconds
             sealed = [
-                self._sealed(name, target.task.declared.schema, _work_of(name, rows), seconds)
+                self.sealed(name, target.task.declared.schema, _work_of(name, rows), seconds)
                 for name, target in zip(planned, targets, strict=True)
             ]
             progress.ended(sum(each.rows for each in sealed), sum(each.size_bytes for each in sealed))
@@ -142,15 +143,16 @@ class Shuffles:
         """Write a table from the driver, the only partition of a dataset, for ``holder``. Errors as :meth:`write`."""
 
         def put(call: RunJob) -> list[Report]:
-            server = self.servers.at(owner_of(dataset, call.locations))
+            destination = self.destination(dataset, call, alone=True)
+            (location,) = destination.servers
+            server, places = self.servers.at(location), destination.places.get(location)
             command = PutCommand(
                 dataset,
                 producer=0,
                 attempt=_FROM_DRIVER,
-                generation=call.generations[dataset],
-                create=PutCreate(1, self.lease_seconds),
+                generation=destination.generation,
+                create=destination.create(1),
             )
-            places = self.loop.put_locations.get(server.location)
             with PutStream(server, command, table.schema, places, server.writing.compression) as stream:
                 for batch in table.to_batches():
                     stream.write(batch, 0)
@@ -160,7 +162,7 @@ class Shuffles:
             return [Report(dataset, 0, _FROM_DRIVER, start, locations, answer["rows"], answer["bytes"])]
 
         self.loop.write({dataset: PlannedDataset(1)}, put, holder, candidates=self._candidates(alone=True))
-        return self._sealed(dataset, table.schema)
+        return self.sealed(dataset, table.schema)
 
     def _candidates(self, *, alone: bool) -> tuple[str, ...]:
         """The servers that tasks choose from; none if they start them. A dataset that one server holds, ``alone``, is
@@ -173,7 +175,10 @@ class Shuffles:
     def _run(self, job: Job, call: RunJob) -> list[Any]:
         if call.run > 1:
             _log.warning("the job runs again, for a server was lost: %s", job.label)
-        destinations = {each.task.dataset: self._destination(each, call) for each in job.targets}
+        destinations = {
+            each.task.dataset: self.destination(each.task.dataset, call, alone=each.alone)
+            for each in job.targets
+        }
         try:
             return run(job, destinations, self.loop.keep_alive)
         except Exception as error:
@@ -181,11 +186,11 @@ class Shuffles:
                 raise InvalidRequest(reason) from error
             raise
 
-    def _destination(self, target: Target, call: RunJob) -> Destination:
-        """With all that the tasks need, so that none asks the server."""
-        dataset, executors = target.task.dataset, self.executors
+    def destination(self, dataset: str, call: RunJob, *, alone: bool = False) -> Destination:
+        """With all that the tasks need, so that none asks the server. ``alone``: one server holds the dataset."""
+        executors = self.executors
         locations = call.locations or self.servers.locations
-        if target.alone:
+        if alone:
             locations = (owner_of(dataset, call.locations or [self.servers.main.location]),)
             executors = None
         places = {
@@ -215,9 +220,10 @@ class Shuffles:
                 f"ports from 1024 on, or name a server that all reach ({error})"
             ) from error
 
-    def _sealed(
+    def sealed(
         self, dataset: str, schema: pa.Schema, work: TaskWork | None = None, seconds: float = 0.0
     ) -> SealedDataset:
+        """A dataset that a job has sealed."""
         with self.loop.machine() as machine:
             generation, totals = machine.generation(dataset), machine.totals(dataset)
             portions, losses = machine.portions(dataset), machine.losses(dataset)
@@ -225,9 +231,8 @@ class Shuffles:
         for portion in portions:
             on_servers[portion.server.location] += portion.size_bytes
         server = self.servers.at(portions[0].server.location) if portions else self.server
-        answers = [(each.server.location, each.answer) for each in portions if each.answer is not None]
         return SealedDataset(
-            DatasetRef.spread(server, dataset, generation, answers),
+            DatasetRef(server, dataset, generation, tuple(map(_portion, portions))),
             schema,
             tuple(totals.sizes.sizes().tolist()),
             totals.rows,
@@ -291,6 +296,13 @@ def _reads(targets: Sequence[Target]) -> list[str]:
 
 def _work_of(dataset: str, rows: Iterable[Any]) -> TaskWork:
     return work_of(row for row in rows if row["dataset"] == dataset)
+
+
+def _portion(written: WrittenPortion) -> Portion:
+    # A proxy, or a name that only containers know, may be between the server and the location that it says.
+    reached, said = written.server.location, written.read_locations
+    locations = dict.fromkeys(reached if each == REUSE_CONNECTION else each for each in said)
+    return Portion(tuple(locations), written.filled, written.server.start)
 
 
 def _report(row: Any) -> Report:

@@ -36,6 +36,7 @@ from flight_server.protocol import (
     BadFrame,
     InvalidRequest,
     MessageKind,
+    NotFound,
     Ticket,
     ipc_framing,
 )
@@ -133,11 +134,16 @@ class GrpcReader:
         self._call = Call(server.location, dataset=ticket.dataset)
         self._reader: flight.FlightStreamReader | None = None
         self._envelopes: EnvelopedBatches | None = None
-        self._totals: ReadTotals | None = None
+        self.totals: ReadTotals | None = None
         self._cancelled = False
 
     def open(self) -> pa.Schema:
-        wait_until_known(self._server, self._ticket.dataset, lambda: self._cancelled)
+        try:
+            wait_until_known(self._server, self._ticket.dataset, lambda: self._cancelled)
+        except NotFound:
+            if self._ticket.start is None:
+                raise
+            # The answer to the ticket says whether another start has answered.
         if self._cancelled:
             raise Closed("the read was cancelled")
         with self._server.calling(self._ticket.dataset) as (client, self._call):
@@ -160,10 +166,6 @@ class GrpcReader:
     def headers(self) -> Mapping[str, str]:
         return self._call.headers
 
-    @property
-    def totals(self) -> ReadTotals | None:
-        return self._totals
-
     def read_burst(self) -> BatchBurst | None:
         assert self._reader is not None
         while True:
@@ -171,8 +173,8 @@ class GrpcReader:
                 with self._call.errors():
                     chunk = self._reader.read_chunk()
             except StopIteration:
-                self._totals = ReadTotals.parse(self._call.headers)
-                if self._totals is None:
+                self.totals = ReadTotals.parse(self._call.headers)
+                if self.totals is None:
                     raise BrokenStream(
                         f"the stream of {self._call.place} ended without its totals, so it may not be whole",
                         server=self._call.location,

@@ -121,6 +121,7 @@ def join(
         right = _table(steps, other, where)
     else:
         check_other(steps, other, where, "a Pipeline, or a Broadcast unless how='asof'")
+        assert not isinstance(other, Broadcast)
         right = _Right(
             other.leg.struct, other.leg.schema, f"after {other.leg.declared.stage}", other.leg.stage_count
         )

@@ -21,6 +21,7 @@ from .dataset_machine import (
     RunJob,
     Scope,
     Seal,
+    WrittenPortion,
     server_lost,
 )
 from .driver_loop import DriverLoop

@@ -48,7 +48,7 @@ from flight_server.protocol import (
 )
 from spark_client.connection import AWAY, TimedOut
 
-from .partition_sizes import PartitionSizes, SealTotals
+from .partition_sizes import PartitionSizes, SealTotals, filled_bits
 from .server_table import Presence, ServerStart, ServerTable
 
 RERUNS = 2
@@ -245,8 +245,10 @@ class WrittenPortion:
     size_bytes: int = 0
     is_lost: bool = False
     stored: str | None = None
-    answer: Mapping[str, Any] | None = None
-    """To its seal."""
+    read_locations: tuple[str, ...] = ()
+    """As its server says to the seal."""
+    filled: bytes | None = None
+    """See ``partition_sizes.filled_bits``."""
 
     @property
     def is_gone(self) -> bool:
@@ -428,8 +430,10 @@ class DatasetMachine:
             self._datasets[name] = _Dataset(name, plan, holders={holder: False})
         return self._look(job, now_seconds)
 
-    def _look(self, job: _Job, now_seconds: float) -> list[DriverCall]:
-        """Ask which servers live, of those that the job needs."""
+    def _look(self, job: _Job, now_seconds: float, written: Sequence[ServerStart] = ()) -> list[DriverCall]:
+        """Ask which servers live: those that hold what the tasks read, those where a failed run may have ``written``,
+        and those that tasks may choose.
+        """
         failed = job.error is not None
         sources = {
             portion.server.location: None
@@ -438,9 +442,7 @@ class DatasetMachine:
             for portion in self._datasets[name].portions.values()
             if portion.stored is None and not portion.is_lost
         }
-        # What the tasks read, and, after a failed run, all that they may have written to.
-        written = job.candidates or self.servers.locations if failed else ()
-        needed = dict.fromkeys([*sources, *written])
+        needed = dict.fromkeys([*sources, *(each.location for each in written)])
         others = [
             each
             for each in job.candidates
@@ -535,8 +537,9 @@ class DatasetMachine:
         if is_final or self._is_released(job):
             return self._give_up(job, error)
         job.error = error
+        written = self._places(self._datasets[job.datasets[0]])
         drops = self._begin_again(job)
-        return [*drops, *self._look(job, now_seconds)]
+        return [*drops, *self._look(job, now_seconds, written)]
 
     def _run_again(
         self, job: _Job, lost: WrittenPortion, dataset: str, now_seconds: float
@@ -667,6 +670,8 @@ class DatasetMachine:
             return self.servers.refused(call.location, now_seconds)
         if isinstance(call, Seal) and isinstance(error, ServerLost):
             return self.servers.restarted(call.server, now_seconds)
+        if not isinstance(error, FlightShuffleError):
+            return []
         if not isinstance(error, _AWAY):
             return self.servers.answered(call.location, None, now_seconds, asked_seconds)
         is_needed = isinstance(call, Seal) or (
@@ -697,8 +702,9 @@ class DatasetMachine:
         del job.seals[call.dataset, call.server]
         if answer is not None and (dataset := self._datasets.get(call.dataset)) is not None:
             portion = dataset.portions[call.server]
-            portion.answer = answer
-            portion.stored = next(filter(is_object, reversed(answer.get("read_locations", ()))), None)
+            portion.read_locations = tuple(answer["read_locations"])
+            portion.stored = next(filter(is_object, portion.read_locations), None)
+            portion.filled = filled_bits(answer)
             assert dataset.totals is not None
             dataset.totals.add(answer)
         return [] if job.seals else self._sealed(job, now_seconds)

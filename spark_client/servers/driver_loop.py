@@ -7,7 +7,7 @@ Thread
     The first dataset starts a daemon thread. It renews the leases every third of a lease, and makes the calls of
     finalizers: a collector runs in any thread and between any two lines of it, also where the thread holds a lock, so a
     finalizer must not wait, take a lock or start a thread. An error of such a call is logged, and the thread goes on;
-    if it has ended, the next dataset starts another.
+    if it could not be started, the next dataset starts it.
 """
 
 from __future__ import annotations
@@ -205,9 +205,10 @@ class DriverLoop:
         """An event that releases datasets.
 
         Raises:
-            FlightShuffleError: no server has answered its drops; what they have ends with its lease.
+            FlightShuffleError: no server has answered its drops, and no object was deleted; what servers have ends with
+                its lease.
         """
-        errors = [end.error for end in self.act(event) if isinstance(end.call, Drop)]
+        errors = [end.error for end in self.act(event) if isinstance(end.call, Drop | RemoveObjects)]
         if errors and errors[0] is not None and all(errors):
             raise errors[0]
 
@@ -254,8 +255,8 @@ class DriverLoop:
             _log.info("%s: %s", call, error.message)
             is_refused = isinstance(error, AWAY) and refuses([getattr(call, "location", "")])
             return End(call, asked_seconds, {}, error, is_refused)
-        except OSError as error:
-            _log.info("%s: %s", call, error)
+        except Exception as error:  # noqa: BLE001 - it is this call's end; the others are made
+            _log.info("%s: %r", call, error)
             return End(call, asked_seconds, {}, error)
 
     def _ended(self, end: End) -> list[DriverCall]:
@@ -266,7 +267,7 @@ class DriverLoop:
         return self._machine.failed(call, error, now_seconds, asked_seconds, refused=is_refused)
 
     def _answer(self, call: ServerCall) -> Mapping[str, Any]:
-        """Raises FlightShuffleError; of an object OSError."""
+        """Raises FlightShuffleError; of an object, OSError or Arrow's errors."""
         match call:
             case FindObject():
                 files, path = store_of(index_of(call.address))
@@ -348,7 +349,7 @@ class DriverLoop:
                 renewal_seconds = time.monotonic() + interval_seconds
             try:
                 call()
-            except Exception:  # noqa: BLE001 - see *Thread*
+            except BaseException:  # noqa: BLE001 - see *Thread*
                 _log.exception("a call of the driver's thread failed, and the thread goes on")
             del call  # which may refer to much, while this thread waits
 

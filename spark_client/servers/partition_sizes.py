@@ -50,6 +50,18 @@ class PartitionSizes:
         return sizes
 
 
+def filled_bits(answer: Mapping[str, Any]) -> bytes | None:
+    """Of a server's answer to the seal a bit for each partition, from the lowest of the first byte on, which is 0 if
+    the server has no rows of it; None if it does not name all partitions.
+    """
+    if "rest_bytes" in answer:
+        return None
+    at = np.fromiter(map(int, answer["partition_bytes"]), np.int64, len(answer["partition_bytes"]))
+    bits = np.zeros(int(at.max()) + 1 if len(at) else 0, np.uint8)
+    bits[at] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
 @dataclass(slots=True)
 class SealTotals:
     """The sums of the servers' answers to the seals of one dataset."""

@@ -32,9 +32,9 @@ from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
     RERUNS,
     DatasetMachine,
-    HeldState,
     DriverLoop,
     Drop,
+    HeldState,
     Renew,
     Report,
     RunJob,

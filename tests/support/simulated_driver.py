@@ -1,4 +1,4 @@
-"""What the threads of a simulated driver do: plans of exchanges, with DataFrames, readers, broadcasts, persisted datasets.
+"""What the threads of a simulated driver do: plans of exchanges, DataFrames, readers, broadcasts, what is persisted.
 
 It asks ``DriverLoop`` for what ``jobs``, ``pipeline`` and ``broadcast`` ask it for, in their order, without Spark.
 """
