@@ -145,12 +145,7 @@ class ServerTable:
     def learn(
         self, server: ServerStart, now_seconds: float, asked_seconds: float | None = None
     ) -> list[ServerStart]:
-<<<<<<< HEAD
-        """The start has answered; the starts that are lost by that. A server that is learnt is in the list from now
-        on.
-=======
         """A start has answered; the starts that are lost by that. A server that is learnt is in the list from now on.
->>>>>>> 9a2505665699a0cbdfa29585527c570512a7034b
 
         Args:
             asked_seconds: when the call was made; None for now.
