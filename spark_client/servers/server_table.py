@@ -11,7 +11,8 @@ Starts
 
 Late news
     Calls of several jobs end in any order. What a call says of a server that was made before the server was last heard
-    of changes nothing, because it may be of an earlier start, or of a silence that has ended. A refusal is of now.
+    of changes nothing, because it may be of an earlier start, or of a silence that has ended. But a refusal is of now,
+    and a start that is new takes the place of one that is lost.
 
 Two lists
     Servers that are given stay in the list. Those that tasks have started are learnt from their reports, and leave it
@@ -175,7 +176,7 @@ class ServerTable:
         now_seconds: float,
         asked_seconds: float | None,
     ) -> list[ServerStart]:
-        if _is_late(server, asked_seconds):
+        if _is_late(server, asked_seconds) and not self._is_new(location, server, start):
             return []
         lost = []
         if start is not None and server.start != start:
@@ -186,6 +187,11 @@ class ServerTable:
         server.heard_seconds = now_seconds
         self._step(server, "answer", now_seconds)
         return lost
+
+    def _is_new(self, location: str, server: _Server, start: str | None) -> bool:
+        """Whether the start takes the place of none that lives as far as is known."""
+        is_open = server.start is None or server.presence is Presence.LOST
+        return is_open and start is not None and ServerStart(location, start) not in self._lost
 
     def silent(self, location: str, now_seconds: float, asked_seconds: float | None = None) -> None:
         """The server did not answer a call that no job needs."""
