@@ -366,15 +366,16 @@ class DatasetMachine:
         return HeldState.RELEASED if known is None else known.state
 
     def generation(self, dataset: str) -> str:
-        return self._datasets[dataset].generation
+        """Raises InvalidRequest, as those below: it was released meanwhile, as by a close in another thread."""
+        return self._unreleased(dataset).generation
 
     def portions(self, dataset: str) -> list[WrittenPortion]:
         """Of a sealed dataset, in the order of their first producers."""
-        return [*self._datasets[dataset].portions.values()]
+        return [*self._unreleased(dataset).portions.values()]
 
     def totals(self, dataset: str) -> SealTotals:
         """Of a sealed dataset."""
-        totals = self._datasets[dataset].totals
+        totals = self._unreleased(dataset).totals
         assert totals is not None
         return totals
 
@@ -392,7 +393,13 @@ class DatasetMachine:
 
     def losses(self, dataset: str) -> tuple[ServerLost, ...]:
         """Of a sealed dataset those after which its job ran again."""
-        return self._datasets[dataset].losses
+        return self._unreleased(dataset).losses
+
+    def _unreleased(self, dataset: str) -> _Dataset:
+        known = self._datasets.get(dataset)
+        if known is None:
+            raise InvalidRequest(f"{dataset} was released, as by the close of its ShuffleClient")
+        return known
 
     # Writing.
 

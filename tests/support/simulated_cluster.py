@@ -496,6 +496,7 @@ class SimulatedCluster:
     def _lease_ended(self, server: SimulatedServer, dataset: str, held: HeldDataset) -> None:
         if not self.is_driver_alive or self.machine.datasets.get(dataset) != held.generation:
             return
+        self._failures += 1
         state, now = self.machine.state(dataset), self.schedule.now_seconds
         if state in (HeldState.SEALED, HeldState.HANDED_OUT):
             portion = next(
@@ -505,7 +506,6 @@ class SimulatedCluster:
                 return
         elif state is not HeldState.WRITING or self.learnt:
             return
-        self._failures += 1
         location = server.start.location
         recently = now - self.lease_seconds / 3 - 1.5
         is_unreached = server.stopped is not None or self._cut[location] > 0

@@ -666,6 +666,10 @@ def test_a_released_dataset_is_not_held_again(driver: Driver) -> None:
     assert driver.machine.holds("d") == set()
     assert not driver.machine.may_run_again("d", driver.holder)
     assert driver.machine.release("d") == []
+    looks = (driver.machine.generation, driver.machine.portions, driver.machine.totals, driver.machine.losses)
+    for look in looks:
+        with pytest.raises(InvalidRequest, match="d was released"):
+            look("d")
 
 
 def test_a_scope_releases_what_was_made_in_it_whatever_holds_it(driver: Driver) -> None:
