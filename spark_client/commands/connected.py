@@ -15,7 +15,7 @@ import typer
 
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.connection import ClientCertificate, RemoteServer, ServerArguments, Timeouts, TlsContexts
+from spark_client.connection import ClientCertificate, RemoteServer, ServerOptions, Timeouts, TlsContexts
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, and nothing else")]
 
@@ -29,7 +29,7 @@ class Link:
     """
 
     location: str
-    credentials: ServerArguments = field(repr=False)
+    credentials: ServerOptions = field(repr=False)
     as_json: bool
 
     def tls(self) -> ssl.SSLContext:
@@ -104,7 +104,7 @@ def _link(
         )
     if (tls_client_cert is None) != (tls_client_key is None):
         raise typer.BadParameter("--tls-client-cert and --tls-client-key go together")
-    credentials = ServerArguments(
+    credentials = ServerOptions(
         token=token_file or token or None,
         tls_root_certs=None if tls_root_certs is None else tls_root_certs.read_bytes(),
         tls_client_cert=tls_client_cert,

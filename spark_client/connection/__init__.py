@@ -14,5 +14,13 @@ from .calls import (
 )
 from .closable import Closable
 from .leases import LeaseKeeper, drop, owner, owner_of_process, user
-from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
-from .transport import CREDENTIALS, RemoteServer, ServerArguments
+from .stream_options import (
+    Compression,
+    Credentials,
+    Reading,
+    ServerOptions,
+    Timeouts,
+    Writing,
+    check_compression,
+)
+from .transport import RemoteServer

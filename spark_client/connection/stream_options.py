@@ -1,10 +1,13 @@
-"""The client's options for its streams: lane, checksums, the budget of a merge, and how long each wait may last."""
+"""The options of the client's calls to a server: credentials, lane, the budget of a merge, and how long each wait may
+last.
+"""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar, Literal, TypedDict
 
 from flight_server.protocol import InvalidRequest
 
@@ -100,3 +103,20 @@ class Timeouts:
         """
         most = min(self.backoff_limit_seconds, self.backoff_seconds * 2 ** (failures - 1))
         return random.uniform(most / 2, most)  # noqa: S311 - not a secret
+
+
+class Credentials(TypedDict, total=False):
+    """The options that belong to one server's address; ``ShuffleClient`` says what each means."""
+
+    token: str | Path | None
+    tls_root_certs: bytes | None
+    tls_client_cert: bytes | Path | None
+    tls_client_key: bytes | Path | None
+
+
+class ServerOptions(Credentials, total=False):
+    """The options of the calls to servers. None stands for the default, here of the class."""
+
+    timeouts: Timeouts | None
+    reading: Reading | None
+    writing: Writing | None

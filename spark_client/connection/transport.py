@@ -46,7 +46,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import pyarrow as pa
 from pyarrow import flight
@@ -55,28 +55,14 @@ from flight_server.protocol import FlightShuffleError, dump_json, parse_json
 
 from .advice import ClientCertificate, is_remote, read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children, retrying
-from .stream_options import Reading, Timeouts, Writing
+from .stream_options import Reading, ServerOptions, Timeouts, Writing
 
 CONNECTIONS = 4
 WINDOW_BYTES = 4 << 20
-CREDENTIALS = ("token", "tls_root_certs", "tls_client_cert", "tls_client_key")
-"""The arguments that belong to one server's address."""
 T = TypeVar("T")
 
 _grpc_pid: int | None = None
 """The process that made the first gRPC call: its forked children must not make any."""
-
-
-class ServerArguments(TypedDict, total=False):
-    """Those of a :class:`RemoteServer` that its clients take, too, documented at ``ShuffleClient``."""
-
-    token: str | Path | None
-    tls_root_certs: bytes | None
-    tls_client_cert: bytes | Path | None
-    tls_client_key: bytes | Path | None
-    timeouts: Timeouts | None
-    reading: Reading | None
-    writing: Writing | None
 
 
 class _Connections:
@@ -93,36 +79,28 @@ class RemoteServer:
     """One server address and the options of its calls. Thread-safe; pickles to its arguments.
 
     Args:
-        token: sent as ``authorization: Bearer …`` with every call; of a path, pickles have the path only.
         embedded: it is a client's own, which ends with the client: errors say so.
         direct: the client has started it, so that no proxy is between, see ``advice``.
+        options: a token is sent as ``authorization: Bearer …`` with every call; of a path, pickles have the path only.
 
     ``patient``: whether calls are made again from the first one on, see *Restarts*; else from the first answer on.
+
+    Raises:
+        InvalidRequest: a client's certificate without its key, or the key alone.
     """
 
     def __init__(
-        self,
-        location: str,
-        *,
-        token: str | Path | None = None,
-        tls_root_certs: bytes | None = None,
-        tls_client_cert: bytes | Path | None = None,
-        tls_client_key: bytes | Path | None = None,
-        timeouts: Timeouts | None = None,
-        reading: Reading | None = None,
-        writing: Writing | None = None,
-        embedded: bool = False,
-        direct: bool = False,
+        self, location: str, *, embedded: bool = False, direct: bool = False, **options: Unpack[ServerOptions]
     ) -> None:
         self.location = location
-        self.given_token = token
-        self.tls_root_certs = tls_root_certs
-        self.tls_client_cert = tls_client_cert
-        self.tls_client_key = tls_client_key
-        self.client_certificate = ClientCertificate.of(tls_client_cert, tls_client_key)
-        self.timeouts = timeouts or Timeouts()
-        self.reading = reading or Reading()
-        self.writing = writing or Writing()
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self.timeouts = options.get("timeouts") or Timeouts()
+        self.reading = options.get("reading") or Reading()
+        self.writing = options.get("writing") or Writing()
+        self.tls_root_certs = options.get("tls_root_certs")
+        self.client_certificate = ClientCertificate.of(
+            options.get("tls_client_cert"), options.get("tls_client_key")
+        )
         self.embedded = embedded
         self.direct = direct
         self.patient = False
@@ -137,20 +115,17 @@ class RemoteServer:
         """The token; that of a file as the file is now. Raises Unauthenticated: the file cannot be read, or is
         empty.
         """
-        return read_token(self.given_token) if isinstance(self.given_token, Path) else self.given_token
+        token = self._options.get("token")
+        return read_token(token) if isinstance(token, Path) else cast("str | None", token)
+
+    @property
+    def options(self) -> ServerOptions:
+        """Each one that is not None, and the defaults of those that a class has."""
+        defaults = {"timeouts": self.timeouts, "reading": self.reading, "writing": self.writing}
+        return cast("ServerOptions", self._options | defaults)
 
     def _arguments(self) -> dict[str, Any]:
-        return {
-            "token": self.given_token,
-            "tls_root_certs": self.tls_root_certs,
-            "tls_client_cert": self.tls_client_cert,
-            "tls_client_key": self.tls_client_key,
-            "timeouts": self.timeouts,
-            "reading": self.reading,
-            "writing": self.writing,
-            "embedded": self.embedded,
-            "direct": self.direct,
-        }
+        return {"embedded": self.embedded, "direct": self.direct, **self.options}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (shared_server, (self.location, self._arguments()))
@@ -313,7 +288,9 @@ class RemoteServer:
         """The JSON object in the action's last result; empty without one. ``once``: see *Restarts*."""
         data = body if isinstance(body, bytes) else dump_json(body)
         results = self._ask(
-            lambda client: list(client.do_action(flight.Action(name, data), self.options(timeout_seconds))),
+            lambda client: list(
+                client.do_action(flight.Action(name, data), self.call_options(timeout_seconds))
+            ),
             timeout_seconds,
             once=once,
         )
@@ -322,7 +299,7 @@ class RemoteServer:
     def flight_info(self, dataset: str, timeout_seconds: float | None = None) -> flight.FlightInfo:
         descriptor = flight.FlightDescriptor.for_path(dataset)
         return self._ask(
-            lambda client: client.get_flight_info(descriptor, self.options(timeout_seconds)),
+            lambda client: client.get_flight_info(descriptor, self.call_options(timeout_seconds)),
             timeout_seconds,
             dataset=dataset,
         )
@@ -331,7 +308,7 @@ class RemoteServer:
         """The dataset's schema; :class:`Unavailable` while the server does not know it."""
         descriptor = flight.FlightDescriptor.for_path(dataset)
         return self._ask(
-            lambda client: client.get_schema(descriptor, self.options(timeout_seconds)).schema,
+            lambda client: client.get_schema(descriptor, self.call_options(timeout_seconds)).schema,
             timeout_seconds,
             dataset=dataset,
             once=once,
@@ -340,7 +317,7 @@ class RemoteServer:
     def list_flights(
         self, prefix: str = "", timeout_seconds: float | None = None, *, once: bool = False
     ) -> list[flight.FlightInfo]:
-        call = prefix.encode(), self.options(timeout_seconds)
+        call = prefix.encode(), self.call_options(timeout_seconds)
         return self._ask(lambda client: list(client.list_flights(*call)), timeout_seconds, once=once)
 
     def open_put(
@@ -383,7 +360,7 @@ class RemoteServer:
         shown = "; ".join(json.dumps(wait, separators=(", ", ": ")) for wait in waits[:3])
         return shown + (f"; and {len(waits) - 3} more" if len(waits) > 3 else "")
 
-    def options(self, timeout_seconds: float | None = None) -> flight.FlightCallOptions:
+    def call_options(self, timeout_seconds: float | None = None) -> flight.FlightCallOptions:
         """Call options with a deadline, by default ``call_seconds``."""
         return flight.FlightCallOptions(timeout=timeout_seconds or self.timeouts.call_seconds)
 
@@ -393,7 +370,7 @@ _servers: weakref.WeakValueDictionary[tuple[Any, ...], RemoteServer] = weakref.W
 
 def shared_server(location: str, arguments: dict[str, Any]) -> RemoteServer:
     """The process's :class:`RemoteServer` for these arguments."""
-    key = (location, *arguments.values())
+    key = (location, *sorted(arguments.items()))
     server = _servers.get(key)
     if server is None:
         server = RemoteServer(location, **arguments)
