@@ -30,7 +30,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -44,7 +43,6 @@ from flight_server.host import machine
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer, embedded, refuses
 
-START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 ADDRESS_SPACE_BYTES = 2 << 30
 """An idle server needs 0.45 GB of address space, a busy one what its threads and buffers map."""
@@ -59,7 +57,6 @@ _NEEDED = (
     "uvloop",
 )
 """The modules of the extra ``server``."""
-_TAIL_LINES = 20
 _CONFIG = "server.toml"
 """An empty file. Its path on the command line says whose server a process is."""
 _CANNOT = "no server can run in this executor: "
@@ -166,7 +163,7 @@ class ExecutorServers:
         Raises:
             InvalidRequest: no Spark executor runs this process; or its Python lacks packages, or its address space is
                 limited too tightly: the message says what to change, also to :func:`reason_of`.
-            Unavailable: they have ended, or do not serve within ``START_SECONDS``; likewise, with their last
+            Unavailable: they have ended, or do not serve within ``embedded.START_SECONDS``; likewise, with their last
                 lines. Or the directories cannot be written, or the driver's host has no address.
         """
         known = _known.get(self.token)
@@ -231,6 +228,7 @@ class ExecutorServers:
                 [sys.executable, "-m", "flight_server", *embedded.flags(given | dict(self.options))],
                 env={
                     **os.environ,
+                    **embedded.PLAIN,
                     "FLIGHT_SERVER_TOKEN": self.token,
                     "PYTHONPATH": os.pathsep.join(_paths()),
                     "TMPDIR": str(scratch),
@@ -242,8 +240,11 @@ class ExecutorServers:
                 start_new_session=True,
             )
         try:
-            ready = _wait_until_ready(process, log)
-            locations = tuple(ready["locations"])
+            locations = embedded.serving(
+                process,
+                lambda: log.read_text(errors="replace").splitlines(),
+                f"{_CANNOT}that of the executor on {socket.gethostname()}",
+            )
             running = RunningServers(locations, process.pid, start_of(process.pid) or 0)
             _write_private(folder / "server.json", json.dumps(vars(running)))
         except BaseException:
@@ -307,7 +308,7 @@ def _end_unknown(folder: Path) -> None:
                 signal.pidfd_send_signal(ended, signal.SIGKILL)
                 waiting = select.poll()
                 waiting.register(ended, select.POLLIN)
-                waiting.poll(START_SECONDS * 1000)
+                waiting.poll(embedded.STOP_SECONDS * 1000)
             finally:
                 os.close(ended)
 
@@ -319,26 +320,6 @@ def _write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     unfinished.rename(path)
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        ended = process.poll() is not None
-        lines = log.read_text(errors="replace").splitlines()
-        if said := next(filter(None, map(embedded.ready_line, lines)), None):
-            return said
-        if ended or time.monotonic() > deadline:
-            how = (
-                f"ended with code {process.returncode}"
-                if ended
-                else f"was not ready within {START_SECONDS:g} s"
-            )
-            last = " | ".join(lines[-_TAIL_LINES:]) or "nothing"
-            raise Unavailable(
-                f"{_CANNOT}that of the executor on {socket.gethostname()} {how}; it wrote last: {last}"
-            )
-        time.sleep(0.02)
 
 
 def _check_address_space() -> None:
