@@ -215,6 +215,7 @@ class ShuffleClient(DatasetCalls, Closable):
         settings = _sweeping(own) | settings | {"memory_limit": memory_limit}
         token = secrets.token_urlsafe(32)
         like = RemoteServer(EXECUTORS, direct=True, **of_calls(own) | {"token": token})
+        like.patient = True  # those of executors have answered a task before the client knows them
         driver_host = str(spark.conf.get("spark.driver.host"))
         executors = ExecutorServers(token, (driver_host, 9), settings, tuple(scratch_dirs))
         client = cls.__new__(cls)

@@ -11,8 +11,9 @@ Restarts
 
 Connections
     A :class:`RemoteServer` opens at most ``CONNECTIONS`` TCP connections and uses them in turn; HTTP/2 carries any
-    number of streams over each. :func:`shared_server`, which unpickling and :meth:`RemoteServer.at` call, gives one
-    :class:`RemoteServer` for equal arguments in a process, so Spark tasks share it.
+    number of streams over each. Unpickling gives one :class:`RemoteServer` for equal arguments in a process
+    (:func:`shared_server`), so Spark tasks share it. One that a program made has its own for other addresses
+    (:meth:`RemoteServer.at`).
 
 Windows and limits, with ``n`` connections and ``s`` open streams
     ======================================  ==============  =====================================
@@ -69,7 +70,7 @@ class _Connections:
     def __init__(self) -> None:
         immortal_in_children(self)
         self.pid = os.getpid()
-        self.lock = threading.RLock()  # what is attached may be a peer, which is kept under it, too
+        self.lock = threading.RLock()  # making what is attached may attach something
         self.clients: dict[Any, flight.FlightClient] = {}
         self.turn = itertools.count()
         self.attached: dict[Any, Any] = {}
@@ -105,7 +106,9 @@ class RemoteServer:
         self.direct = direct
         self.patient = False
         self._connections = _Connections()
+        self._is_shared = False
         self._peers: dict[str, RemoteServer] | None = None
+        """All that :meth:`at` made from it or from one of them, and itself."""
 
     def __repr__(self) -> str:
         return f"<Server {self.location}>"  # without the token: logs and error messages have this
@@ -131,28 +134,27 @@ class RemoteServer:
         return (shared_server, (self.location, self._arguments()))
 
     def at(self, location: str) -> RemoteServer:
-        """The server of another address, with the same credentials and options: the process's shared one, or after
-        :meth:`keep_peers` one of this object's own.
+        """The server of another address, with the same credentials and options: this object's own, which its
+        :meth:`close` closes, too; of one that :func:`shared_server` made, the process's shared one.
         """
         if location == self.location:
             return self
-        if self._peers is None:
+        if self._is_shared:
             return shared_server(location, self._arguments())
-        with self._connections.lock:
-            if location not in self._peers:
-                self._peers[location] = peer = RemoteServer(location, **self._arguments())
-                peer._peers = self._peers
-            return self._peers[location]
-
-    def keep_peers(self) -> None:
-        """From now on the servers of :meth:`at` are this object's own, and :meth:`close` closes them, too."""
-        self._peers = {self.location: self}
+        with self._here().lock:
+            if self._peers is None:
+                self._peers = {self.location: self}
+            peers = self._peers
+        if (peer := peers.get(location)) is None:
+            # Two threads may make one at the same time, each at another peer; both use the first.
+            peer = peers.setdefault(location, RemoteServer(location, **self._arguments()))
+            peer._peers, peer.patient = peers, self.patient
+        return peer
 
     def never_returns(self) -> None:
-        """Say that it was embedded in a client, which is closed, as were those that :meth:`keep_peers` keeps."""
-        with self._here().lock:
-            for each in (self, *(self._peers or {}).values()):
-                each.embedded = True
+        """Say that it was embedded in a client, which is closed, as were those of :meth:`at`."""
+        for each in (self, *(self._peers or {}).values()):
+            each.embedded = True
 
     def own_at(self, location: str) -> RemoteServer:
         """A server that is embedded in the client, with the same credentials and options."""
@@ -219,8 +221,10 @@ class RemoteServer:
             return cast("T", connections.attached[key])
 
     def close(self) -> None:
-        """Close connections and attached objects. A later call opens new ones; twice is fine."""
-        peers, self._peers = self._peers or {}, None if self._peers is None else {self.location: self}
+        """Close connections and attached objects, and those of its own peers. A later call opens new ones; twice is
+        fine.
+        """
+        peers, self._peers = self._peers or {}, None
         for peer in peers.values():
             if peer is not self:
                 peer._peers = None
@@ -374,7 +378,7 @@ def shared_server(location: str, arguments: dict[str, Any]) -> RemoteServer:
     server = _servers.get(key)
     if server is None:
         server = RemoteServer(location, **arguments)
-        server.patient = True  # the process that sent it here has reached it
+        server._is_shared = server.patient = True  # the process that sent it here has reached it
         # Two threads may make one at the same time; both use the first.
         server = _servers.setdefault(key, server)
     return server

@@ -116,8 +116,6 @@ class ServerList:
         self.first = first
         self.home = home
         self.locations = () if home is not None else tuple(locations) or (first.location,)
-        if self.several and home is None:
-            first.keep_peers()
         self._starts: dict[str, str] = {}
         self._left_out: set[str] = set()  # as was said
         self._lock = threading.Lock()  # of changes of ``locations``
