@@ -27,7 +27,7 @@ import typer
 from typer.main import get_command
 
 from flight_server.protocol import FlightShuffleError
-from spark_client.connection import TimedOut, Unreachable
+from spark_client.connection import NoAnswer
 
 from . import dataset_commands, doctor, server_commands, transfer_commands
 from .printing import printable
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ended.code if isinstance(ended.code, int) else 0
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except (Unreachable, TimedOut) as error:
+    except NoAnswer as error:
         return _say(UNREACHABLE, error.message)
     except FlightShuffleError as error:
         # Where the client explains the server's error, it names calls of Python.

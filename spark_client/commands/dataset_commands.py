@@ -9,7 +9,7 @@ import typer
 
 from flight_server.protocol import FlightShuffleError
 from spark_client import DatasetInfo
-from spark_client.connection import TimedOut, Unreachable
+from spark_client.connection import NoAnswer
 
 from .connected import Link, connected
 from .printing import duration, print_json, print_line, print_table, size
@@ -117,7 +117,7 @@ def _drop(link: Link, names: Annotated[list[str], typer.Argument(help="the datas
         for name in names:
             try:
                 client.drop(name)
-            except (Unreachable, TimedOut):
+            except NoAnswer:
                 raise
             except FlightShuffleError as error:
                 refused.append(error)

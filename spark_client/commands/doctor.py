@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import shutil
 import socket
 import ssl
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from email.parser import BytesHeaderParser
 from email.utils import parsedate_to_datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +24,7 @@ import typer
 
 from flight_server.protocol import FlightShuffleError, Forbidden, Unauthenticated
 from spark_client import Timeouts
-from spark_client.connection import TimedOut, Unreachable, check_locations, proxy_of
+from spark_client.connection import NoAnswer, check_locations, is_remote
 
 from .connected import Link, connected
 from .printing import print_json, print_line, size
@@ -135,7 +138,7 @@ class ServerChecks:
                     places = server.action("locations")["put_locations"]
                     statistics = server.action("statistics")
             except FlightShuffleError as error:
-                said, silent = error, isinstance(error, Unreachable | TimedOut)
+                said, silent = error, isinstance(error, NoAnswer)
                 if not isinstance(error, Unauthenticated | Forbidden):
                     what = "does not answer a call" if silent else "is another"
                     trouble = f"speaks gRPC, and {what}: {error.message}", "name the port of flight-server"
@@ -235,3 +238,27 @@ def _versions_of(python: str) -> str:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return str(error)
     return (done.stdout or done.stderr).strip().rpartition("\n")[2]
+
+
+def proxy_of(location: str) -> str | None:
+    """The variable by which gRPC in this process goes through a proxy to a server that the client did not start; None
+    without one. gRPC looks at the variables in this order, in small letters only, and for TLS as for plain TCP.
+    """
+    host, name = urlsplit(location).hostname or "", _set("grpc_proxy", "https_proxy", "http_proxy")
+    if name is None or not is_remote(location):
+        return None
+    left_out = os.environ.get(_set("no_grpc_proxy", "no_proxy") or "", "")
+    entries = filter(None, map(str.strip, left_out.split(",")))
+    return None if any(map(partial(_covers, host), entries)) else name
+
+
+def _set(*variables: str) -> str | None:
+    return next((each for each in variables if os.environ.get(each)), None)
+
+
+def _covers(host: str, entry: str) -> bool:
+    """Whether an entry of ``no_proxy``, the end of a name or a network, is for the host."""
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return host.lower().endswith(entry.lower())

@@ -1,11 +1,12 @@
 """The client's side of a server: connections, calls, errors, leases, and the embedded server."""
 
-from .advice import ClientCertificate, TlsContexts, about, check_locations, check_mode, is_loopback, proxy_of
+from .advice import ClientCertificate, TlsContexts, about, check_locations, check_mode, is_loopback, is_remote
 from .calls import (
     AWAY,
     Call,
     EmbeddedEnded,
     ForkedProcess,
+    NoAnswer,
     TimedOut,
     Unreachable,
     immortal_in_children,

@@ -1,13 +1,7 @@
 """One server address: its gRPC connections and calls. The only file that makes pyarrow.flight clients.
 
 Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises one error of ``protocol.errors``
-(``calls``). The first call opens the first connection.
-
-Restarts
-    A call to a server that is away for a moment is made again (``retrying``), also while gRPC still pauses after its
-    last attempt to connect. Exceptions: ``once``, for calls that have a later turn or a loop of their own, or are not
-    fine twice; an embedded server, which does not come back; and a server of which this process has had no answer and
-    no other process has told it: its address may be wrong, and the error says so at once.
+(``calls``, which says what a call does while its server restarts). The first call opens the first connection.
 
 Connections
     A :class:`RemoteServer` opens at most ``CONNECTIONS`` TCP connections and uses them in turn; HTTP/2 carries any
@@ -84,7 +78,8 @@ class RemoteServer:
         direct: the client has started it, so that no proxy is between, see ``advice``.
         options: a token is sent as ``authorization: Bearer …`` with every call; of a path, pickles have the path only.
 
-    ``patient``: whether calls are made again from the first one on, see *Restarts*; else from the first answer on.
+    ``patient``: whether calls are made again, see *Restarts* of ``calls``, from the first one on; else from the first
+    answer on.
 
     Raises:
         InvalidRequest: a client's certificate without its key, or the key alone.
@@ -257,7 +252,7 @@ class RemoteServer:
     def riding_out(
         self, call: Callable[[], T], timeout_seconds: float | None = None, *, once: bool = False
     ) -> T:
-        """The result of ``call``, which is made again as *Restarts* says."""
+        """The result of ``call``, which is made again as *Restarts* of ``calls`` says."""
         if once or self.embedded or not self.patient:
             answer = call()
         else:
@@ -289,7 +284,7 @@ class RemoteServer:
         *,
         once: bool = False,
     ) -> dict[str, Any]:
-        """The JSON object in the action's last result; empty without one. ``once``: see *Restarts*."""
+        """The JSON object in the action's last result; empty without one. ``once``: see *Restarts* of ``calls``."""
         data = body if isinstance(body, bytes) else dump_json(body)
         results = self._ask(
             lambda client: list(
