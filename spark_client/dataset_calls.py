@@ -236,9 +236,11 @@ class DatasetCalls:
                 endpoints = [of[each] for each in _known_partitions(name, partitions, of)]
             streams = partition_streams(server, endpoints, lane=reading.lane)
         else:
-            wanted = range(parts) if partitions is None else _known_partitions(name, partitions, range(parts))
-            parts = len(wanted)
-            streams = DatasetRef.of(server, name, info).portion_streams(wanted)
+            indexes = (
+                range(parts) if partitions is None else _known_partitions(name, partitions, range(parts))
+            )
+            parts = len(indexes)
+            streams = DatasetRef.of(server, name, info).portion_streams(indexes)
         return how(
             streams,
             parts=parts,
@@ -249,15 +251,15 @@ class DatasetCalls:
         )
 
 
-def _known_partitions(name: str, wanted: Sequence[int], known: Collection[int | None]) -> Sequence[int]:
-    """``wanted``. Raises NotFound: the dataset has none of that index; InvalidRequest: no index, or one twice."""
-    if not wanted or len({*wanted}) < len(wanted):
-        raise InvalidRequest(f"partitions are one index or more, each once, not {[*wanted]}")
-    if missing := [each for each in wanted if each not in known]:
+def _known_partitions(name: str, indexes: Sequence[int], known: Collection[int | None]) -> Sequence[int]:
+    """``indexes``. Raises NotFound: the dataset has none of that index; InvalidRequest: no index, or one twice."""
+    if not indexes or len({*indexes}) < len(indexes):
+        raise InvalidRequest(f"partitions are one index or more, each once, not {[*indexes]}")
+    if missing := [each for each in indexes if each not in known]:
         raise NotFound(
             f"dataset {name!r} has {len(known)} partitions, and none of index {missing[0]}", dataset=name
         )
-    return wanted
+    return indexes
 
 
 def _put_command(name: str, mode: str) -> PutCommand:

@@ -132,10 +132,10 @@ class Broadcast:
         sealed: SealedDataset,
         name: str,
         struct: StructType | None,
-        found: Sequence[int],
+        counted: Sequence[int],
     ) -> Broadcast:
         schema = sealed.schema
-        one_chunk = tuple(found) if fits_one_chunk(schema, found) else None
+        one_chunk = tuple(counted) if fits_one_chunk(schema, counted) else None
         if one_chunk is None:
             # The messages' framing, the schema and the end, which the totals do not count.
             size_bytes = sealed.size_bytes + 16 * sealed.frames + schema.serialize().size + 8

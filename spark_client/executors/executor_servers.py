@@ -83,8 +83,8 @@ def cores_of(pid: int) -> int | None:
     mode.
     """
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    found = [after for word, after in pairwise(words) if word == b"--cores" and after.isdigit()]
-    return int(found[-1]) if found else None
+    counts = [after for word, after in pairwise(words) if word == b"--cores" and after.isdigit()]
+    return int(counts[-1]) if counts else None
 
 
 def start_of(pid: int) -> int | None:
@@ -209,7 +209,7 @@ class ExecutorServers:
         _check_packages()
         config, process_of_executor = folder / _CONFIG, executor_process()
         config.touch()
-        given = {
+        settings = {
             "host": address_towards(*self.driver),
             "port": 0,
             "http_port": 0,
@@ -225,7 +225,7 @@ class ExecutorServers:
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own module with the application's own options
-                [sys.executable, "-m", "flight_server", *embedded.flags(given | dict(self.options))],
+                [sys.executable, "-m", "flight_server", *embedded.flags(settings | dict(self.options))],
                 env={
                     **os.environ,
                     **embedded.PLAIN,
@@ -257,8 +257,8 @@ class ExecutorServers:
 
 def reason_of(error: BaseException) -> str | None:
     """Why a task could not start its server, by the error of its job; None if the job failed otherwise."""
-    found = _REASON.search(str(error))
-    return None if found is None else found[0]
+    reason = _REASON.search(str(error))
+    return None if reason is None else reason[0]
 
 
 def address_towards(host: str, port: int = 9) -> str:
@@ -288,8 +288,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _read(path: Path) -> RunningServers | None:
     try:
-        said = json.loads(path.read_text())
-        return RunningServers(tuple(said["locations"]), said["pid"], said["started"])
+        facts = json.loads(path.read_text())
+        return RunningServers(tuple(facts["locations"]), facts["pid"], facts["started"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None  # none was started yet
 
@@ -347,8 +347,8 @@ def _check_packages() -> None:
 
 def _paths() -> list[str]:
     """Where this process finds modules, without the zip that ``ship`` sends, which has no server."""
-    found = [each for each in sys.path if each and not _is_client(each)]
-    return [str(Path(each).resolve()) for each in found]
+    paths = [each for each in sys.path if each and not _is_client(each)]
+    return [str(Path(each).resolve()) for each in paths]
 
 
 def _is_client(path: str) -> bool:
