@@ -163,7 +163,9 @@ class ShuffleClient(DatasetCalls, Closable):
         """
         own, settings = apart("ShuffleClient.embedded()", options)
         if reachable and "host" not in settings:
-            settings["host"] = _address_of_driver()
+            from spark_client.executors import address_of_driver  # noqa: PLC0415 - needs PySpark
+
+            settings["host"] = address_of_driver()
         process = embedded.start(**_sweeping(own) | settings)
         client = cls(",".join(process.locations), **own | {"token": process.token})
         client._embedded = process
@@ -202,7 +204,7 @@ class ShuffleClient(DatasetCalls, Closable):
                 executors cannot run servers for raises it, too: packages are missing, or address space is; the message
                 says what to do.
         """
-        from spark_client.executors import ExecutorServers  # noqa: PLC0415 - needs PySpark, which get and put do not
+        from spark_client.executors import ExecutorServers, address_of_driver  # noqa: PLC0415 - needs PySpark
         from spark_client.jobs import overhead_bytes  # noqa: PLC0415 - as above
 
         own, settings = apart("ShuffleClient.in_executors()", options)
@@ -211,7 +213,7 @@ class ShuffleClient(DatasetCalls, Closable):
         shared = {name: settings[name] for name in ("offload_to",) if name in settings}
         of_driver = _sweeping(own) | shared | dict(driver or {})
         if "host" not in of_driver:
-            of_driver["host"] = _address_of_driver(spark)
+            of_driver["host"] = address_of_driver(spark)
         settings = _sweeping(own) | settings | {"memory_limit": memory_limit}
         token = secrets.token_urlsafe(32)
         like = RemoteServer(EXECUTORS, direct=True, **of_calls(own) | {"token": token})
@@ -275,6 +277,11 @@ class ShuffleClient(DatasetCalls, Closable):
     # Spark's rows: pipelines, scans, results and broadcasts.
 
     def pipeline(self, df: DataFrame) -> Pipeline:
+        """A pipeline over the rows of a DataFrame, which has no step yet and runs nothing.
+
+        Raises:
+            InvalidRequest: ``df`` is no DataFrame of Spark, or has a column without an Arrow type.
+        """
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         return Pipeline.of_frame(self._owned(), df)
@@ -445,7 +452,7 @@ class ShuffleClient(DatasetCalls, Closable):
 
     def close(self) -> None:
         """Drop the client's results and broadcasts, end threads, connections, embedded server and those in executors.
-        Twice is fine.
+        Twice is fine. What a server that does not answer holds ends with its lease.
         """
         with self._lock:
             self._closed = True
@@ -490,25 +497,3 @@ def _sweeping(options: ClientOptions) -> dict[str, Any]:
     """The setting of a server that sweeps the directories of the client's copies."""
     copies = options.get("copies")
     return {} if copies is None or copies.dirs is None else {"host_file_dirs": copies.dirs}
-
-
-def _address_of_driver(spark: SparkSession | None = None) -> str:
-    """The address of this host for a session's executors, those of the active one for None: that by which this host
-    reaches ``spark.driver.host``, which on Spark Classic is this host.
-
-    Raises:
-        InvalidRequest: there is no session; or its driver's host is not known, or has no address here.
-    """
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - not for clients without Spark
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
-
-    from spark_client.executors import address_towards  # noqa: PLC0415 - as above
-
-    try:
-        host = (spark or SparkSession.active()).conf.get("spark.driver.host")
-        return address_towards(str(host))
-    except (PySparkException, OSError) as error:
-        raise InvalidRequest(
-            "by which address do executors reach this host? Make the Spark session first, whose spark.driver.host says "
-            f"it, or give host= and advertise_host= ({error})"
-        ) from error

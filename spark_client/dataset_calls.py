@@ -78,7 +78,8 @@ class DatasetCalls:
         raise NotImplementedError
 
     def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:
-        """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written.
+        """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written. When
+        an error or Ctrl-C ends the call, they get an error and not a short dataset.
 
         Args:
             name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
@@ -155,13 +156,18 @@ class DatasetCalls:
         that are not published yet: dataset, generation, mode, rows and bytes so far, and the seconds after which the
         server drops each if nothing is written to it. The first 100; ``drop(dataset, generation)`` ends one, and a task
         that still writes it fails.
+
+        Raises as :meth:`datasets`.
         """
         answers, gone = self._why(name)
         return Listed((each for answer in answers for each in answer["staged"]["writes"]), gone)
 
     def datasets(self, prefix: str = "") -> Listed[DatasetInfo]:
-        """The datasets whose names begin with ``prefix``, on the servers that answer; ``gone`` of the list names the
-        others.
+        """The datasets whose names begin with ``prefix``, on the servers that answer within 10 s; ``gone`` of the list
+        names the others. Only one server is asked until the deadline of a call, and again while it restarts.
+
+        Raises:
+            FlightShuffleError: no server has answered.
         """
         self._open()
         answers, gone = self._servers.answers(lambda server, **how: server.list_flights(prefix, **how))
@@ -188,13 +194,17 @@ class DatasetCalls:
         supervisors: ``location``, ``start``, ``datasets``, and used and limit of memory and disk; or why one is
         ``gone``, which else is None. Of a dataset, those that hold it. Principals that do not see all of a server do
         not have these and other numbers of it.
+
+        Raises:
+            NotFound: there is no dataset of that name.
+            FlightShuffleError: as :meth:`datasets`.
         """
         self._open()
         return self._servers.statistics(name)
 
     def why(self, name: str | None = None) -> Listed[dict[str, Any]]:
         """Each waiting stream, or of one dataset, on the servers that answer: the reason, how long it has waited, and
-        its peer. ``gone`` of the list names the other servers.
+        its peer. ``gone`` of the list names the other servers. Raises as :meth:`statistics`.
         """
         answers, gone = self._why(name)
         return Listed((each for answer in answers for each in answer.get("waits", [])), gone)

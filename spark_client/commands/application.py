@@ -52,11 +52,11 @@ for _group in (dataset_commands, transfer_commands, doctor, server_commands):
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. None for the command line's arguments."""
-    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
         with ctrl_c_remembered():
             answer: Any = get_command(_app).main(
-                given or ["--help"], prog_name=PROGRAM, standalone_mode=False
+                words or ["--help"], prog_name=PROGRAM, standalone_mode=False
             )
     except _UsageError as error:
         return _say(USAGE, cast("Any", error).format_message())
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _say(
             REFUSED, f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         )
-    if not given:
+    if not words:
         return USAGE
     return answer if isinstance(answer, int) else 0
 

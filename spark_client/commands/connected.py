@@ -34,9 +34,9 @@ class Link:
 
     def tls(self) -> ssl.SSLContext:
         """As the client's connections have it. Raises Unauthenticated: the client's certificate cannot be presented."""
-        given = self.credentials
-        certificate = ClientCertificate.of(given.get("tls_client_cert"), given.get("tls_client_key"))
-        return TlsContexts(given.get("tls_root_certs"), certificate).newest()
+        options = self.credentials
+        certificate = ClientCertificate.of(options.get("tls_client_cert"), options.get("tls_client_key"))
+        return TlsContexts(options.get("tls_root_certs"), certificate).newest()
 
     def client(self) -> ShuffleClient:
         """A client of the servers. Raises BadParameter: the location is no address."""
@@ -119,9 +119,9 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
     shared = [*inspect.signature(_link, eval_str=True).parameters.values()]
 
     @functools.wraps(function)
-    def run(**given: Any) -> None:
-        link = _link(**{each.name: given.pop(each.name) for each in shared})
-        function(link, **given)
+    def run(**options: Any) -> None:
+        link = _link(**{each.name: options.pop(each.name) for each in shared})
+        function(link, **options)
 
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # what inspect reads first
         [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *shared]

@@ -236,12 +236,14 @@ def retrying(
     again: Callable[[], bool] = lambda: True,
 ) -> T:
     """The result of ``call``, which is made again while it raises one of ``errors`` and ``again`` allows it. Any other
-    error is raised at once. Blocks; cannot be cancelled.
+    error is raised at once, and so is :class:`EmbeddedEnded`. Blocks; cannot be cancelled.
     """
     until, failures = float("inf"), 0
     while True:
         try:
             return call()
+        except EmbeddedEnded:
+            raise
         except errors:
             failures += 1
             until = min(until, time.monotonic() + within_seconds)

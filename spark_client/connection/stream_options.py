@@ -14,6 +14,12 @@ from flight_server.protocol import InvalidRequest
 Compression = Literal["auto", "lz4", "zstd"] | None
 
 
+def check_lane(lane: object) -> None:
+    """Raise InvalidRequest if there is no such lane."""
+    if lane not in ("auto", "grpc", "bulk"):
+        raise InvalidRequest(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
+
+
 def check_compression(compression: object) -> None:
     """Raise InvalidRequest if it is no :data:`Compression`."""
     if compression not in ("auto", "lz4", "zstd", None):
@@ -35,6 +41,9 @@ class Reading:
             the driver instead of Spark's tasks, and so do the last steps of ``collect`` and ``count``; 0: none
             (``pipeline.in_driver``). One thread reads 8 MiB in about the time that two jobs of Spark take before they
             read a row.
+
+    Raises:
+        InvalidRequest: another lane.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
@@ -42,6 +51,9 @@ class Reading:
     scratch_dir: str | None = None
     gathered_bytes: int = 64 << 20
     driver_bytes: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        check_lane(self.lane)
 
 
 @dataclass(frozen=True)
@@ -55,13 +67,14 @@ class Writing:
             host (``lanes.messages``); ``lz4`` and ``zstd`` compress all.
 
     Raises:
-        InvalidRequest: another compression.
+        InvalidRequest: another lane or compression.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
     compression: Compression = "auto"
 
     def __post_init__(self) -> None:
+        check_lane(self.lane)
         check_compression(self.compression)
 
 

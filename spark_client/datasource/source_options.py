@@ -40,14 +40,14 @@ class SourceOptions:
     """
 
     def __init__(
-        self, given: Mapping[str, str], use: str, defaults: RemoteServer | None = None, location: str = ""
+        self, texts: Mapping[str, str], use: str, defaults: RemoteServer | None = None, location: str = ""
     ) -> None:
         self._defaults = defaults
         self._location = location or ("" if defaults is None else defaults.location)
         self._values: dict[str, Any] = {}
         self._use = use
         options = options_of(BATCH_READ, STREAM_READ) if use == ANY_READ else options_of(use)
-        for name, text in given.items():
+        for name, text in texts.items():
             known = _option_name(name)
             option = options.get(known)
             if option is None:
@@ -86,12 +86,12 @@ class SourceOptions:
 
     def refuse(self, options: Iterable[Option], why: str) -> None:
         """Raise InvalidRequest if one of these options is given."""
-        given = [option.name for option in options if option.name in self._values]
-        if given:
+        names = [option.name for option in options if option.name in self._values]
+        if names:
             raise InvalidRequest(
-                f"{self._use}: dataset {self.dataset!r} {why}, so it takes no option {given[0]!r}",
+                f"{self._use}: dataset {self.dataset!r} {why}, so it takes no option {names[0]!r}",
                 dataset=self.dataset,
-                option=given[0],
+                option=names[0],
             )
 
     def server(self) -> RemoteServer:

@@ -37,11 +37,14 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flight_server.host import machine
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer, embedded, refuses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ANSWER_SECONDS = 10.0
 ADDRESS_SPACE_BYTES = 2 << 30
@@ -271,6 +274,26 @@ def address_towards(host: str, port: int = 9) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+def address_of_driver(spark: SparkSession | None = None) -> str:
+    """The address of this host for a session's executors, those of the active one for None: that by which this host
+    reaches ``spark.driver.host``, which on Spark Classic is this host.
+
+    Raises:
+        InvalidRequest: there is no session; or its driver's host is not known, or has no address here.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - not for clients without Spark
+    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - as above
+
+    try:
+        host = (spark or Session.active()).conf.get("spark.driver.host")
+        return address_towards(str(host))
+    except (PySparkException, OSError) as error:
+        raise InvalidRequest(
+            "by which address do executors reach this host? Make the Spark session first, whose spark.driver.host says "
+            f"it, or give host= and advertise_host= ({error})"
+        ) from error
 
 
 _known: dict[str, RunningServers] = {}

@@ -28,7 +28,9 @@ def owner_of_task() -> str | None:
     property_of = context.getLocalProperty
     streaming, execution = property_of(_QUERY), property_of(_EXECUTION)
     if streaming is not None:
-        query: str | None = f"streaming query {_name(property_of(_DESCRIPTION))}{streaming}, run {property_of(_RUN)}"
+        query: str | None = (
+            f"streaming query {_name(property_of(_DESCRIPTION))}{streaming}, run {property_of(_RUN)}"
+        )
     else:
         query = None if execution is None else f"SQL query {execution}"
     host = property_of("spark.driver.host")

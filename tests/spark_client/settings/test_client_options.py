@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.connection import Reading, Timeouts
+from spark_client.connection import Reading, Timeouts, Writing
 from spark_client.hosts import Copies
 from spark_client.settings import LEASE_SECONDS, ClientOptions, apart, of_calls, of_values
 
@@ -45,6 +45,12 @@ def test_an_option_of_another_type_is_named_without_its_value(options: dict[str,
             ShuffleClient.embedded(**options)
         with pytest.raises(InvalidRequest, match=re.escape(f"ShuffleClient.in_executors(): {answer}")):
             ShuffleClient.in_executors(ANY_SESSION, **options)
+
+
+@pytest.mark.parametrize("kind", [Reading, Writing])
+def test_a_lane_that_there_is_not_is_named(kind: Any) -> None:
+    with pytest.raises(InvalidRequest, match="lane is 'auto', 'grpc' or 'bulk', not 'http'"):
+        kind(lane="http")
 
 
 def test_none_stands_for_the_default_and_a_whole_number_for_seconds() -> None:
