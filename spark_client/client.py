@@ -19,7 +19,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -457,15 +457,16 @@ class ShuffleClient(DatasetCalls, Closable):
         with self._lock:
             self._closed = True
             shuffles, self._shuffles = self._shuffles, None
-        if shuffles is not None:
-            shuffles.close()
-        if self._embedded is not None:
-            # Of several, too, from now on: a read that is open ends, and does not wait for a supervisor.
-            self._server.never_returns()
-        self._servers.end()
-        self._server.close()
-        if self._embedded is not None:
-            self._embedded.close()
+        with ExitStack() as ends:  # the last one first; each, also where one before it raises
+            if self._embedded is not None:
+                ends.callback(self._embedded.close)
+            ends.callback(self._server.close)
+            ends.callback(self._servers.end)
+            if self._embedded is not None:
+                # Of several, too, from now on: a read that is open ends, and does not wait for a supervisor.
+                ends.callback(self._server.never_returns)
+            if shuffles is not None:
+                ends.callback(shuffles.close)
 
     def __enter__(self) -> Self:
         self._open()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -52,6 +53,19 @@ def test_a_client_with_a_server_of_its_own_puts_and_gets_and_ends_it() -> None:
     process = client._embedded
     assert process is not None
     client.close()
+    assert not alive(process.pid)
+    client.close()
+
+
+def test_a_close_ends_the_server_also_where_dropping_what_the_client_holds_raises() -> None:
+    def failing() -> None:
+        raise OSError("the disk is gone")
+
+    client: Any = ShuffleClient.embedded()
+    process = client._embedded
+    client._shuffles = SimpleNamespace(close=failing)
+    with pytest.raises(OSError, match="the disk is gone"):
+        client.close()
     assert not alive(process.pid)
     client.close()
 
