@@ -66,8 +66,8 @@ _log = logging.getLogger(__name__)
 
 class Broadcast:
     """A table that tasks can use. Its pickle has the content's location, not the content. ``struct``: the DataFrame's
-    types, of which Arrow's do not show all; only the driver has it, ``sealed``, the dataset, and ``owner``, its
-    client's datasets.
+    types, of which Arrow's do not show all; only the driver has it, ``sealed``, the dataset, and ``owner``, the
+    datasets of its client.
     """
 
     def __init__(
@@ -134,10 +134,10 @@ class Broadcast:
         sealed: SealedDataset,
         name: str,
         struct: StructType | None,
-        found: Sequence[int],
+        counted: Sequence[int],
     ) -> Broadcast:
         schema = sealed.schema
-        one_chunk = tuple(found) if fits_one_chunk(schema, found) else None
+        one_chunk = tuple(counted) if fits_one_chunk(schema, counted) else None
         if one_chunk is None:
             # The messages' framing, the schema and the end, which the totals do not count.
             size_bytes = sealed.size_bytes + 16 * sealed.frames + schema.serialize().size + 8

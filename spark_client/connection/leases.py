@@ -95,8 +95,8 @@ def drop(server: RemoteServer, dataset: str, generation: str | None = None) -> N
         Unavailable: it may be dropped or not.
     """
     request, tries = DatasetRequest(dataset, generation).encode(), 0
-    said = server.action("renew", request)  # which waits until the server is back
-    others = _others(server, dataset) if said.get("server_count", 1) > 1 else {}
+    renewed = server.action("renew", request)  # which waits until the server is back
+    others = _others(server, dataset) if renewed.get("server_count", 1) > 1 else {}
 
     def call() -> None:
         nonlocal tries
@@ -115,16 +115,16 @@ def drop(server: RemoteServer, dataset: str, generation: str | None = None) -> N
 
 def _others(server: RemoteServer, dataset: str) -> dict[str, bytes]:
     """What to ask of each server that has a part, by its location; none if a part has failed."""
-    found: dict[str, bytes] = {}
+    requests: dict[str, bytes] = {}
     try:
         endpoints = server.flight_info(dataset).endpoints
     except FlightShuffleError:
-        return found
+        return requests
     for endpoint in endpoints:
         request = DatasetRequest(dataset, Ticket.parse(endpoint.ticket.ticket).generation).encode()
         locations = (each.uri.decode() for each in endpoint.locations)
-        found.update(dict.fromkeys((each for each in locations if each.startswith("grpc")), request))
-    return found
+        requests.update(dict.fromkeys((each for each in locations if each.startswith("grpc")), request))
+    return requests
 
 
 def owner(*parts: str | None) -> str:

@@ -105,28 +105,28 @@ def deleted_schema(options: SourceOptions, server: RemoteServer) -> Any:
         NotFound: there is no such dataset.
         InvalidRequest: it is no changelog, or one without a key.
     """
-    found = Changelog.find(server, options.dataset)
-    if not found.key:
+    changelog = Changelog.find(server, options.dataset)
+    if not changelog.key:
         raise InvalidRequest(
             f"changelog {options.dataset!r} has no keep rule with a key, by which its rows could be deleted: write "
             f"them with -1 in column {DIFF_COLUMN!r}, which retracts them",
             dataset=options.dataset,
         )
-    return pa.schema([found.schema.field(name) for name in found.key])
+    return pa.schema([changelog.schema.field(name) for name in changelog.key])
 
 
-def appended_schema(options: SourceOptions, server: RemoteServer, given: Any) -> Any:
-    """The schema for an append of rows of the schema ``given``; None if there is no such dataset, nor is one made.
+def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -> Any:
+    """The schema for an append of rows of the schema ``schema``; None if there is no such dataset, nor is one made.
     Raises AlreadyExists, InvalidRequest: the name leads to no changelog, or to one with another keep rule.
     """
     name, keep = options.dataset, options.get("changelog")
-    has_diff = DIFF_COLUMN in given.names
+    has_diff = DIFF_COLUMN in schema.names
     try:
         known = server.schema(name)
     except NotFound:
         known = None
     if keep is not None:
-        known = known or _without_diff(given)
+        known = known or _without_diff(schema)
         request = CreateRequest(
             name,
             Kind.CHANGELOG,

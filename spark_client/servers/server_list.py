@@ -112,8 +112,6 @@ class ServerList:
         self.first = first
         self.home = home
         self.table = ServerTable(() if home is not None else tuple(locations) or (first.location,))
-        if home is None:
-            first.keep_peers()
 
     @property
     def locations(self) -> tuple[str, ...]:

@@ -37,9 +37,6 @@ class Server:
     def at(self, location: str) -> Server:
         return Server(self.asked, self.silent, location)
 
-    def keep_peers(self) -> None:
-        """It opens no connection."""
-
     def action(self, name: str, *_: Any, **__: Any) -> dict[str, Any]:
         self.asked[name, self.location] += 1
         if self.location in self.silent:

@@ -26,9 +26,6 @@ class Servers:
         self.starts = starts
         self.location = location
 
-    def keep_peers(self) -> None:
-        """It opens nothing that would have to be closed."""
-
     def at(self, location: str) -> Servers:
         return Servers(self.starts, location)
 
