@@ -1,10 +1,11 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
-from .driver_tasks import share_numbers
+from .job import Target, TaskNumbers, TaskRows
 from .persisting import PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import collected
 from .results import reader
+from .runner import share_numbers
 from .sealed import SealedDataset
 from .session_facts import (
     SplitSizes,
@@ -18,7 +19,7 @@ from .session_facts import (
     split_sizes,
 )
 from .shares import Cut, Shares, cuts_of, cuts_of_pair, tasks_for
-from .shuffles import Shuffles, Target
+from .shuffles import Shuffles
 from .spark_types import (
     arrow_schema,
     batch_limits,
@@ -33,4 +34,3 @@ from .spark_types import (
     utc_arrow_schema,
 )
 from .tasks import WRITE_BUDGET_BYTES, ReadLimit, ReadTask, Sides, TaskSource, WriteTask
-from .write_job import TaskNumbers, TaskRows

@@ -65,7 +65,7 @@ class ReadLimit:
     How much that is shows only while it runs: a column of texts which are all the same, a compressed file, a frame of
     zeros take a thousandth of it where they are stored, and a join may make a million rows of a thousand. A task that
     takes too much is one of many processes, beside others; the driver is the application, and one thread. So it stops,
-    and leaves the job to tasks (``driver_tasks``).
+    and leaves the job to tasks (``runner``).
     """
 
     most_bytes: int

@@ -15,10 +15,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
     FlightShuffleError,
@@ -48,48 +46,14 @@ from spark_client.servers import (
 )
 
 from .held_datasets import HeldDatasets
+from .job import Target
 from .sealed import SealedDataset, accepted, server_of, work_of
-from .tasks import Sides, WriteTask
+from .tasks import Sides
 
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
 _LOST = re.compile("has lost the server[^\\n]*")
 """In the error of a task that could not read (``lanes.PortionStream``)."""
-
-
-@dataclass(frozen=True)
-class TaskNumbers:
-    """A row for each of ``tasks``, which has its number. Spark is asked only when it runs them."""
-
-    sparkSession: SparkSession  # noqa: N815 - PySpark's name
-    tasks: int
-
-    def mapInArrow(self, func: Any, schema: Any) -> DataFrame:  # noqa: N802 - PySpark's name
-        return self.sparkSession.range(0, self.tasks, 1, self.tasks).mapInArrow(func, schema)
-
-
-TaskRows = DataFrame | TaskNumbers
-"""What tasks are run over."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """A dataset that a job writes: ``writes`` are rows, each with the task over each of their partitions, in which the
-    generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
-    server holds it, which its name chooses. ``offload``: the prefix below which the servers keep it, too, as for a
-    dataset over several servers, which one alone can hold.
-    """
-
-    writes: Sequence[tuple[TaskRows, WriteTask]]
-    label: str
-    name: str | None = None
-    alone: bool = False
-    offload: str | None = None
-
-    @property
-    def task(self) -> WriteTask:
-        """The first one; dataset, partitions and schema are the same in all."""
-        return self.writes[0][1]
 
 
 class WriteJob:

@@ -14,7 +14,8 @@ from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer, Unreachable
 from spark_client.executors import ExecutorServers
 from spark_client.jobs import InTurn, SealedDataset, WriteTask
-from spark_client.jobs.write_job import Target, WriteJob
+from spark_client.jobs.job import Target
+from spark_client.jobs.write_job import WriteJob
 from spark_client.servers import ServerStart
 
 A = "grpc://127.0.0.1:1"

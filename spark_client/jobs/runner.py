@@ -1,6 +1,17 @@
-"""The tasks of a job without a query of Spark's: in the driver, or in Spark's workers by their numbers alone.
+"""Runs the tasks of a job, in Spark or in the driver.
 
-Guarantee: the rows, their partitions and their order are those of the same tasks in Spark, because it is the same code.
+Guarantee: :func:`run` returns one report of each task, of an attempt whose report reached the driver. The rows, their
+partitions and their order are the same wherever the tasks run, because it is the same code.
+
+Names of jobs
+    On Spark Classic a name is the job's description in the web UI, in the place of the user's own, which is set again
+    afterwards. Spark Connect has no descriptions: there it is a tag of the operation, for ``interruptTag`` and the
+    UI's page of sessions.
+
+Ctrl-C
+    PySpark means to cancel the job that the driver waits for. But on Spark Classic its handler asks over the connection
+    on which the main thread waits, which fails, and notebooks replace the handler. A job that goes on keeps its tasks'
+    cores and writes to a dataset that is gone. Spark Connect's client cancels its operation itself.
 
 In the driver
     It runs those that read less than a job of Spark's costs. Each task is a producer with one attempt, which the seal
@@ -46,26 +57,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import reduce
 from itertools import count, repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.arrow import array_over
-from spark_client.executors import Portable, ShownFromUsers
+from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
 
-from .sealed import TaskWork, report
+from .job import Job, TaskNumbers, TaskRows
+from .sealed import REPORT, TaskWork, report
 from .session_facts import is_on, is_pinned, local_property
+from .size_checks import without_needless_checks
 from .tasks import ReadLimit, WriteTask
-from .write_job import Target, TaskNumbers, TaskRows
 
 _log = logging.getLogger(__name__)
 _ATTEMPT = "driver"
+_DESCRIPTION = "spark.job.description"
 _TAGS = "spark.job.tags"
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
@@ -79,13 +93,89 @@ _OF_QUERIES = (
 )
 
 
-def reports_of_driver(spark: SparkSession, targets: Sequence[Target], label: str) -> list[Any] | None:
+Keep = Callable[[str, object], None]
+"""Keeps an object until a dataset is dropped."""
+
+
+def run(job: Job, keep: Keep) -> list[Any]:
+    """Run the job; the reports of its tasks. Raises PySparkException: it has failed."""
+    if job.in_driver and (reports := reports_of_driver(job)) is not None:
+        return reports
+    spark = job.spark
+    check_interpreter(spark)
+    naming, cancelling = _naming_jobs(spark, job.name), _cancelled_by_ctrl_c(spark)
+    if (collect := numbered(job)) is not None:
+        with naming, cancelling:
+            return collect()
+    parts = [
+        rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT)
+        for target in job.targets
+        for rows, task in target.writes
+    ]
+    frame = _keeping_executors(job, reduce(DataFrame.unionAll, parts), keep)
+    inputs = [rows for target in job.targets for rows, task in target.writes if task.source is None]
+    with naming, cancelling, without_needless_checks(frame, len(parts), inputs):
+        return frame.collect()
+
+
+def _keeping_executors(job: Job, reports: DataFrame, keep: Keep) -> DataFrame:
+    """The reports of tasks, by way of a shuffle of Spark's where it takes idle executors away: it keeps those whose
+    shuffled rows a DataFrame may still read, here until the datasets are dropped and the driver's JVM has collected
+    its garbage.
+    """
+    if not any(each.task.executors for each in job.targets) or not is_on(
+        job.spark, "spark.dynamicAllocation.enabled"
+    ):
+        return reports
+    reports = reports.repartition(1)
+    for each in job.targets:
+        keep(each.task.dataset, reports)
+    return reports
+
+
+@contextmanager
+def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
+    """The jobs that this thread starts in the block have the name; None leaves them as they are."""
+    if name is None:
+        yield
+    elif "connect" in type(spark).__module__:
+        tag = name.replace(",", " ")  # which separates tags
+        theirs = tag in spark.getTags()
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            if not theirs:
+                spark.removeTag(tag)
+    else:
+        with local_property(spark.sparkContext, _DESCRIPTION, name):
+            yield
+
+
+@contextmanager
+def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
+    """A ``KeyboardInterrupt`` in the block cancels the session's jobs, as PySpark's handler would. Their tasks may run
+    for some seconds more.
+    """
+    try:
+        with interrupts_kept():
+            yield
+    except KeyboardInterrupt:
+        # Not by a tag of the job: a new connection, which Spark Classic needs now, does not know the old one's tags.
+        if "connect" not in type(spark).__module__:
+            # A session that has ended cannot be asked, and has no jobs.
+            with suppress(Exception):
+                spark.interruptAll()
+        raise
+
+
+def reports_of_driver(job: Job) -> list[Any] | None:
     """Run all tasks of the job; their reports, as Spark would give them. None: Spark's tasks are to do it. Each task
     reads a source.
     """
-    if not all(_may_write(spark, task) for target in targets for _, task in target.writes):
+    tasks = [task for target in job.targets for _, task in target.writes]
+    if not all(_may_write(job.spark, task) for task in tasks):
         return None
-    tasks = [task for target in targets for _, task in target.writes]
     # As Spark numbers the tasks of a union (``WriteTask``).
     numbers = count() if any(_shares(task) > 1 for task in tasks) else repeat(0)
     reads = ReadLimit.of(tasks[0].server.reading.driver_bytes)
@@ -94,7 +184,7 @@ def reports_of_driver(spark: SparkSession, targets: Sequence[Target], label: str
             row for task in tasks for row in _reports(replace(task, executors=None, reads=reads), numbers)
         ]
     except Exception as error:  # noqa: BLE001 - Spark's tasks raise it, if it is one of the rows
-        _log.info("%s: left to Spark's tasks: %s", label, error)
+        _log.info("%s: left to Spark's tasks: %s", job.label, error)
         return None
 
 
@@ -146,9 +236,10 @@ class NumberedTasks:
             number -= tasks
 
 
-def numbered(spark: SparkSession, targets: Sequence[Target]) -> Callable[[], list[Any]] | None:
+def numbered(job: Job) -> Callable[[], list[Any]] | None:
     """Runs the job; gives its reports, in the order of the tasks. None: it has to be a query."""
-    writes = [each for target in targets for each in target.writes]
+    spark = job.spark
+    writes = [each for target in job.targets for each in target.writes]
     tasks = [(rows.tasks, task.run) for rows, task in writes if isinstance(rows, TaskNumbers)]
     try:
         with interrupts_kept():

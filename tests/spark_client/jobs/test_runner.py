@@ -13,9 +13,9 @@ import pytest
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import InTurn, Shares, TaskNumbers, WriteTask
-from spark_client.jobs.driver_tasks import reports_of_driver
+from spark_client.jobs.job import Job, Target
+from spark_client.jobs.runner import reports_of_driver
 from spark_client.jobs.tasks import DECODED_TIMES
-from spark_client.jobs.write_job import Target
 
 SCHEMA = pa.schema({"n": pa.int64()})
 EXECUTORS: Any = "servers in executors"
@@ -82,7 +82,11 @@ def target(*tasks: int, dataset: str = "d", **more: Any) -> Target:
 
 def run(*targets: Target, allocates: str = "false") -> list[Any] | None:
     session: Any = Session(allocates)
-    return reports_of_driver(session, targets, "a job")
+    of_session = [
+        replace(each, writes=[(replace(rows, sparkSession=session), task) for rows, task in each.writes])
+        for each in targets
+    ]
+    return reports_of_driver(Job(of_session))
 
 
 def test_tasks_of_a_union_have_the_numbers_that_spark_gives_them(written: Written) -> None:
