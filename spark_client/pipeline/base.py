@@ -102,19 +102,19 @@ def case_sensitive(steps: Steps) -> bool:
 
 
 def declare(
-    steps: Steps, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
+    steps: Steps, method: str, fn: Callable[..., Any], schema: StructType | str, *others: Leg, by_name: bool
 ) -> tuple[StructType, Declared]:
-    """The declared result of a stage of the function."""
+    """The declared result of a stage of the function, over the rows of ``others``, too."""
     if not callable(fn):
-        raise InvalidRequest(f"{stage_name(steps, method)}: {fn!r} is not a function")
-    name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}")
+        raise InvalidRequest(f"{stage_name(steps, method, *others)}: {fn!r} is not a function")
+    name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}", *others)
     struct = declared_struct(steps.spark, schema, name)
     return struct, Declared(name, arrow_schema(steps.spark, struct, name), by_name)
 
 
-def check_other(steps: Steps, other: Any, where: str, kinds: str = "a Pipeline") -> None:
-    """Check that the second side of a step is a pipeline; ``kinds`` says for messages what else the step takes.
-    Raises InvalidRequest: it is none, or of another client or session.
+def second_side(steps: Steps, other: Any, where: str, kinds: str = "a Pipeline") -> Steps:
+    """The second pipeline of a step; ``kinds`` says for messages what the step takes. Raises InvalidRequest: it is
+    none, or of another client or session.
     """
     if not isinstance(other, Steps):
         raise InvalidRequest(
@@ -122,11 +122,12 @@ def check_other(steps: Steps, other: Any, where: str, kinds: str = "a Pipeline")
         )
     if other.shuffles is not steps.shuffles or not same_session(other.spark, steps.spark):
         raise InvalidRequest(f"{where}: both pipelines must be of one ShuffleClient and Spark session")
+    return other
 
 
-def stage_name(steps: Steps, what: str) -> str:
-    """The next stage's name in messages."""
-    return f"stage {1 + steps.leg.stage_count} ({what})"
+def stage_name(steps: Steps, what: str, *others: Leg) -> str:
+    """The name in messages of the next stage, after the steps and ``others``."""
+    return f"stage {1 + max(leg.stage_count for leg in (steps.leg, *others))} ({what})"
 
 
 def with_stage(steps: AnySteps, stage: Stage, struct: StructType) -> AnySteps:

@@ -13,10 +13,9 @@ from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema
 from spark_client.steps import AlignStage, CountStage, LimitStage, SelectStage, SortStage, TopStage
 
-from .base import AnySteps, Steps, check_other, integer, stage_name, with_stage
+from .base import AnySteps, Steps, integer, second_side, stage_name, with_stage
 from .exchanging import add_exchange
-from .execution import Execution
-from .finishing import few_rows
+from .finishing import exchanged_rows, few_rows
 from .nodes import Exchange, Input, Leg
 from .wider_types import wider
 
@@ -34,7 +33,7 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
             type that has no common type with this side's.
     """
     stage = stage_name(steps, "union")
-    check_other(steps, other, stage)
+    other = second_side(steps, other, stage)
     left, right = steps.leg.struct, other.leg.struct
     if len(left) != len(right):
         raise InvalidRequest(
@@ -113,10 +112,7 @@ def count_rows(steps: Steps) -> int:
         if not isinstance(origin, Exchange):
             break
         if steps.shuffles.persisted.find(origin) is not None:
-            execution = Execution(steps.shuffles, steps.spark)
-            count = execution.sealed(origin).rows
-            execution.drop_all()
-            return count
+            return exchanged_rows(steps, origin)
         leg, part = origin.leg, origin.leg.single
     struct = StructType([StructField("count", LongType(), nullable=False)])
     declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))

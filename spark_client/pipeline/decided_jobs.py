@@ -20,8 +20,9 @@ Pieces
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .held_joins import NOTHING_HELD, HeldJoins
 from .nodes import Exchange, Leg, Pair, PlanPart, exchanges
@@ -46,8 +47,8 @@ class ExchangeWrite:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One job of Spark; after it has ended the run does not read ``releases`` again."""
+class PlannedJob:
+    """One job; after it has ended the run does not read ``releases`` again."""
 
     writes: tuple[ExchangeWrite, ...]
     releases: tuple[Exchange, ...]
@@ -59,7 +60,7 @@ def jobs_of(
     kept: Collection[Exchange] = (),
     held: HeldJoins = NOTHING_HELD,
     first: Sequence[Exchange] = (),
-) -> list[Job]:
+) -> list[PlannedJob]:
     """The jobs, in order, after which all that are ``wanted`` can be read.
 
     Args:
@@ -86,36 +87,46 @@ def jobs_of(
         if each not in stay:
             last_reader.setdefault(each, 0)
     return [
-        Job(writes, tuple(each for each, last in last_reader.items() if last == number))
+        PlannedJob(writes, tuple(each for each, last in last_reader.items() if last == number))
         for number, writes in enumerate(written)
     ]
 
 
 def outdated(
-    wanted: Iterable[Exchange], there: Collection[Exchange], kept: Collection[Exchange] = ()
+    wanted: Iterable[Exchange],
+    there: Collection[Exchange],
+    kept: Collection[Exchange] = (),
+    thinned: Mapping[Exchange, Exchange] = MappingProxyType({}),
 ) -> set[Exchange]:
     """Those of ``there``, without persisted ones, that were made of an exchange which the jobs would write again, and
     so are to be written again, too: a function may give other rows the second time, and a round robin or a limit other
-    ones, and rows that were made of the first ones must not meet them. The arguments are those of :func:`jobs_of`.
+    ones, and rows that were made of the first ones must not meet them.
+
+    Args:
+        thinned: those without rows that match no key of another one, and that one. The other arguments are those of
+            :func:`jobs_of`.
     """
     wanted, left = [*wanted], {*there}
     while True:
         again = {write.exchange for job in jobs_of(wanted, left, kept) for write in job.writes}
-        found = {each for each in left.difference(kept) if not again.isdisjoint(_made_of(each, kept))}
-        if not found:
+        late = {each for each in left.difference(kept) if not again.isdisjoint(_made_of(each, kept, thinned))}
+        if not late:
             return {*there} - left
-        left -= found
+        left -= late
 
 
-def _made_of(node: Exchange, kept: Collection[Exchange]) -> set[Exchange]:
+def _made_of(
+    node: Exchange, kept: Collection[Exchange], thinned: Mapping[Exchange, Exchange]
+) -> set[Exchange]:
     """All exchanges before this one, up to persisted ones."""
-    found: set[Exchange] = set()
+    every: set[Exchange] = set()
     left = [node]
     while left:
-        before = set(exchanges(left.pop().read(kept.__contains__))) - found
-        found |= before
+        each = left.pop()
+        before = {*exchanges(each.read(kept.__contains__)), thinned.get(each, each)} - every - {each}
+        every |= before
         left += before.difference(kept)
-    return found
+    return every
 
 
 class _Decision:

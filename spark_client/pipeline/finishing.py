@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, TypeVar
 
@@ -20,14 +19,12 @@ from spark_client.jobs import (
     check_names_apart,
     collected,
     reader,
-    settings_once,
 )
-from spark_client.servers import RERUNS
-from spark_client.steps import Pass, SortStage, Stage, run
+from spark_client.steps import Pass, SortStage, run
 
 from .base import AnySteps, Steps
 from .execution import Execution
-from .nodes import Exchange, Input, exchanges, steps_text
+from .nodes import Exchange, Input, TaskInput, exchanges, steps_text
 from .run_statistics import LastRuns, RunStatistics, plan_text
 
 _log = logging.getLogger("spark_client.pipeline")
@@ -43,95 +40,101 @@ def to_frame(steps: Steps) -> DataFrame:
         FlightShuffleError: the server refused, or could not be reached.
         pyspark.errors.PySparkException: a job failed.
     """
-    return running(steps, lambda execution: _run_to_frame(steps, execution)[0])
+
+    def frame(execution: Execution) -> DataFrame:
+        made = _frame(steps, execution)
+        results = steps.shuffles.results
+        for dataset in execution.owned:
+            results.add(dataset)
+        results.made_of(execution.datasets)
+        part = steps.leg.single
+        if part is not None and not part.stages and isinstance(part.origin, Exchange):
+            results.add_frame(made, execution.written(part.origin))
+        return made
+
+    return running(steps, frame)
 
 
 def few_rows(steps: Steps) -> Sequence[Sequence[Any]]:
     """The result of few rows, whose datasets are dropped. Raises as :meth:`.Pipeline.toDF`."""
-    read_by: list[tuple[object, str]] = []
 
-    def read(execution: Execution) -> Sequence[Sequence[Any]]:
-        here = _gathered(steps, execution)
-        if here is not None:
-            return [tuple(row.values()) for batch in here for row in batch.to_pylist()]
-        df, frame = _run_to_frame(steps, execution)
-        read_by.extend((frame, dataset) for dataset in execution.datasets)
-        return df.collect()
+    def rows(execution: Execution) -> Sequence[Sequence[Any]]:
+        batches = _gathered(steps, execution)
+        if batches is not None:
+            return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        collected_rows = _frame(steps, execution).collect()
+        execution.drop_all()
+        return collected_rows
 
-    try:
-        return running(steps, read)
-    finally:
-        for frame, dataset in read_by:
-            steps.shuffles.results.end(frame, dataset)
+    return running(steps, rows)
+
+
+def exchanged_rows(steps: Steps, exchange: Exchange) -> int:
+    """How many rows an exchange of the plan has, which is run if its dataset is not there. Raises as
+    :meth:`.Pipeline.toDF`.
+    """
+
+    def rows(execution: Execution) -> int:
+        sealed = execution.sealed(exchange)
+        execution.drop_all()
+        return sealed.rows
+
+    return running(steps, rows)
 
 
 def collect(steps: Steps) -> pa.RecordBatchReader:
     """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
     part = steps.leg.single
-    last = Exchange(steps.leg, 1, label="collect")
-    if part is not None and not part.stages:
-        origin = part.origin
-        if isinstance(origin, Input) and origin.frame is not None:
-            known = steps.shuffles.results.sealed(origin.frame, steps.leg.schema)
-            if known is not None:
-                return collected(steps.shuffles, known, owned=False)
-        elif isinstance(origin, Exchange):
-            last = origin
+    origin = part.origin if part is not None and not part.stages else None
+    if isinstance(origin, Input) and origin.frame is not None:
+        known = steps.shuffles.results.sealed(origin.frame, steps.leg.schema)
+        if known is not None:
+            return collected(steps.shuffles, known, owned=False)
+    added = None if isinstance(origin, Exchange) else Exchange(steps.leg, 1, label="collect")
 
-    def run(execution: Execution) -> tuple[SealedDataset, bool]:
-        sealed = execution.sealed(last)
-        _note(steps, execution, None if part is not None and last is part.origin else last)
-        return sealed, sealed.source.dataset in execution.owned
+    def sealed(execution: Execution) -> tuple[SealedDataset, bool]:
+        last = origin if isinstance(origin, Exchange) else added
+        assert last is not None
+        dataset = execution.sealed(last)
+        _note(steps, execution, added)
+        return dataset, dataset.source.dataset in execution.owned
 
     def again(loss: str) -> tuple[SealedDataset, bool]:
-        return running(steps, run, loss)
+        return running(steps, sealed, loss)
 
-    def read(execution: Execution) -> pa.RecordBatchReader:
-        if part is None or last is not part.origin:
-            here = _gathered(steps, execution, sends=True)
-            if here is not None:
-                return pa.RecordBatchReader.from_batches(steps.leg.schema, here)
-        sealed, owned = run(execution)
-        return collected(steps.shuffles, sealed, owned=owned, again=again)
+    def reader_of(execution: Execution) -> pa.RecordBatchReader:
+        batches = None if added is None else _gathered(steps, execution, sends=True)
+        if batches is not None:
+            return pa.RecordBatchReader.from_batches(steps.leg.schema, batches)
+        dataset, owned = sealed(execution)
+        return collected(steps.shuffles, dataset, owned=owned, again=again)
 
-    return running(steps, read)
+    return running(steps, reader_of)
 
 
 def broadcast_rows(steps: Steps, name: str | None) -> Broadcast:
     """A broadcast of the rows, which the plan's last job writes. Raises as :meth:`.Pipeline.toDF`."""
     name = name or "table"
-    last = Exchange(steps.leg, 1, label=f"broadcast {name!r}", counted=True)
+    added = Exchange(steps.leg, 1, label=f"broadcast {name!r}", counted=True)
 
-    def run(execution: Execution) -> Broadcast:
-        here = _gathered(steps, execution, sends=True)
-        if here is not None:
-            made = Broadcast.create(steps.shuffles, pa.Table.from_batches(here, steps.leg.schema), name)
+    def table(execution: Execution) -> Broadcast:
+        batches = _gathered(steps, execution, sends=True)
+        if batches is not None:
+            made = Broadcast.create(steps.shuffles, pa.Table.from_batches(batches, steps.leg.schema), name)
             made.struct = steps.leg.struct
             return made
-        sealed = execution.sealed(last)
-        _note(steps, execution, last)
+        sealed = execution.sealed(added)
+        _note(steps, execution, added)
         return Broadcast.of_sealed(steps.shuffles, sealed, name, steps.leg.struct)
 
-    return running(steps, run)
+    return running(steps, table)
 
 
 def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
-    """The result of ``use`` of a run, whose datasets are dropped if it raises; of another run, at most ``RERUNS``
-    times, if a server was lost with what it read. ``losses`` were those of earlier runs.
+    """The result of ``use`` of a run of the plan; ``losses`` were those of earlier runs. Every step that runs a plan
+    does so here, because what a lost server held is then written again (``execution``). Raises as :meth:`toDF`.
     """
-    for left in range(RERUNS, -1, -1):
-        execution = Execution(steps.shuffles, steps.spark, losses)
-        try:
-            with settings_once(steps.spark):
-                return use(execution)
-        except BaseException as error:
-            lost = left and isinstance(error, Exception) and execution.has_lost()
-            execution.drop_all()
-            if not lost:
-                raise
-            losses = (*losses, "a server that held a part of what was read is gone")
-            _log.warning("the plan runs again: %s", losses[-1])
-    raise AssertionError
+    return Execution(steps.shuffles, steps.spark, losses).result_of(use)
 
 
 def persist(steps: AnySteps) -> AnySteps:
@@ -189,60 +192,49 @@ def explain(steps: Steps) -> None:
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
 
-def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object]:
-    part = steps.leg.single
-    alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
-    inputs = execution.inputs(steps.leg, alone=alone)
-    _note(steps, execution)
-    datasets = execution.datasets
-    parts = [_frame(steps, *given, datasets) for given in inputs]
-    frame = reduce(DataFrame.unionAll, parts)
-    for dataset in execution.owned:
-        steps.shuffles.results.add(dataset)
-    made = steps.shuffles.results.made_of(datasets)
-    if part is not None and not part.stages and isinstance(part.origin, Exchange):
-        steps.shuffles.results.add_frame(frame, execution.written(part.origin))
-    return frame, made
-
-
 def _gathered(steps: Steps, execution: Execution, *, sends: bool = False) -> Sequence[Any] | None:
     """The batches of the result, if the driver runs the last steps: then nothing of the run is left. Else None, also as
     ``Execution.gathered`` says of what ``sends``.
     """
-    found = execution.gathered(steps.leg, sends=sends)
-    if found is None:
+    rows = execution.gathered(steps.leg, sends=sends)
+    if rows is None:
         return None
-    _note(steps, execution, seconds=found.seconds)
+    _note(steps, execution, seconds=rows.seconds)
     execution.drop_all()
-    return found.batches
+    return rows.batches
 
 
 def _note(
-    steps: Steps,
-    execution: Execution,
-    last: Exchange | None = None,
-    seconds: float | None = None,
+    steps: Steps, execution: Execution, added: Exchange | None = None, seconds: float | None = None
 ) -> None:
-    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are the driver's for
-    the steps after the last one.
-    """
-    statistics, of = execution.statistics()
-    statistics = replace(statistics, result_seconds=seconds)
-    _runs.add(steps.leg, statistics, of, added=last, notes=execution.notes)
-    if statistics.exchanges:
-        _log.info("%s: %s", steps_text(steps.leg), statistics)
+    """Remember and log the run; the arguments are those of ``Execution.ran``."""
+    ran = execution.ran(added, seconds)
+    _runs.add(steps.leg, ran)
+    if ran.statistics is not None and ran.statistics.exchanges:
+        _log.info("%s: %s", steps_text(steps.leg), ran.statistics)
 
 
-def _frame(steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str]) -> DataFrame:
-    given, stages, limits = given.with_settings(stages)
-    if given.frame is None:
-        assert given.source is not None
-        assert given.shares is not None
+def _frame(steps: Steps, execution: Execution) -> DataFrame:
+    """The rows after the last exchanges, which are run, as Spark computes them at each use."""
+    part = steps.leg.single
+    alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
+    inputs = execution.inputs(steps.leg, alone=alone)
+    _note(steps, execution)
+    return reduce(DataFrame.unionAll, [_part_frame(steps, each, execution.datasets) for each in inputs])
+
+
+def _part_frame(steps: Steps, given: TaskInput, datasets: list[str]) -> DataFrame:
+    task_input, limits = given.with_settings()
+    source, stages = task_input.source, task_input.stages
+    if source is not None:
+        assert task_input.shares is not None
         options = steps.shuffles.server.reading
-        task = ReadTask(given.source, given.shares, stages, limits, options=options)
-        return given.rows.mapInArrow(reader(task, datasets), steps.leg.struct)
+        task = ReadTask(source, task_input.shares, stages, limits, options=options)
+        return task_input.rows.mapInArrow(reader(task, datasets), steps.leg.struct)
+    frame = task_input.frame
+    assert frame is not None
     if not stages:
-        return given.frame
-    check_names_apart(given.frame, "the DataFrame")
+        return frame
+    check_names_apart(frame, "the DataFrame")
     function = Portable(ShownFromUsers(partial(run, stages, how=Pass(limits=limits))))
-    return given.frame.mapInArrow(function, steps.leg.struct)
+    return frame.mapInArrow(function, steps.leg.struct)

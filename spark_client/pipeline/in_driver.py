@@ -32,9 +32,9 @@ from typing import Any
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import ReadLimit, ReadTask, SealedDataset, share_numbers
-from spark_client.steps import Stage, TableJoinStage
+from spark_client.steps import TableJoinStage
 
-from .nodes import Exchange, Input, Leg, Pair, PlanPart
+from .nodes import Exchange, Input, Leg, Pair, PlanPart, TaskInput
 
 VALUE_BYTES = 8
 PARTITION_BYTES = 8 << 10
@@ -87,24 +87,22 @@ class DriverRows:
     seconds: float
 
 
-def gathered(
-    inputs: Sequence[tuple[Input, tuple[Stage, ...]]], declared: Declared, options: Reading
-) -> DriverRows | None:
+def gathered(inputs: Iterable[TaskInput], declared: Declared, options: Reading) -> DriverRows | None:
     """The rows of all inputs after their stages; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
     (``jobs.ReadLimit``).
     """
-    found: list[Any] = []
+    rows: list[Any] = []
     size_bytes, began = 0, perf_counter()
     reads = ReadLimit.of(options.driver_bytes)
-    for given, stages in inputs:
-        assert given.source is not None
-        assert given.shares is not None
+    for each in inputs:
+        assert each.source is not None
+        assert each.shares is not None
         # Without limits, which are for functions of users, and which Spark would be asked for.
-        task = ReadTask(given.source, given.shares, stages, kept=True, options=options, reads=reads)
+        task = ReadTask(each.source, each.shares, each.stages, kept=True, options=options, reads=reads)
         with closing(task.batches(share_numbers(range(len(task.shares))))) as batches:
             for batch in batches:
-                found.append(declared.cast(batch))
+                rows.append(declared.cast(batch))
                 size_bytes += batch.nbytes
                 if size_bytes > GATHERED_BYTES:
                     return None
-    return DriverRows(found, perf_counter() - began)
+    return DriverRows(rows, perf_counter() - began)

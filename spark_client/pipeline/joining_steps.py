@@ -23,7 +23,7 @@ from spark_client.joining import AsOf, Column, Direction, How, JoinPlan, KeyForm
 from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
 
-from .base import AnySteps, Steps, case_sensitive, check_other, find_columns, find_keys, settled, with_stage
+from .base import AnySteps, Steps, case_sensitive, find_columns, find_keys, second_side, settled, with_stage
 from .grouping_steps import Cogrouped
 from .nodes import Leg, Pair, PlanPart
 from .pairing import JoinKey, paired
@@ -120,7 +120,7 @@ def join(
         _check_broadcast(steps, other, kind, partitions, where)
         right = _table(steps, other, where)
     else:
-        check_other(steps, other, where, "a Pipeline, or a Broadcast unless how='asof'")
+        other = second_side(steps, other, where, "a Pipeline, or a Broadcast unless how='asof'")
         right = _Right(
             other.leg.struct, other.leg.schema, f"after {other.leg.declared.stage}", other.leg.stage_count
         )
@@ -209,8 +209,7 @@ def _join_keys(steps: Steps, right: _Right, on: On, where: str) -> list[JoinKey]
 @settled
 def cogroup(steps: AnySteps, other: Steps) -> Cogrouped[AnySteps]:
     """The rows of both pipelines by the keys of their last exchanges: key by key for ``applyInArrow``."""
-    check_other(steps, other, "cogroup")
-    return Cogrouped(steps, other)
+    return Cogrouped(steps, second_side(steps, other, "cogroup"))
 
 
 def _check_broadcast(

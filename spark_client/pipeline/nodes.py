@@ -30,6 +30,7 @@ from spark_client.jobs import (
     Shares,
     Sides,
     TaskNumbers,
+    TaskRows,
     TaskSource,
     batch_limits,
     function_settings,
@@ -53,16 +54,16 @@ from spark_client.steps import (
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
+    """The start of a plan: the rows of a DataFrame, or a scan, of whose ``source`` tasks read ``shares``.
 
     ``driver_bytes`` is about what the driver would hold if it read a scan; None if only tasks may read it.
     ``scanned_rows`` are those of a scan before its filter, None where nothing tells, and ``kept`` is a guess of the
     part that the filter keeps.
     """
 
-    rows: DataFrame | TaskNumbers
+    rows: TaskRows
     label: str
-    source: TaskSource | Sides | None = None
+    source: TaskSource | None = None
     shares: Shares | None = None
     driver_bytes: int | None = None
     scanned_rows: int | None = None
@@ -72,22 +73,6 @@ class Input:
     def frame(self) -> DataFrame | None:
         """The DataFrame whose rows they are; None of a source."""
         return None if isinstance(self.rows, TaskNumbers) else self.rows
-
-    def with_settings(self, stages: tuple[Stage, ...]) -> tuple[Input, tuple[Stage, ...], BatchLimits]:
-        """The input and the stages over it, whose functions of users get rows by the session's settings now, and the
-        limits of their batches; Spark is asked only if there are any.
-        """
-        spark, source = self.rows.sparkSession, self.source
-        of_sides = source.left_stages + source.right_stages if isinstance(source, Sides) else ()
-        if all(stage.ours for stage in (*stages, *of_sides)):
-            return self, stages, NO_LIMITS
-        settings, limits = function_settings(spark), batch_limits(spark)
-        if isinstance(source, Sides):
-            left, right = (
-                with_settings(each, settings) for each in (source.left_stages, source.right_stages)
-            )
-            source = replace(source, left_stages=left, right_stages=right)
-        return replace(self, source=source), with_settings(stages, settings), limits
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +112,11 @@ class Exchange:
             return self.leg
         return Leg((PlanPart(self.twin),), self.leg.struct, self.leg.declared)
 
-    def hashed_by_spark(self, given: Input, stages: Sequence[Stage]) -> bool:
-        """Whether Spark's plan computes the partitions of these rows: no stage has changed them, and the tasks, which
-        hash as Spark does, would take longer.
+    def hashed_by_spark(self, frame: DataFrame | None, stages: Sequence[Stage]) -> bool:
+        """Whether Spark's plan computes the partitions of the rows of ``frame``, which is None for other rows: no stage
+        has changed them, and the tasks, which hash as Spark does, would take longer.
         """
-        if (
-            not self.keys
-            or self.ranges is not None
-            or self.types is not None
-            or given.frame is None
-            or stages
-        ):
+        if frame is None or stages or not self.keys or self.ranges is not None or self.types is not None:
             return False
         schema = self.leg.declared.schema
         return not all(has_fixed_width(schema.types[index]) for index in find_keys(schema, self.keys))
@@ -243,6 +222,42 @@ def _stage_count(part: PlanPart) -> int:
     elif isinstance(origin, Pair):
         before = max(_stage_count(origin.left), _stage_count(origin.right))
     return before + sum(not isinstance(stage, SortStage | TopStage) for stage in part.stages)
+
+
+@dataclass(frozen=True)
+class TaskInput:
+    """What tasks of a run read, and the stages that they run over it: the rows of a DataFrame, or ``shares`` of
+    ``source``, which is a scan's, of an exchange, or of the two of a pair. ``exchanges`` are these, each with its side
+    of the pair, or an empty text.
+    """
+
+    rows: TaskRows
+    stages: tuple[Stage, ...]
+    source: TaskSource | Sides | None = None
+    shares: Shares | None = None
+    exchanges: Sequence[tuple[Exchange, str]] = ()
+
+    @property
+    def frame(self) -> DataFrame | None:
+        """The DataFrame whose rows they are; None of a source."""
+        return None if isinstance(self.rows, TaskNumbers) else self.rows
+
+    def with_settings(self) -> tuple[TaskInput, BatchLimits]:
+        """The same, whose functions of users get rows by the session's settings now, and the limits of their batches;
+        Spark is asked only if there are any.
+        """
+        spark, source = self.rows.sparkSession, self.source
+        of_sides = source.left_stages + source.right_stages if isinstance(source, Sides) else ()
+        if all(stage.ours for stage in (*self.stages, *of_sides)):
+            return self, NO_LIMITS
+        settings = function_settings(spark)
+        if isinstance(source, Sides):
+            left, right = (
+                with_settings(each, settings) for each in (source.left_stages, source.right_stages)
+            )
+            source = replace(source, left_stages=left, right_stages=right)
+        stages = with_settings(self.stages, settings)
+        return replace(self, stages=stages, source=source), batch_limits(spark)
 
 
 def exchanges(leg: Leg) -> Iterator[Exchange]:

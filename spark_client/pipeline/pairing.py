@@ -94,33 +94,7 @@ class _Side:
         if exchange is None or exchange.partitions != count:
             return PlanPart(Exchange(leg, count, self.keys, types=self.types, added=True)), None
         (part,) = leg.parts
-        kept = all(part.source(key) == key for key in self.keys)
-        return part, None if kept else placed_keys(exchange)
-
-
-def check_keys_kept(steps: Steps, exchange: Exchange, keys: Sequence[str], stage: str) -> None:
-    """Raise InvalidRequest if a select after the exchange gives another column the name of a key. ``keys`` are the
-    names of the exchange's keys as they are found now.
-    """
-    for key, placed in zip(keys, exchange.keys, strict=True):
-        source = _key_source(steps, key, placed)
-        if source is not None:
-            names = ", ".join(map(repr, keys))
-            raise InvalidRequest(
-                f"{stage}: {exchange} has placed rows by {placed!r}, and {key!r} is its column {source!r} now; "
-                f"exchange again after the select: .exchange({exchange.partitions}, {names})",
-                stage=stage,
-                column=key,
-            )
-
-
-def _key_source(steps: Steps, key: str, placed: str) -> str | None:
-    """The column of the last exchange that a select has given the key's name, if it is not that by which rows are
-    placed; None also if that is not known.
-    """
-    (part,) = steps.leg.parts
-    source = part.source(key)
-    return None if source == placed else source
+        return part, placed_keys(part, self.keys)
 
 
 def _sides(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> tuple[_Side, _Side]:
@@ -153,8 +127,14 @@ def placed_types(exchange: Exchange) -> Types:
     return exchange.types or key_types(exchange.leg.declared.schema, exchange.keys)
 
 
-def placed_keys(exchange: Exchange) -> PlacedKeys:
-    """The check that keys are where the exchange has placed them."""
+def placed_keys(part: PlanPart, keys: Sequence[str]) -> PlacedKeys | None:
+    """The check that the rows of a part are where its exchange would place them by ``keys``, the names that its keys
+    have now; None if no stage after it can have changed them.
+    """
+    exchange = part.origin
+    assert isinstance(exchange, Exchange)
+    if all(part.source(key) == placed for key, placed in zip(keys, exchange.keys, strict=True)):
+        return None
     fields = list(zip(exchange.keys, placed_types(exchange), strict=True))
     return PlacedKeys(str(exchange), pa.schema(fields), exchange.partitions)
 

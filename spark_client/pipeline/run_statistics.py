@@ -178,21 +178,9 @@ class LastRuns:
         with self._lock:
             return self._runs.get(leg, LastRun())
 
-    def add(
-        self,
-        leg: Leg,
-        statistics: RunStatistics,
-        of: Mapping[Exchange, ExchangeStatistics],
-        *,
-        added: Exchange | None,
-        notes: Mapping[Exchange, str],
-    ) -> None:
-        """``added`` is an exchange of the run that the plan does not have; ``notes`` say what was done with others."""
-        # Without it: it refers to the leg, which would then never be forgotten.
-        in_plan = {exchange: found for exchange, found in of.items() if exchange is not added}
+    def add(self, leg: Leg, run: LastRun) -> None:
         with self._lock:
-            in_driver = statistics.result_seconds is not None or (added is not None and not of[added].tasks)
-            self._runs[leg] = LastRun(statistics, in_plan, in_driver, notes)
+            self._runs[leg] = run
 
 
 Of = Mapping[Exchange, ExchangeStatistics]
@@ -265,7 +253,7 @@ def _placement(exchange: Exchange) -> str:
     if (
         part is not None
         and isinstance(part.origin, Input)
-        and exchange.hashed_by_spark(part.origin, part.stages)
+        and exchange.hashed_by_spark(part.origin.frame, part.stages)
     ):
         return f"by the hash of {keys}, which Spark computes"
     return f"by the hash of {keys}"

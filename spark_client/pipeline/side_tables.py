@@ -44,12 +44,14 @@ class SideTables:
         self._shuffles = shuffles
         self._spark = spark
         self._limit_bytes = 0
-        self._all: list[SmallSide] = []
         self._left: list[SmallSide] = []
+        """Those that were not tried yet."""
         self._tables: list[Broadcast] = []
         self.held = HeldJoins()
         self.notes: dict[Exchange, str] = {}
         """What was done with exchanges, for people."""
+        self.thinned: dict[Exchange, Exchange] = {}
+        """Those that were written without rows that match no key of the other one."""
 
     def begin(
         self,
@@ -59,9 +61,9 @@ class SideTables:
         there: Collection[Exchange],
     ) -> None:
         """Look for sides that may be held; the arguments are those of :func:`small_sides`."""
-        self._all = small_sides(wanted, last, kept, there)
-        self._limit_bytes = broadcast_threshold_bytes(self._spark) if self._all else 0
-        self._left = [*self._all] if self._limit_bytes > 0 else []
+        sides = small_sides(wanted, last, kept, there)
+        self._limit_bytes = broadcast_threshold_bytes(self._spark) if sides else 0
+        self._left = sides if self._limit_bytes > 0 else []
 
     def may_leave_out(self, leg: Leg) -> bool:
         """Whether a join of the leg is expected to hold a side, if an exchange sends the leg's rows."""
@@ -94,8 +96,8 @@ class SideTables:
         return []
 
     def forget(self) -> list[str]:
-        """Hold nothing, because something was lost: what is held must be of the rows that other exchanges have. The
-        sides of which a server has lost the broadcast, in words.
+        """Hold nothing until the run begins again, because something was lost: what is held must be of the rows that
+        other exchanges have. The sides of which a server has lost the broadcast, in words.
         """
         lost = [
             f"{table.name}, the server that held it is gone"
@@ -104,7 +106,6 @@ class SideTables:
         ]
         self.end()
         self.notes.clear()
-        self._left = [*self._all] if self._limit_bytes > 0 else []
         return lost
 
     def end(self) -> None:
@@ -122,6 +123,7 @@ class SideTables:
             return False
         plan, declared = small.stage.plan, small.stage.declared
         if not small.leaves_out:
+            self.thinned[small.other] = small.exchange
             plan = plan.matching(left=not small.is_left)
             name = f"{declared.stage}, keys of {small.exchange}"
             declared = replace(small.other.leg.declared, stage=name, by_name=False)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
-from spark_client.pipeline.decided_jobs import Job, jobs_of, outdated, reads_of
+from spark_client.pipeline.decided_jobs import PlannedJob, jobs_of, outdated, reads_of
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, exchanges
 from spark_client.steps import FinalStage, JoinStage, MapStage, PartialStage, SortStage, Stage
 
@@ -45,7 +45,7 @@ def joined(
     return of(Pair(PlanPart(left), PlanPart(right, tuple(before))), stage, *after)
 
 
-def shown(jobs: Collection[Job]) -> list[str]:
+def shown(jobs: Collection[PlannedJob]) -> list[str]:
     """Each job as ``written(read, …) + written(read, …) - released``."""
     return [
         " + ".join(f"{each.exchange}({_names(read.exchange for read in each.reads)})" for each in job.writes)
@@ -206,3 +206,11 @@ def test_what_was_made_of_an_exchange_that_is_written_again_is_written_again() -
     assert outdated([e], [b, c], [b]) == set()
     assert outdated([e], [b], [b]) == set(), "a persisted one stays"
     assert outdated([e], [c, d], [c]) == set()
+
+
+def test_what_was_thinned_out_by_keys_that_are_written_again_is_written_again() -> None:
+    small, large = sent("small"), sent("large")
+    pair = sent("pair", joined(small, large))
+    assert outdated([pair], [large], [], {large: small}) == {large}
+    assert outdated([pair], [large], [], {}) == set()
+    assert outdated([pair], [small, large], [], {large: small}) == set()
