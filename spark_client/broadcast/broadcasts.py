@@ -47,6 +47,7 @@ from spark_client.arrow import Declared, OneChunk, counts, fits_one_chunk
 from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
+    ReadTask,
     SealedDataset,
     Shuffles,
     Target,
@@ -97,14 +98,9 @@ class Broadcast:
             owner.sessions.used(data.sparkSession)
             struct = declared_struct(data.sparkSession, data.schema, where)
             schema = arrow_schema(data.sparkSession, struct, where)
+            reading = ReadTask(options=owner.server.reading)
             task = WriteTask(
-                owner.place(dataset),
-                dataset,
-                "",
-                1,
-                Declared(where, schema),
-                InTurn(1),
-                counts=fits_one_chunk(schema),
+                dataset, 1, Declared(where, schema), InTurn(1), reading, counts=fits_one_chunk(schema)
             )
             (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)])
             return cls.of_sealed(owner, sealed, name, struct)

@@ -18,7 +18,7 @@ from .session_facts import (
     spark_setting,
     split_sizes,
 )
-from .shares import Cut, Shares, cuts_of, cuts_of_pair, tasks_for
+from .shares import NO_SHARES, Cut, Shares, cuts_of, cuts_of_pair, tasks_for
 from .shuffles import Shuffles
 from .spark_types import (
     arrow_schema,
@@ -33,4 +33,4 @@ from .spark_types import (
     spark_field,
     utc_arrow_schema,
 )
-from .tasks import WRITE_BUDGET_BYTES, ReadLimit, ReadTask, Sides, TaskSource, WriteTask
+from .tasks import WRITE_BUDGET_BYTES, Destination, ReadLimit, ReadTask, Sides, TaskSource, WriteTask

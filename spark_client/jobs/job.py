@@ -28,10 +28,10 @@ TaskRows = DataFrame | TaskNumbers
 
 @dataclass(frozen=True)
 class Target:
-    """A dataset that a job writes: ``writes`` are rows, each with the task over each of their partitions, in which the
-    generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
-    server holds it, which its name chooses. ``offload``: the prefix below which the servers keep it, too, as for a
-    dataset over several servers, which one alone can hold.
+    """A dataset that a job writes: ``writes`` are rows, each with the task over each of their partitions. ``label`` is
+    for the progress bar, ``name`` for Spark (``runner``). ``alone``: one server holds it, which its name chooses.
+    ``offload``: the prefix below which the servers keep it, too, as for a dataset over several servers, which one alone
+    can hold.
     """
 
     writes: Sequence[tuple[TaskRows, WriteTask]]
@@ -52,6 +52,11 @@ class Job:
 
     targets: Sequence[Target]
     in_driver: bool = False
+
+    @property
+    def writes(self) -> list[tuple[TaskRows, WriteTask]]:
+        """Those of all targets."""
+        return [each for target in self.targets for each in target.writes]
 
     @property
     def spark(self) -> SparkSession:

@@ -56,10 +56,10 @@ Where the query remains
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import count, repeat
 from typing import Any
 
@@ -71,11 +71,11 @@ from spark_client.arrow import array_over
 from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
 
-from .job import Job, TaskNumbers, TaskRows
+from .job import Job, TaskNumbers
 from .sealed import REPORT, TaskWork, report
 from .session_facts import is_on, is_pinned, local_property
 from .size_checks import without_needless_checks
-from .tasks import ReadLimit, WriteTask
+from .tasks import Destination, ReadLimit, WriteTask
 
 _log = logging.getLogger(__name__)
 _ATTEMPT = "driver"
@@ -97,40 +97,47 @@ Keep = Callable[[str, object], None]
 """Keeps an object until a dataset is dropped."""
 
 
-def run(job: Job, keep: Keep) -> list[Any]:
+Destinations = Mapping[str, Destination]
+"""Those of a job's datasets, by their names."""
+
+
+def run(job: Job, destinations: Destinations, keep: Keep) -> list[Any]:
     """Run the job; the reports of its tasks. Raises PySparkException: it has failed."""
-    if job.in_driver and (reports := reports_of_driver(job)) is not None:
+    if job.in_driver and (reports := reports_of_driver(job, destinations)) is not None:
         return reports
     spark = job.spark
     check_interpreter(spark)
     naming, cancelling = _naming_jobs(spark, job.name), _cancelled_by_ctrl_c(spark)
-    if (collect := numbered(job)) is not None:
+    if (collect := numbered(job, destinations)) is not None:
         with naming, cancelling:
             return collect()
     parts = [
-        rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT)
-        for target in job.targets
-        for rows, task in target.writes
+        rows.mapInArrow(Portable(ShownFromUsers(partial(task.run, destinations[task.dataset]))), REPORT)
+        for rows, task in job.writes
     ]
-    frame = _keeping_executors(job, reduce(DataFrame.unionAll, parts), keep)
-    inputs = [rows for target in job.targets for rows, task in target.writes if task.source is None]
+    frame = _keeping_executors(job, destinations, reduce(DataFrame.unionAll, parts), keep)
+    inputs = [rows for rows, task in job.writes if task.reading.source is None]
     with naming, cancelling, without_needless_checks(frame, len(parts), inputs):
         return frame.collect()
 
 
-def _keeping_executors(job: Job, reports: DataFrame, keep: Keep) -> DataFrame:
+def _keeping_executors(job: Job, destinations: Destinations, reports: DataFrame, keep: Keep) -> DataFrame:
     """The reports of tasks, by way of a shuffle of Spark's where it takes idle executors away: it keeps those whose
     shuffled rows a DataFrame may still read, here until the datasets are dropped and the driver's JVM has collected
     its garbage.
     """
-    if not any(each.task.executors for each in job.targets) or not is_on(
-        job.spark, "spark.dynamicAllocation.enabled"
-    ):
+    if not _may_lose_executors(job.spark, destinations):
         return reports
     reports = reports.repartition(1)
-    for each in job.targets:
-        keep(each.task.dataset, reports)
+    for dataset in destinations:
+        keep(dataset, reports)
     return reports
+
+
+def _may_lose_executors(spark: SparkSession, destinations: Destinations) -> bool:
+    """Whether executors hold a dataset, and Spark takes idle ones away."""
+    held = any(each.executors for each in destinations.values())
+    return held and is_on(spark, "spark.dynamicAllocation.enabled")
 
 
 @contextmanager
@@ -169,19 +176,23 @@ def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
         raise
 
 
-def reports_of_driver(job: Job) -> list[Any] | None:
+def reports_of_driver(job: Job, destinations: Destinations) -> list[Any] | None:
     """Run all tasks of the job; their reports, as Spark would give them. None: Spark's tasks are to do it. Each task
     reads a source.
     """
-    tasks = [task for target in job.targets for _, task in target.writes]
-    if not all(_may_write(job.spark, task) for task in tasks):
+    if not all(each.servers for each in destinations.values()) or _may_lose_executors(
+        job.spark, destinations
+    ):
         return None
+    tasks = [task for _, task in job.writes]
     # As Spark numbers the tasks of a union (``WriteTask``).
-    numbers = count() if any(_shares(task) > 1 for task in tasks) else repeat(0)
-    reads = ReadLimit.of(tasks[0].server.reading.driver_bytes)
+    numbers = count() if any(len(task.reading.shares) > 1 for task in tasks) else repeat(0)
+    reads = ReadLimit.of(tasks[0].reading.options.driver_bytes)
     try:
         return [
-            row for task in tasks for row in _reports(replace(task, executors=None, reads=reads), numbers)
+            row
+            for task in tasks
+            for row in _reports(task, replace(destinations[task.dataset], executors=None), numbers, reads)
         ]
     except Exception as error:  # noqa: BLE001 - Spark's tasks raise it, if it is one of the rows
         _log.info("%s: left to Spark's tasks: %s", job.label, error)
@@ -194,23 +205,14 @@ def share_numbers(shares: Iterable[int]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([array_over(np.array([share], np.int64))], names=["id"])
 
 
-def _may_write(spark: SparkSession, task: WriteTask) -> bool:
-    if task.executors is None:
-        return True
-    return bool(task.servers) and not is_on(spark, "spark.dynamicAllocation.enabled")
-
-
-def _shares(task: WriteTask) -> int:
-    assert task.shares is not None
-    return len(task.shares)
-
-
-def _reports(task: WriteTask, numbers: Iterator[int]) -> Iterator[Any]:
-    for share in share_numbers(range(_shares(task))):
+def _reports(
+    task: WriteTask, destination: Destination, numbers: Iterator[int], reads: ReadLimit
+) -> Iterator[Any]:
+    for share in share_numbers(range(len(task.reading.shares))):
         producer, work = task.producer(next(numbers)), TaskWork(tasks=0)
-        with closing(task.rows(iter([share]), work)) as rows:
-            answer = task.write(rows, producer, _ATTEMPT)
-        yield from report(task.target, producer, _ATTEMPT, answer, work).to_pylist()
+        with closing(task.rows(iter([share]), work, reads)) as rows:
+            answer = task.write(destination, rows, producer, _ATTEMPT)
+        yield from report(task.dataset, producer, _ATTEMPT, answer, work).to_pylist()
 
 
 Run = Callable[..., Iterator[Any]]
@@ -236,14 +238,17 @@ class NumberedTasks:
             number -= tasks
 
 
-def numbered(job: Job) -> Callable[[], list[Any]] | None:
+def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | None:
     """Runs the job; gives its reports, in the order of the tasks. None: it has to be a query."""
     spark = job.spark
-    writes = [each for target in job.targets for each in target.writes]
-    tasks = [(rows.tasks, task.run) for rows, task in writes if isinstance(rows, TaskNumbers)]
+    tasks = [
+        (rows.tasks, partial(task.run, destinations[task.dataset]))
+        for rows, task in job.writes
+        if isinstance(rows, TaskNumbers)
+    ]
     try:
         with interrupts_kept():
-            may_be = len(tasks) == len(writes) and _may_be(spark, writes)
+            may_be = len(tasks) == len(job.writes) and _may_be(spark, destinations)
             return _prepared(spark, tasks) if may_be else None
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)
@@ -264,10 +269,8 @@ def _prepared(spark: SparkSession, tasks: Sequence[tuple[int, Run]]) -> Callable
     return run
 
 
-def _may_be(spark: Any, writes: Sequence[tuple[TaskRows, WriteTask]]) -> bool:
-    if not is_pinned(spark):
-        return False
-    if any(task.executors for _, task in writes) and is_on(spark, "spark.dynamicAllocation.enabled"):
+def _may_be(spark: Any, destinations: Destinations) -> bool:
+    if not is_pinned(spark) or _may_lose_executors(spark, destinations):
         return False
     return not spark.getTags() and not any(is_on(spark, name) for name in _OF_QUERIES)
 

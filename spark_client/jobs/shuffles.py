@@ -11,9 +11,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from flight_server.protocol import Unavailable
 from spark_client.connection import RemoteServer
@@ -74,11 +72,7 @@ class Shuffles(HeldDatasets):
         datasets = [target.task.dataset for target in targets]
         try:
             with watch(self.servers, datasets, job.label) as progress:
-
-                def collect(filled: Sequence[Target]) -> list[Any]:
-                    return run(replace(job, targets=filled), self.keep_alive)
-
-                written = WriteJob(self, targets, collect).run()
+                written = WriteJob(self, targets, partial(run, job, keep=self.keep_alive)).run()
                 progress.ended(sum(each.rows for each in written), sum(each.size_bytes for each in written))
         except BaseException:
             for dataset in datasets:

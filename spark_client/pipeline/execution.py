@@ -27,14 +27,14 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_client.arrow import fits_one_chunk
-from spark_client.connection import RemoteServer
 from spark_client.jobs import (
     WRITE_BUDGET_BYTES,
     ByColumn,
@@ -43,6 +43,7 @@ from spark_client.jobs import (
     InTurn,
     PersistedDataset,
     Placement,
+    ReadTask,
     SealedDataset,
     Shares,
     Shuffles,
@@ -50,18 +51,22 @@ from spark_client.jobs import (
     Target,
     TaskNumbers,
     TaskRows,
+    TaskSource,
     WriteTask,
+    batch_limits,
     cores,
     cuts_of,
     cuts_of_pair,
+    function_settings,
     settings_once,
     tasks_for,
 )
 from spark_client.servers import RERUNS
+from spark_client.steps import Stage, with_settings
 
 from .decided_jobs import PlannedJob, jobs_of, outdated, reads_of
 from .in_driver import DriverRows, driver_bytes, driver_may_run, gathered
-from .nodes import Exchange, Input, Leg, Pair, PlanPart, TaskInput, exchanges
+from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, LastRun, RunStatistics
 from .side_tables import SideTables
 
@@ -69,38 +74,36 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class TaskInput(NamedTuple):
+    """The rows over which tasks of a run are run, a DataFrame's or numbers of shares, and what these tasks read, and do
+    with it. ``exchanges`` are those that they read, each with its side of a pair, or an empty text.
+    """
+
+    rows: TaskRows
+    task: ReadTask
+    exchanges: Sequence[tuple[Exchange, str]] = ()
+
+
 def write_of(
-    server: RemoteServer, dataset: str, exchange: Exchange, task_input: TaskInput
+    dataset: str, exchange: Exchange, given: TaskInput, part: int, parts: int
 ) -> tuple[TaskRows, WriteTask]:
-    """The tasks that send the rows of ``task_input`` as the exchange says."""
-    task_input, limits = task_input.with_settings()
-    rows = task_input.rows
+    """The tasks that send these rows as the exchange says: one of its ``parts``."""
+    rows = given.rows
     placement: Placement
     if exchange.ranges is not None:
         placement = exchange.ranges
     elif not exchange.keys:
         placement = InTurn(exchange.partitions)
-    elif exchange.hashed_by_spark(task_input.frame, task_input.stages):
-        assert task_input.frame is not None
+    elif not isinstance(rows, TaskNumbers) and exchange.hashed_by_spark(rows, given.task.stages):
         placement = ByColumn()
-        rows = _with_partition_column(task_input.frame, exchange)
+        rows = _with_partition_column(rows, exchange)
     else:
         placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
-    task = WriteTask(
-        server,
-        dataset,
-        "",
-        exchange.partitions,
-        exchange.leg.declared,
-        placement,
-        task_input.stages,
-        task_input.source,
-        task_input.shares,
-        limits,
-        WRITE_BUDGET_BYTES,
-        counts=exchange.counted and fits_one_chunk(exchange.leg.schema),
+    counts = exchange.counted and fits_one_chunk(exchange.leg.schema)
+    declared, budget = exchange.leg.declared, WRITE_BUDGET_BYTES
+    return rows, WriteTask(
+        dataset, exchange.partitions, declared, placement, given.task, part, parts, counts, budget
     )
-    return rows, task
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
@@ -188,7 +191,8 @@ class Execution:
         if not self._is_for_driver([leg]):
             return None
         try:
-            return gathered(self._inputs(leg, one=True), leg.declared, self._shuffles.server.reading)
+            tasks = [each.task for each in self._inputs(leg, one=True)]
+            return gathered(tasks, leg.declared, self._shuffles.server.reading)
         except Exception as error:  # noqa: BLE001 - tasks raise it, if it is one of the rows
             _log.info("left to Spark's tasks: %s", error)
             self._driver_bytes = 0
@@ -351,13 +355,12 @@ class Execution:
         """For the statistics: tasks read these."""
         for each in inputs:
             for node, side in each.exchanges:
-                assert each.shares is not None
-                self._readers[node].append((each.shares, side))
+                self._readers[node].append((each.task.shares, side))
 
-    def _target(self, exchange: Exchange, inputs: Iterable[TaskInput]) -> Target:
+    def _target(self, exchange: Exchange, inputs: Sequence[TaskInput]) -> Target:
         dataset = dataset_name(exchange, self._token, next(self._numbers))
         self._alone.add(dataset)
-        writes = [write_of(self._shuffles.server, dataset, exchange, each) for each in inputs]
+        writes = [write_of(dataset, exchange, each, part, len(inputs)) for part, each in enumerate(inputs)]
         # The rows of one partition have one order, that of the tasks.
         alone = exchange.partitions == 1
         return Target(writes, str(exchange), exchange.name, alone=alone, offload=exchange.offload)
@@ -369,7 +372,7 @@ class Execution:
     def _input(self, part: PlanPart, *, alone: bool, one: bool) -> TaskInput:
         origin = part.origin
         if isinstance(origin, Input):
-            return TaskInput(origin.rows, part.stages, origin.source, origin.shares)
+            return TaskInput(origin.rows, self._task(origin.source, origin.shares, part.stages))
         reads = reads_of(part)
         sealed = [self._written[read.exchange] for read in reads]
         partition_bytes = tuple(map(sum, zip(*(each.partition_bytes for each in sealed), strict=True)))
@@ -389,7 +392,24 @@ class Execution:
         )
         # Of an exchange that is both sides of a pair, once.
         sides = {read.exchange: read.side for read in reversed(reads)}
-        return TaskInput(TaskNumbers(self._spark, len(shares)), part.stages, source, shares, [*sides.items()])
+        task = self._task(source, shares, part.stages)
+        return TaskInput(TaskNumbers(self._spark, len(shares)), task, [*sides.items()])
+
+    def _task(self, source: TaskSource | Sides | None, shares: Shares, stages: tuple[Stage, ...]) -> ReadTask:
+        """A task whose functions of users get rows by the session's settings now, in batches within its limits; Spark
+        is asked only if there are any.
+        """
+        options = self._shuffles.server.reading
+        of_sides = source.left_stages + source.right_stages if isinstance(source, Sides) else ()
+        if all(stage.ours for stage in (*stages, *of_sides)):
+            return ReadTask(source, shares, stages, options=options)
+        settings = function_settings(self._spark)
+        if isinstance(source, Sides):
+            left, right = (
+                with_settings(each, settings) for each in (source.left_stages, source.right_stages)
+            )
+            source = replace(source, left_stages=left, right_stages=right)
+        return ReadTask(source, shares, with_settings(stages, settings), batch_limits(self._spark), options)
 
     def _drop(self, exchange: Exchange) -> None:
         """Drop its dataset, which the run does not need any more; of a persisted one, which is lost, the claim does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -12,19 +12,18 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
-from spark_client.executors import Portable, ShownFromUsers
 from spark_client.jobs import (
-    ReadTask,
     SealedDataset,
+    TaskNumbers,
     check_names_apart,
     collected,
     reader,
 )
-from spark_client.steps import Pass, SortStage, run
+from spark_client.steps import SortStage
 
 from .base import AnySteps, Steps
-from .execution import Execution
-from .nodes import Exchange, Input, TaskInput, exchanges, steps_text
+from .execution import Execution, TaskInput
+from .nodes import Exchange, Input, exchanges, steps_text
 from .run_statistics import LastRuns, RunStatistics, plan_text
 
 _log = logging.getLogger("spark_client.pipeline")
@@ -224,17 +223,8 @@ def _frame(steps: Steps, execution: Execution) -> DataFrame:
 
 
 def _part_frame(steps: Steps, given: TaskInput, datasets: list[str]) -> DataFrame:
-    task_input, limits = given.with_settings()
-    source, stages = task_input.source, task_input.stages
-    if source is not None:
-        assert task_input.shares is not None
-        options = steps.shuffles.server.reading
-        task = ReadTask(source, task_input.shares, stages, limits, options=options)
-        return task_input.rows.mapInArrow(reader(task, datasets), steps.leg.struct)
-    frame = task_input.frame
-    assert frame is not None
-    if not stages:
-        return frame
-    check_names_apart(frame, "the DataFrame")
-    function = Portable(ShownFromUsers(partial(run, stages, how=Pass(limits=limits))))
-    return frame.mapInArrow(function, steps.leg.struct)
+    if not isinstance(given.rows, TaskNumbers):
+        if not given.task.stages:
+            return given.rows
+        check_names_apart(given.rows, "the DataFrame")
+    return given.rows.mapInArrow(reader(given.task, datasets), steps.leg.struct)

@@ -34,7 +34,7 @@ from spark_client.connection import Reading
 from spark_client.jobs import ReadLimit, ReadTask, SealedDataset, share_numbers
 from spark_client.steps import TableJoinStage
 
-from .nodes import Exchange, Input, Leg, Pair, PlanPart, TaskInput
+from .nodes import Exchange, Input, Leg, Pair, PlanPart
 
 VALUE_BYTES = 8
 PARTITION_BYTES = 8 << 10
@@ -87,19 +87,16 @@ class DriverRows:
     seconds: float
 
 
-def gathered(inputs: Iterable[TaskInput], declared: Declared, options: Reading) -> DriverRows | None:
-    """The rows of all inputs after their stages; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
+def gathered(tasks: Iterable[ReadTask], declared: Declared, options: Reading) -> DriverRows | None:
+    """The rows of all tasks; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
     (``jobs.ReadLimit``).
     """
     rows: list[Any] = []
     size_bytes, began = 0, perf_counter()
     reads = ReadLimit.of(options.driver_bytes)
-    for each in inputs:
-        assert each.source is not None
-        assert each.shares is not None
-        # Without limits, which are for functions of users, and which Spark would be asked for.
-        task = ReadTask(each.source, each.shares, each.stages, kept=True, options=options, reads=reads)
-        with closing(task.batches(share_numbers(range(len(task.shares))))) as batches:
+    for task in tasks:
+        numbers = share_numbers(range(len(task.shares)))
+        with closing(task.batches(numbers, kept=True, reads=reads)) as batches:
             for batch in batches:
                 rows.append(declared.cast(batch))
                 size_bytes += batch.nbytes

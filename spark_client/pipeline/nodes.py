@@ -26,19 +26,15 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
 from spark_client.jobs import (
+    NO_SHARES,
     ByRange,
     Shares,
-    Sides,
     TaskNumbers,
     TaskRows,
     TaskSource,
-    batch_limits,
-    function_settings,
 )
 from spark_client.placement import find_keys, has_fixed_width
 from spark_client.steps import (
-    NO_LIMITS,
-    BatchLimits,
     FilterStage,
     FinalStage,
     MapStage,
@@ -48,7 +44,6 @@ from spark_client.steps import (
     SortStage,
     Stage,
     TopStage,
-    with_settings,
 )
 
 
@@ -64,7 +59,7 @@ class Input:
     rows: TaskRows
     label: str
     source: TaskSource | None = None
-    shares: Shares | None = None
+    shares: Shares = NO_SHARES
     driver_bytes: int | None = None
     scanned_rows: int | None = None
     kept: float = 1.0
@@ -222,42 +217,6 @@ def _stage_count(part: PlanPart) -> int:
     elif isinstance(origin, Pair):
         before = max(_stage_count(origin.left), _stage_count(origin.right))
     return before + sum(not isinstance(stage, SortStage | TopStage) for stage in part.stages)
-
-
-@dataclass(frozen=True)
-class TaskInput:
-    """What tasks of a run read, and the stages that they run over it: the rows of a DataFrame, or ``shares`` of
-    ``source``, which is a scan's, of an exchange, or of the two of a pair. ``exchanges`` are these, each with its side
-    of the pair, or an empty text.
-    """
-
-    rows: TaskRows
-    stages: tuple[Stage, ...]
-    source: TaskSource | Sides | None = None
-    shares: Shares | None = None
-    exchanges: Sequence[tuple[Exchange, str]] = ()
-
-    @property
-    def frame(self) -> DataFrame | None:
-        """The DataFrame whose rows they are; None of a source."""
-        return None if isinstance(self.rows, TaskNumbers) else self.rows
-
-    def with_settings(self) -> tuple[TaskInput, BatchLimits]:
-        """The same, whose functions of users get rows by the session's settings now, and the limits of their batches;
-        Spark is asked only if there are any.
-        """
-        spark, source = self.rows.sparkSession, self.source
-        of_sides = source.left_stages + source.right_stages if isinstance(source, Sides) else ()
-        if all(stage.ours for stage in (*self.stages, *of_sides)):
-            return self, NO_LIMITS
-        settings = function_settings(spark)
-        if isinstance(source, Sides):
-            left, right = (
-                with_settings(each, settings) for each in (source.left_stages, source.right_stages)
-            )
-            source = replace(source, left_stages=left, right_stages=right)
-        stages = with_settings(self.stages, settings)
-        return replace(self, stages=stages, source=source), batch_limits(spark)
 
 
 def exchanges(leg: Leg) -> Iterator[Exchange]:

@@ -273,14 +273,14 @@ def test_ctrl_c_ends_a_job_in_the_driver_and_leaves_nothing(
     began = threading.Event()
     put = tasks.WriteTask.write
 
-    def slow(self: Any, batches: Iterator[Any], *given: Any) -> Any:
+    def slow(self: Any, destination: Any, batches: Iterator[Any], *given: Any) -> Any:
         def held() -> Iterator[Any]:
             for batch in batches:
                 began.set()
                 time.sleep(5)
                 yield batch
 
-        return put(self, held(), *given)
+        return put(self, destination, held(), *given)
 
     monkeypatch.setattr(tasks.WriteTask, "write", slow)
 

@@ -20,7 +20,7 @@ from spark_client.servers import ServerStart
 
 A = "grpc://127.0.0.1:1"
 ROW = {
-    "target": 0,
+    "dataset": "d",
     "producer": 0,
     "attempt": "1",
     "rows": 1,
@@ -73,7 +73,7 @@ class LostBefore(Away):
 
 def run(collect: Callable[[Any], list[Any]], shuffles: Any = None) -> list[SealedDataset]:
     schema = pa.schema([("n", pa.int64())])
-    task = WriteTask(Away.server, "d", "", 1, Declared("d", schema), InTurn(1))
+    task = WriteTask("d", 1, Declared("d", schema), InTurn(1))
     shuffles = shuffles or Away()
     frame: Any = None
     return WriteJob(shuffles, [Target([(frame, task)], "d")], collect).run()
