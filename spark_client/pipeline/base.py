@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import (
     Shares,
@@ -159,6 +159,18 @@ def integer(value: Any, otherwise: int = 0) -> int:
 def default_partitions(spark: SparkSession) -> int:
     """The partitions of an exchange for which the user has given no number."""
     return int(spark_setting(spark, "spark.sql.shuffle.partitions"))
+
+
+def partition_count(
+    steps: Steps, partitions: Any, where: str, argument: str = "the first argument is how many partitions,"
+) -> int:
+    """How many partitions an exchange has; None is the session's default. Raises InvalidRequest, which names the
+    ``argument``: it is no number that an exchange may have.
+    """
+    count = integer(default_partitions(steps.spark) if partitions is None else partitions)
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise InvalidRequest(f"{where}: {argument} 1 to {MAX_PARTITIONS}, not {partitions!r}")
+    return count
 
 
 def find_columns(

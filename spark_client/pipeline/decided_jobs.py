@@ -188,22 +188,17 @@ class _Decision:
 
 
 def reads_of(part: PlanPart) -> tuple[ExchangeRead, ...]:
-    """The inputs of the tasks of a part: nothing, one exchange, or the two of a pair."""
+    """The exchanges that the tasks of a part read: none, one, or the two of a pair."""
     origin = part.origin
     if isinstance(origin, Exchange):
         return (ExchangeRead(origin, may_cut=origin.may_cut(part.stages)),)
-    if isinstance(origin, Pair):
-        first, *others = part.stages
-        divisible: frozenset[str] = getattr(
-            first, "divisible_sides", frozenset()
-        )  # of stages with two inputs
-        found = []
-        sides = {"left": (origin.left, origin.right), "right": (origin.right, origin.left)}
-        for side, (cut, whole) in sides.items():
-            assert isinstance(cut.origin, Exchange)
-            assert isinstance(whole.origin, Exchange)
-            refused = side not in divisible or whole.stages or whole.origin.split is False
-            may_cut = not refused and cut.origin.may_cut([*cut.stages, *others])
-            found.append(ExchangeRead(cut.origin, side, may_cut))
-        return tuple(found)
-    return ()
+    if not isinstance(origin, Pair):
+        return ()
+    first, *others = part.stages
+    divisible: frozenset[str] = getattr(first, "divisible_sides", frozenset())  # of stages with two inputs
+    reads = []
+    for side, cut, whole in (("left", origin.left, origin.right), ("right", origin.right, origin.left)):
+        refused = side not in divisible or whole.stages or whole.exchange.split is False
+        may_cut = not refused and cut.exchange.may_cut([*cut.stages, *others])
+        reads.append(ExchangeRead(cut.exchange, side, may_cut))
+    return tuple(reads)

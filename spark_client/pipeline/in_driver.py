@@ -34,7 +34,7 @@ from spark_client.connection import Reading
 from spark_client.jobs import ReadLimit, ReadTask, SealedDataset, share_numbers
 from spark_client.steps import TableJoinStage
 
-from .nodes import Exchange, Input, Leg, Pair, PlanPart
+from .nodes import Exchange, Input, Leg, PlanPart
 
 VALUE_BYTES = 8
 PARTITION_BYTES = 8 << 10
@@ -45,7 +45,7 @@ def driver_may_run(leg: Leg) -> bool:
     return all(
         all(stage.ours for stage in part.stages)
         and (not isinstance(part.origin, Input) or part.origin.driver_bytes is not None)
-        for part in _parts(leg.parts)
+        for part in _parts(leg)
     )
 
 
@@ -53,27 +53,25 @@ def driver_bytes(legs: Iterable[Leg], written: Mapping[Exchange, SealedDataset])
     """About how many bytes the driver would hold if it ran these legs, which it may; ``written`` has the exchanges that
     they read.
     """
-    return sum(_bytes_of(part, written) for leg in legs for part in _parts(leg.parts))
+    return sum(_bytes_of(part, written) for leg in legs for part in _parts(leg))
 
 
-def _parts(parts: Iterable[PlanPart]) -> Iterator[PlanPart]:
+def _parts(leg: Leg) -> Iterator[PlanPart]:
     """The parts, and the sides of those that are pairs."""
-    for part in parts:
-        yield part
-        if isinstance(part.origin, Pair):
-            yield from _parts([part.origin.left, part.origin.right])
+    for part in leg.parts:
+        yield from dict.fromkeys([part, *part.sides])
 
 
 def _bytes_of(part: PlanPart, written: Mapping[Exchange, SealedDataset]) -> int:
     origin = part.origin
     held = sum(stage.right.size_bytes for stage in part.stages if isinstance(stage, TableJoinStage))
     if isinstance(origin, Input):
-        return held + (origin.driver_bytes or 0)
-    if isinstance(origin, Pair):
-        return held
-    sealed = written[origin]
-    value_bytes = VALUE_BYTES * len(sealed.schema) * sealed.rows
-    return held + max(sealed.size_bytes, value_bytes) + PARTITION_BYTES * len(sealed.partition_bytes)
+        held += origin.driver_bytes or 0
+    elif isinstance(origin, Exchange):
+        sealed = written[origin]
+        value_bytes = VALUE_BYTES * len(sealed.schema) * sealed.rows
+        held += max(sealed.size_bytes, value_bytes) + PARTITION_BYTES * len(sealed.partition_bytes)
+    return held
 
 
 GATHERED_BYTES = 16 << 20

@@ -152,23 +152,38 @@ class PlanPart:
     origin: Origin
     stages: tuple[Stage, ...] = ()
 
+    @property
+    def sides(self) -> tuple[PlanPart, ...]:
+        """Those of a pair; of another origin the part itself."""
+        return (self.origin.left, self.origin.right) if isinstance(self.origin, Pair) else (self,)
+
+    @property
+    def exchange(self) -> Exchange:
+        """The origin of a part that reads one, as both sides of a pair do."""
+        assert isinstance(self.origin, Exchange)
+        return self.origin
+
     def source(self, name: str, *, functions_keep: bool = False) -> str | None:
         """The origin's column whose values a column of the last stage has; None if that is not known.
 
         Args:
             functions_keep: suppose that functions and joins give the columns that they get under the same names.
         """
-        found: str | None = name
+        column: str | None = name
         for stage in reversed(self.stages):
-            if found is None:
+            if column is None:
                 break
             if isinstance(stage, SelectStage):
-                found = stage.source(found)
+                column = stage.source(column)
             elif isinstance(stage, PartialStage | MergeStage | FinalStage):
-                found = found if found in stage.reduction.keys else None
+                column = column if column in stage.reduction.keys else None
             elif not functions_keep and not isinstance(stage, FilterStage | SortStage):
-                found = None
-        return found
+                column = None
+        return column
+
+    def keeps(self, names: Iterable[str], *, functions_keep: bool = False) -> bool:
+        """Whether these columns are the origin's of the same names. The argument is that of :meth:`source`."""
+        return all(self.source(name, functions_keep=functions_keep) == name for name in names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +222,7 @@ class Leg:
     @property
     def stage_count(self) -> int:
         """The functions on the longest way to the leg."""
-        return max(_stage_count(part) for part in self.parts)
+        return max(map(_stage_count, self.parts), default=0)
 
 
 def _stage_count(part: PlanPart) -> int:
@@ -222,15 +237,9 @@ def _stage_count(part: PlanPart) -> int:
 def exchanges(leg: Leg) -> Iterator[Exchange]:
     """The exchanges that the leg reads, one for each use."""
     for part in leg.parts:
-        yield from _exchanges(part)
-
-
-def _exchanges(part: PlanPart) -> Iterator[Exchange]:
-    if isinstance(part.origin, Exchange):
-        yield part.origin
-    elif isinstance(part.origin, Pair):
-        yield from _exchanges(part.origin.left)
-        yield from _exchanges(part.origin.right)
+        for side in part.sides:
+            if isinstance(side.origin, Exchange):
+                yield side.origin
 
 
 def steps_text(leg: Leg) -> str:
