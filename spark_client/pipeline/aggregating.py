@@ -37,7 +37,7 @@ from spark_client.steps import (
     PartialStage,
 )
 
-from .base import AnySteps, Steps, find_keys, integer, settled, stage_name, with_stage
+from .base import AnySteps, Steps, find_keys, integer, one_reading, stage_name, with_stage
 from .exchanging import add_exchange
 from .nodes import Exchange, Pair, PlanPart
 
@@ -129,7 +129,7 @@ def _result(
     return result, how
 
 
-@settled
+@one_reading
 def aggregate(
     steps: AnySteps,
     aggregations: Aggregations | None = None,
@@ -217,7 +217,7 @@ def _reduce(
     return grouped, reduction, results
 
 
-@settled
+@one_reading
 def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None = None) -> AnySteps:
     """Each different row once; with ``columns`` one row of each group of rows that are equal in those, as Spark's
     ``dropDuplicates``. Equality is that of ``aggregate``: NaN equals NaN, and -0.0 becomes 0.0.

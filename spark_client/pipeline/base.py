@@ -62,7 +62,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def settled(step: Callable[P, T]) -> Callable[P, T]:
+def one_reading(step: Callable[P, T]) -> Callable[P, T]:
     """The function, which adds a step to its first argument, and reads the session's settings once."""
 
     @wraps(step)
@@ -184,7 +184,7 @@ def find_columns(
     Raises:
         InvalidRequest: a key is no name, names no column, or names more than one.
     """
-    found: list[str] = []
+    columns: list[str] = []
     missing: list[str] = []
     named = _by_name(names, exact=exact)
     for key in keys:
@@ -200,21 +200,21 @@ def find_columns(
                 "spark.sql.caseSensitive",
                 column=key,
             )
-        (found if same else missing).append(same[0] if same else key)
+        (columns if same else missing).append(same[0] if same else key)
     if missing:
         raise InvalidRequest(
             f"{where}: no column {', '.join(map(repr, missing))} {place}; it has {', '.join(map(repr, names))}",
             column=missing[0],
         )
-    return tuple(found)
+    return tuple(columns)
 
 
 def _by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
     """The columns that a name may stand for; without ``exact`` by the name without case."""
-    found: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(name if exact else name.casefold(), []).append(name)
-    return found
+        columns.setdefault(name if exact else name.casefold(), []).append(name)
+    return columns
 
 
 _AGGREGATE = 'aggregate({"amount": "sum"}, by="key") does it with functions of columns'

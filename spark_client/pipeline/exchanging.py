@@ -38,15 +38,15 @@ from .base import (
     default_partitions,
     find_keys,
     integer,
+    one_reading,
     partition_count,
-    settled,
     with_stage,
 )
 from .finishing import collect
 from .nodes import Exchange, Leg, PlanPart
 
 
-@settled
+@one_reading
 def add_exchange(
     steps: AnySteps,
     partitions: SupportsIndex | str | Sequence[str] | None = None,

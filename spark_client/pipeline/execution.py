@@ -85,16 +85,16 @@ class TaskInput(NamedTuple):
 
 
 def write_of(
-    dataset: str, exchange: Exchange, given: TaskInput, part: int, parts: int
+    dataset: str, exchange: Exchange, read: TaskInput, part: int, parts: int
 ) -> tuple[TaskRows, WriteTask]:
     """The tasks that send these rows as the exchange says: one of its ``parts``."""
-    rows = given.rows
+    rows = read.rows
     placement: Placement
     if exchange.ranges is not None:
         placement = exchange.ranges
     elif not exchange.keys:
         placement = InTurn(exchange.partitions)
-    elif not isinstance(rows, TaskNumbers) and exchange.hashed_by_spark(rows, given.task.stages):
+    elif not isinstance(rows, TaskNumbers) and exchange.hashed_by_spark(rows, read.task.stages):
         placement = ByColumn()
         rows = _with_partition_column(rows, exchange)
     else:
@@ -102,7 +102,7 @@ def write_of(
     counts = exchange.counted and fits_one_chunk(exchange.leg.schema)
     declared, budget = exchange.leg.declared, WRITE_BUDGET_BYTES
     return rows, WriteTask(
-        dataset, exchange.partitions, declared, placement, given.task, part, parts, counts, budget
+        dataset, exchange.partitions, declared, placement, read.task, part, parts, counts, budget
     )
 
 

@@ -149,12 +149,12 @@ def persist(steps: AnySteps) -> AnySteps:
     Raises:
         InvalidRequest: there is no exchange.
     """
-    found = list(exchanges(steps.leg))
-    if not found:
+    nodes = list(exchanges(steps.leg))
+    if not nodes:
         raise InvalidRequest(
             f"persist: {steps_text(steps.leg)} has no exchange, whose rows could stay; add .exchange(n) before it"
         )
-    for exchange in found:
+    for exchange in nodes:
         steps.shuffles.persisted.keep(exchange)
     return steps
 
@@ -222,9 +222,10 @@ def _frame(steps: Steps, execution: Execution) -> DataFrame:
     return reduce(DataFrame.unionAll, [_part_frame(steps, each, execution.datasets) for each in inputs])
 
 
-def _part_frame(steps: Steps, given: TaskInput, datasets: list[str]) -> DataFrame:
-    if not isinstance(given.rows, TaskNumbers):
-        if not given.task.stages:
-            return given.rows
-        check_names_apart(given.rows, "the DataFrame")
-    return given.rows.mapInArrow(reader(given.task, datasets), steps.leg.struct)
+def _part_frame(steps: Steps, read: TaskInput, datasets: list[str]) -> DataFrame:
+    rows, task, _ = read
+    if not isinstance(rows, TaskNumbers):
+        if not task.stages:
+            return rows
+        check_names_apart(rows, "the DataFrame")
+    return rows.mapInArrow(reader(task, datasets), steps.leg.struct)

@@ -29,8 +29,8 @@ from .base import (
     case_sensitive,
     find_columns,
     find_keys,
+    one_reading,
     second_side,
-    settled,
     stage_name,
     with_stage,
 )
@@ -57,7 +57,7 @@ _HOWS: dict[str, How] = {
 }
 
 
-@settled
+@one_reading
 def join(
     steps: AnySteps,
     other: Steps | Broadcast,
@@ -204,7 +204,7 @@ def _join_keys(steps: Steps, right: Leg, place: str, on: On, where: str) -> list
     return keys
 
 
-@settled
+@one_reading
 def cogroup(steps: AnySteps, other: Steps) -> Cogrouped[AnySteps]:
     """The rows of both pipelines by the keys of their last exchanges: key by key for ``applyInArrow``."""
     return Cogrouped(steps, second_side(steps, other, "cogroup"))

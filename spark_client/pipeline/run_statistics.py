@@ -236,10 +236,10 @@ class _Text:
         persisted = ", persisted" if self._is_persisted(exchange) else ""
         note = f", {self._notes[exchange]}" if exchange in self._notes else ""
         lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}{note}"]
-        found = self._of.get(exchange)
-        if found is not None:
-            lines += [f"    {line}" for line in _facts(found)]
-        where = "" if found is None or found.tasks else ", in the driver"
+        ran = self._of.get(exchange)
+        if ran is not None:
+            lines += [f"    {line}" for line in _facts(ran)]
+        where = "" if ran is None or ran.tasks else ", in the driver"
         return [*lines, *self.of_leg(exchange.read(self._is_persisted), where)]
 
 
@@ -259,24 +259,24 @@ def _placement(exchange: Exchange) -> str:
     return f"by the hash of {keys}"
 
 
-def _facts(found: ExchangeStatistics) -> list[str]:
+def _facts(ran: ExchangeStatistics) -> list[str]:
     sizes = (
-        f"{found.partitions:,} partitions, {found.rows:,} rows, {readable_size(found.size_bytes)}, largest "
-        f"{readable_size(found.largest_bytes)}, median {readable_size(found.median_bytes)} (skew {found.skew:.1f})"
+        f"{ran.partitions:,} partitions, {ran.rows:,} rows, {readable_size(ran.size_bytes)}, largest "
+        f"{readable_size(ran.largest_bytes)}, median {readable_size(ran.median_bytes)} (skew {ran.skew:.1f})"
     )
-    if found.empty_partitions:
-        sizes += f", {found.empty_partitions:,} without rows"
-    writers = f"{found.tasks:,} tasks" if found.tasks else "the driver"
-    wrote = f"written by {writers} in {found.job_seconds:.2f} s"
-    if found.is_reused:
+    if ran.empty_partitions:
+        sizes += f", {ran.empty_partitions:,} without rows"
+    writers = f"{ran.tasks:,} tasks" if ran.tasks else "the driver"
+    wrote = f"written by {writers} in {ran.job_seconds:.2f} s"
+    if ran.is_reused:
         wrote += ", in an earlier run"
-    if found.spilled_bytes:
-        wrote += f", {readable_size(found.spilled_bytes)} spilled"
-    if found.reading_tasks:
-        wrote += f"; read by {found.reading_tasks:,} tasks"
-    if found.cut_partitions:
-        wrote += f", {found.cut_partitions:,} of the partitions in pieces"
-    return [sizes, wrote, *_spread(found.servers)]
+    if ran.spilled_bytes:
+        wrote += f", {readable_size(ran.spilled_bytes)} spilled"
+    if ran.reading_tasks:
+        wrote += f"; read by {ran.reading_tasks:,} tasks"
+    if ran.cut_partitions:
+        wrote += f", {ran.cut_partitions:,} of the partitions in pieces"
+    return [sizes, wrote, *_spread(ran.servers)]
 
 
 def _spread(servers: Mapping[str, int]) -> list[str]:
