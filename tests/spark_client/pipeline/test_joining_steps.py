@@ -187,8 +187,7 @@ def test_a_persisted_exchange_is_found_by_a_cogroup_whose_other_side_has_keys_of
     one.persist()
     for _ in range(2):
         assert bag(plan.toDF()) == expected
-    assert plan.statistics is not None
-    assert [each.is_reused for each in plan.statistics.exchanges if each.rows == 90] == [True, False]
+    assert [each.is_reused for each in plan.statistics().exchanges if each.rows == 90] == [True, False]
 
 
 def test_a_cogroup_of_pandas_has_the_rows_of_sparks(
