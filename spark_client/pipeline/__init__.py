@@ -13,9 +13,9 @@ Where the steps are
     ``grouping_steps``    ``applyInArrow``, ``applyInPandas``: the rows of a key together, also of a ``cogroup``
     ``joining_steps``     ``join``, ``cogroup``: the rows of two pipelines together
     ``aggregating``       ``aggregate``, ``distinct``
-    ``combining``         ``union``, ``limit``, ``count``
+    ``combining``         ``union``, ``limit``
     ``exchanging``        ``exchange``: rows to partitions, by keys or ranges, in an order; ``sample_boundaries``
-    ``finishing``         ``toDF``, ``collect``, ``persist``, ``explain``: runs the plan
+    ``finishing``         ``toDF``, ``collect``, ``count``, ``persist``, ``explain``: runs the plan
     ====================  ==========================================================================================
 
     They make a plan of ``nodes``. ``execution`` runs it: ``decided_jobs`` says by which jobs, ``held_joins`` which

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType
 
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast
 from spark_client.jobs import (
     SealedDataset,
@@ -19,16 +23,18 @@ from spark_client.jobs import (
     collected,
     reader,
 )
-from spark_client.steps import SortStage
+from spark_client.steps import AlignStage, CountStage, SelectStage, SortStage
 
 from .base import AnySteps, Steps
 from .execution import Execution, TaskInput
-from .nodes import Exchange, Input, exchanges, steps_text
-from .run_statistics import LastRuns, RunStatistics, plan_text
+from .nodes import Exchange, Input, Leg, exchanges, steps_text
+from .run_statistics import LastRun, RunStatistics, plan_text
 
 _log = logging.getLogger("spark_client.pipeline")
-_runs = LastRuns()
+_runs: WeakKeyDictionary[Leg, LastRun] = WeakKeyDictionary()
+"""The last run of each leg that is in use."""
 T = TypeVar("T")
+_SAME_COUNT = (AlignStage, SelectStage, SortStage)
 
 
 def to_frame(steps: Steps) -> DataFrame:
@@ -54,29 +60,33 @@ def to_frame(steps: Steps) -> DataFrame:
     return running(steps, frame)
 
 
-def few_rows(steps: Steps) -> Sequence[Sequence[Any]]:
-    """The result of few rows, whose datasets are dropped. Raises as :meth:`.Pipeline.toDF`."""
-
-    def rows(execution: Execution) -> Sequence[Sequence[Any]]:
-        batches = _gathered(steps, execution)
-        if batches is not None:
-            return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-        collected_rows = _frame(steps, execution).collect()
-        execution.drop_all()
-        return collected_rows
-
-    return running(steps, rows)
-
-
-def exchanged_rows(steps: Steps, exchange: Exchange) -> int:
-    """How many rows an exchange of the plan has, which is run if its dataset is not there. Raises as
-    :meth:`.Pipeline.toDF`.
+def count_rows(steps: Steps) -> int:
+    """Run all steps; how many rows they give. Each task counts its own. A last exchange is not run, because it
+    changes no count, unless it is persisted: then the server knows it. Raises as :meth:`toDF`.
     """
+    leg, part, known = steps.leg, steps.leg.single, None
+    while part is not None and known is None and all(isinstance(stage, _SAME_COUNT) for stage in part.stages):
+        origin = part.origin
+        if isinstance(origin, Input) and origin.frame is not None:
+            return int(origin.frame.count())
+        if not isinstance(origin, Exchange):
+            break
+        if steps.shuffles.persisted.find(origin) is not None:
+            known = origin
+        leg, part = origin.leg, origin.leg.single
+    struct = StructType([StructField("count", LongType(), nullable=False)])
+    declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))
+    counts = replace(steps, leg=leg.with_stage(CountStage(declared), struct))
 
     def rows(execution: Execution) -> int:
-        sealed = execution.sealed(exchange)
+        if known is not None:
+            total = execution.sealed(known).rows
+        elif (batches := _gathered(counts, execution)) is not None:
+            total = sum(count for batch in batches for count in batch.column(0).to_pylist())
+        else:
+            total = sum(row[0] for row in _frame(counts, execution).collect())
         execution.drop_all()
-        return sealed.rows
+        return total
 
     return running(steps, rows)
 
@@ -171,7 +181,7 @@ def unpersist(steps: AnySteps) -> AnySteps:
 
 def statistics(steps: Steps) -> RunStatistics:
     """Of the last ``toDF`` or ``collect`` of this very pipeline. Raises InvalidRequest: before the first."""
-    ran = _runs.of(steps.leg).statistics
+    ran = _runs.get(steps.leg, LastRun()).statistics
     if ran is None:
         raise InvalidRequest("this pipeline has not run: statistics() is of its last toDF() or collect()")
     return ran
@@ -182,15 +192,8 @@ def explain(steps: Steps) -> None:
     pipeline, rows, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and which
     steps ran in the driver.
     """
-    ran = _runs.of(steps.leg)
-    persisted = steps.shuffles.persisted
-    text = plan_text(
-        steps.leg,
-        ran.exchanges,
-        lambda node: persisted.find(node) is not None,
-        notes=ran.notes,
-        in_driver=ran.in_driver,
-    )
+    ran = _runs.get(steps.leg, LastRun())
+    text = plan_text(steps.leg, ran, lambda node: steps.shuffles.persisted.find(node) is not None)
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
 
@@ -211,7 +214,7 @@ def _note(
 ) -> None:
     """Remember and log the run; the arguments are those of ``Execution.ran``."""
     ran = execution.ran(added, seconds)
-    _runs.add(steps.leg, ran)
+    _runs[steps.leg] = ran
     if ran.statistics is not None and ran.statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), ran.statistics)
 

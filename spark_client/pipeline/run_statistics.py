@@ -7,17 +7,15 @@ number, and one that is used twice is shown once; the other place has only the n
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from spark_client.arrow import readable_size
 from spark_client.jobs import SealedDataset, Shares
 
-from .nodes import Exchange, Input, Leg, Pair, PlanPart
+from .nodes import Exchange, Input, Leg, PlanPart
 
 
 @dataclass(frozen=True)
@@ -167,47 +165,18 @@ class LastRun:
     notes: Mapping[Exchange, str] = field(default_factory=dict)
 
 
-class LastRuns:
-    """The last run of each leg that is in use."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: WeakKeyDictionary[Leg, LastRun] = WeakKeyDictionary()
-
-    def of(self, leg: Leg) -> LastRun:
-        with self._lock:
-            return self._runs.get(leg, LastRun())
-
-    def add(self, leg: Leg, run: LastRun) -> None:
-        with self._lock:
-            self._runs[leg] = run
-
-
-Of = Mapping[Exchange, ExchangeStatistics]
 SERVERS_SHOWN = 8
 
 
-def plan_text(
-    leg: Leg,
-    of: Of,
-    is_persisted: Callable[[Exchange], bool] = lambda _: False,
-    *,
-    notes: Mapping[Exchange, str] | None = None,
-    in_driver: bool = False,
-) -> str:
-    """The plan with the statistics of its exchanges and ``notes`` about them, and whether the leg's own stages ran
-    ``in_driver``.
-    """
-    return "\n".join(_Text(of, is_persisted, notes or {}).of_leg(leg, ", in the driver" if in_driver else ""))
+def plan_text(leg: Leg, ran: LastRun, is_persisted: Callable[[Exchange], bool]) -> str:
+    """The plan, with what is known of its last run."""
+    return "\n".join(_Text(ran, is_persisted).of_leg(leg, ", in the driver" if ran.in_driver else ""))
 
 
 class _Text:
-    def __init__(
-        self, of: Of, is_persisted: Callable[[Exchange], bool], notes: Mapping[Exchange, str]
-    ) -> None:
-        self._of = of
+    def __init__(self, ran: LastRun, is_persisted: Callable[[Exchange], bool]) -> None:
+        self._ran = ran
         self._is_persisted = is_persisted
-        self._notes = notes
         self._numbers: dict[Exchange, int] = {}
 
     def of_leg(self, leg: Leg, where: str) -> list[str]:
@@ -223,10 +192,7 @@ class _Text:
             return [*lines, f"{origin.label}{where}"]
         if isinstance(origin, Exchange):
             return [*lines, *self._of_exchange(origin)]
-        return [*lines, *self._of_pair(origin, where)]
-
-    def _of_pair(self, pair: Pair, where: str) -> list[str]:
-        return _branches([self._of_part(side, where) for side in (pair.left, pair.right)])
+        return [*lines, *_branches([self._of_part(side, where) for side in part.sides])]
 
     def _of_exchange(self, exchange: Exchange) -> list[str]:
         number = self._numbers.get(exchange)
@@ -234,9 +200,9 @@ class _Text:
             return [f"{exchange} #{number}, see above"]
         number = self._numbers[exchange] = len(self._numbers) + 1
         persisted = ", persisted" if self._is_persisted(exchange) else ""
-        note = f", {self._notes[exchange]}" if exchange in self._notes else ""
+        note = f", {self._ran.notes[exchange]}" if exchange in self._ran.notes else ""
         lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}{note}"]
-        ran = self._of.get(exchange)
+        ran = self._ran.exchanges.get(exchange)
         if ran is not None:
             lines += [f"    {line}" for line in _facts(ran)]
         where = "" if ran is None or ran.tasks else ", in the driver"
