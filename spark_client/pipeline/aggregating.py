@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, check_key, declared_struct, spark_field
+from spark_client.jobs import check_key, spark_field
 from spark_client.placement import check_groupable
 from spark_client.reducing import (
     FUNCTIONS,
@@ -37,7 +37,7 @@ from spark_client.steps import (
     PartialStage,
 )
 
-from .base import AnySteps, Steps, find_keys, integer, one_reading, stage_name, with_stage
+from .base import AnySteps, Steps, declared, find_keys, integer, one_reading, stage_name, with_stage
 from .exchanging import add_exchange
 from .nodes import Exchange, Pair, PlanPart
 
@@ -174,10 +174,9 @@ def aggregate(
     columns = dict(zip(names, find_keys(steps, names, stage), strict=True))
     computed = [_result(steps, each, columns, stage) for each in asked]
     fields = [*_fields(steps, keys), *(field for field, _ in computed)]
-    struct = declared_struct(steps.spark, StructType(fields), stage)
+    struct, result = declared(steps.spark, StructType(fields), stage)
     grouped, reduction, results = _reduce(steps, keys, computed, stage, partitions)
-    declared = Declared(stage, arrow_schema(steps.spark, struct, stage))
-    return with_stage(grouped, FinalStage(reduction, results, declared), struct)
+    return with_stage(grouped, FinalStage(reduction, results, result), struct)
 
 
 def _reduce(
@@ -235,8 +234,8 @@ def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None = 
     named = set(keys)
     carried = tuple(name for name in steps.leg.schema.names if name not in named)
     grouped, reduction = _group(steps, keys, carried, (), stage=stage, partitions=partitions, placed=keys)
-    declared = Declared(stage, steps.leg.schema, by_name=True)
-    return with_stage(grouped, FinalStage(reduction, (), declared), steps.leg.struct)
+    rows = Declared(stage, steps.leg.schema, by_name=True)
+    return with_stage(grouped, FinalStage(reduction, (), rows), steps.leg.struct)
 
 
 def _check_grouped(steps: Steps, keys: tuple[str, ...], stage: str) -> None:

@@ -83,9 +83,7 @@ def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
     check_frame(df, "the DataFrame")
     spark = df.sparkSession
     shuffles.sessions.used(spark)
-    struct = declared_struct(spark, df.schema, "the DataFrame")
-    declared = Declared("the DataFrame", arrow_schema(spark, struct, "the DataFrame"))
-    return Leg((PlanPart(Input(df, "DataFrame")),), struct, declared)
+    return Leg((PlanPart(Input(df, "DataFrame")),), *declared(spark, df.schema, "the DataFrame"))
 
 
 def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
@@ -101,6 +99,14 @@ def case_sensitive(steps: Steps) -> bool:
     return is_on(steps.spark, "spark.sql.caseSensitive")
 
 
+def declared(
+    spark: SparkSession, schema: StructType | str, stage: str, *, by_name: bool = False
+) -> tuple[StructType, Declared]:
+    """The declared result of a stage of this name. Raises as ``declared_struct`` and ``arrow_schema``."""
+    struct = declared_struct(spark, schema, stage)
+    return struct, Declared(stage, arrow_schema(spark, struct, stage), by_name)
+
+
 def declare(
     steps: Steps, method: str, fn: Callable[..., Any], schema: StructType | str, *others: Leg, by_name: bool
 ) -> tuple[StructType, Declared]:
@@ -108,8 +114,7 @@ def declare(
     if not callable(fn):
         raise InvalidRequest(f"{stage_name(steps, method, *others)}: {fn!r} is not a function")
     name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}", *others)
-    struct = declared_struct(steps.spark, schema, name)
-    return struct, Declared(name, arrow_schema(steps.spark, struct, name), by_name)
+    return declared(steps.spark, schema, name, by_name=by_name)
 
 
 def second_side(steps: Steps, other: Any, where: str, kinds: str = "a Pipeline") -> Steps:

@@ -99,11 +99,10 @@ def collect(steps: Steps) -> pa.RecordBatchReader:
         known = steps.shuffles.results.sealed(origin.frame, steps.leg.schema)
         if known is not None:
             return collected(steps.shuffles, known, owned=False)
-    added = None if isinstance(origin, Exchange) else Exchange(steps.leg, 1, label="collect")
+    last = origin if isinstance(origin, Exchange) else Exchange(steps.leg, 1, label="collect")
+    added = None if last is origin else last
 
     def sealed(execution: Execution) -> tuple[SealedDataset, bool]:
-        last = origin if isinstance(origin, Exchange) else added
-        assert last is not None
         dataset = execution.sealed(last)
         _note(steps, execution, added)
         return dataset, dataset.source.dataset in execution.owned

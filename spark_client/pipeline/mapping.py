@@ -9,11 +9,10 @@ from typing import Any
 from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, check_compared, declared_struct, spark_field
+from spark_client.jobs import check_compared, spark_field
 from spark_client.steps import FilterStage, MapStage, PandasForm, PandasMap, SelectStage, evaluate
 
-from .base import AnySteps, Steps, declare, find_keys, one_reading, stage_name, with_stage
+from .base import AnySteps, Steps, declare, declared, find_keys, one_reading, stage_name, with_stage
 
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
@@ -104,9 +103,8 @@ def select_columns(steps: AnySteps, *names: str, **expressions: Any) -> AnySteps
         spark_field(label, kind, name) if field is None else field
         for label, kind, field in zip(labels, types, fields, strict=True)
     ]
-    struct = declared_struct(steps.spark, StructType(made), name)
-    declared = Declared(name, arrow_schema(steps.spark, struct, name))
-    return with_stage(steps, SelectStage(tuple(values), declared), struct)
+    struct, result = declared(steps.spark, StructType(made), name)
+    return with_stage(steps, SelectStage(tuple(values), result), struct)
 
 
 def _field_of(steps: Steps, value: Any) -> str | None:

@@ -33,7 +33,7 @@ from spark_client.jobs import (
     TaskRows,
     TaskSource,
 )
-from spark_client.placement import find_keys, has_fixed_width
+from spark_client.placement import has_fixed_width
 from spark_client.steps import (
     FilterStage,
     FinalStage,
@@ -113,8 +113,7 @@ class Exchange:
         """
         if frame is None or stages or not self.keys or self.ranges is not None or self.types is not None:
             return False
-        schema = self.leg.declared.schema
-        return not all(has_fixed_width(schema.types[index]) for index in find_keys(schema, self.keys))
+        return not all(has_fixed_width(self.leg.schema.field(key).type) for key in self.keys)
 
     def may_cut(self, stages: Iterable[Stage]) -> bool:
         """Whether partitions far over the median may be read in pieces, each through ``stages``."""

@@ -129,9 +129,9 @@ def test_a_persisted_exchange_that_is_lost_is_written_again_by_the_same_run(driv
     losing(driver, "kept", when="middle")
     assert driver.execution().result_of(lambda run: rows(run, last)) == 2
     assert driver.written == ["kept", "kept", "middle", "last"]
-    found = driver.persisted.find(kept)
-    assert found is not None
-    sealed = found.claim(None)
+    persisted = driver.persisted.find(kept)
+    assert persisted is not None
+    sealed = persisted.claim(None)
     assert sealed is not None, "the next run finds it"
     assert driver.is_whole(sealed)
 
@@ -178,12 +178,11 @@ def test_a_loss_after_the_last_job_makes_the_run_begin_again(driver: Driver) -> 
     calls = []
 
     def read(run: Execution) -> int:
-        found = rows(run, last)
-        calls.append(found)
+        calls.append(rows(run, last))
         if len(calls) == 1:
             driver.lose("last")
             raise RuntimeError("the reader lost its server")
-        return found
+        return calls[-1]
 
     assert driver.execution().result_of(read) == 2
     assert driver.written == ["last", "last"]
