@@ -130,6 +130,9 @@ def join(
         raise InvalidRequest(
             f"{where}: as_of={as_of!r} is a key, and equal keys have equal times; leave it out of on"
         )
+    nearest = [
+        as_of_times(time, direction, tolerance, exact=allow_exact_matches, where=where) for time in times
+    ]
     case = case_sensitive(steps)
     columns, fields = joined_columns(
         steps.leg.struct,
@@ -157,9 +160,8 @@ def join(
         return with_stage(steps, TableJoinStage(declared, plan, table, right.declared), struct)
     pair, *placed = paired(steps, right, keys, partitions, where)
     stage: Stage = JoinStage(declared, plan, *placed)
-    for time in times:
-        nearest = as_of_times(time, direction, tolerance, exact=allow_exact_matches, where=where)
-        stage = AsofStage(declared, plan, nearest, *placed)
+    if nearest:
+        stage = AsofStage(declared, plan, nearest[0], *placed)
     return replace(steps, leg=Leg((PlanPart(pair, (stage,)),), struct, declared))
 
 
