@@ -39,6 +39,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from spark_client.arrow import kept_share
+from spark_client.joining import JoinPlan
 from spark_client.steps import (
     FilterStage,
     FinalStage,
@@ -195,6 +196,14 @@ class SmallSide:
     stages: tuple[Stage, ...]
     other: Exchange
     leaves_out: bool
+
+    @property
+    def plan(self) -> JoinPlan:
+        """The join over the other side's rows, with this side on the right; or that which thins the other side out."""
+        plan = self.stage.plan
+        if not self.leaves_out:
+            return plan.matching(left=not self.is_left)
+        return plan.mirrored() if self.is_left else plan
 
 
 class HeldJoins:

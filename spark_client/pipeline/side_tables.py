@@ -110,15 +110,12 @@ class SideTables:
         rows = _rows_of(small, sealed, DECODED_TIMES * self._limit_bytes)
         if rows is None:
             return None
-        plan, declared = small.stage.plan, small.stage.declared
+        plan, declared = small.plan, small.stage.declared
         if not small.leaves_out:
             self.thinned[small.other] = small.exchange
-            plan = plan.matching(left=not small.is_left)
             name = f"{declared.stage}, keys of {small.exchange}"
             declared = replace(small.other.leg.declared, stage=name, by_name=False)
             rows = rows.select(plan.right_schema.names)
-        elif small.is_left:
-            plan = plan.mirrored()
         table = Broadcast.create(self._shuffles, rows, f"side of {small.stage.declared.stage}")
         self._tables.append(table)
         side = Declared(str(small.exchange), plan.right_schema)

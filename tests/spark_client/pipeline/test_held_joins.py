@@ -217,13 +217,8 @@ class Model:
     def _decide(self) -> list[Exchange]:
         sizes = {node: (len(rows), 16 * len(rows)) for node, rows in self.there.items()}
         while (small := self.held.next_side(sizes)) is not None:
-            plan: Any = small.stage.plan
-            if not small.leaves_out:
-                plan = plan.matching(left=not small.is_left)
-            elif small.is_left:
-                plan = plan.mirrored()
             rows = [row for task in self._each(self._read(small.exchange), small.stages) for row in task]
-            self.held.hold(small, TableJoinStage(DECLARED, plan, Rows(tuple(rows)), DECLARED))
+            self.held.hold(small, TableJoinStage(DECLARED, small.plan, Rows(tuple(rows)), DECLARED))
         return self.held.first(sizes, self.kept)
 
     def _read(self, node: Exchange) -> list[list[Row]]:
