@@ -10,12 +10,10 @@ the rows that Spark's tasks would give, in the order of the partitions, all of t
 raises where a job would, and nothing of the run is left on a server.
 
 How much
-    The sum of what the job reads is at most ``Reading.driver_bytes``. Each value counts at least ``VALUE_BYTES``,
-    because exchanges are compressed and Parquet is encoded; each partition, which the stages run over by itself,
-    ``PARTITION_BYTES``; a table that a join holds, all of its bytes. What turns out far larger in memory while it is
-    read, such as texts which are all the same, is left to tasks then (``jobs.ReadLimit``). As a task does, the driver
-    keeps what stages gather within its budgets, and the rest in files. A join that makes very many rows of few is left
-    to tasks as well.
+    What the job reads, by the README's measure, is at most ``Reading.driver_bytes``: values and partitions count more
+    than they are stored as, because exchanges are compressed, Parquet is encoded, and stages run over each partition by
+    itself. What turns out far larger in memory is left to tasks then (``jobs.ReadLimit``). As a task does, the driver
+    keeps what stages gather within its budgets, and the rest in files.
 
     Of a result at most ``GATHERED_BYTES`` are held, and one batch: a join may make many rows of few. A larger result is
     one for the server, and for a reader of it.
