@@ -65,9 +65,10 @@ _log = logging.getLogger(__name__)
 
 
 class Broadcast:
-    """A table that tasks can use. Its pickle has the content's location, not the content. ``struct``: the DataFrame's
-    types, of which Arrow's do not show all; only the driver has it, ``sealed``, the dataset, and ``owner``, the
-    datasets of its client.
+    """A table that tasks can use. Its pickle has the content's location, not the content.
+
+    Only the driver's object has ``struct``, the DataFrame's types, of which Arrow's do not show all; ``sealed``, the
+    dataset; and ``owner``, the datasets of its client.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,6 +130,39 @@ def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
     # The next run does not ask the lost server first.
     assert sums_of(pipeline.collect().read_all()) == expected()
     assert not pipeline.statistics().losses
+
+
+READS: dict[str, Callable[[Any, ShuffleClient], int]] = {
+    "count of a persisted exchange": lambda rows, _: rows.exchange(8, "k").persist().count(),
+    "count": lambda rows, _: rows.count(),
+    "collect": lambda rows, _: rows.collect().read_all().num_rows,
+    "toDF": lambda rows, _: rows.exchange(4, "k").toDF().count(),
+    "broadcast": lambda rows, client: client.broadcast(rows).rows,
+    "sample_boundaries": lambda rows, _: len(rows.sample_boundaries(ROWS, "id", seed=1)) + 1,
+}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [pytest.param(name, marks=[pytest.mark.long] if number else []) for number, name in enumerate(READS)],
+)
+def test_a_persisted_exchange_that_is_lost_while_it_is_read_is_written_again(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path, read: str
+) -> None:
+    marker, victim = tmp_path / "killed", servers[1].pid
+
+    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if first_time(marker):
+                os.kill(victim, signal.SIGKILL)
+            yield batch
+
+    df = numbered(spark)
+    kept = several.pipeline(df).exchange(8, "id").persist()
+    assert kept.count() == ROWS
+    assert not marker.exists()
+    assert READS[read](kept.mapInArrow(kill, df.schema), several) == ROWS
+    assert marker.exists()
 
 
 def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
