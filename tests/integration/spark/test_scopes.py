@@ -127,5 +127,5 @@ async def test_scopes_of_two_clients_in_a_task_have_what_its_threads_make_and_no
         first_is_over.set()
         return set()
 
-    assert await asyncio.gather(run(1), run(2)) == [set(), {"outer-2", "inner-2"}]
+    assert [*await asyncio.gather(run(1), run(2))] == [set(), {"outer-2", "inner-2"}]
     assert results.names == set()
