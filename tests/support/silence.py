@@ -13,14 +13,15 @@ from typing import Self
 class Silence:
     """Of one process, once; also a context manager after which the process goes on in any case."""
 
-    def __init__(self, pid: int, seconds: float) -> None:
-        self.pid = pid
+    def __init__(self, seconds: float) -> None:
+        self._pid = 0
         self._began = threading.Lock()
         self._timer = threading.Timer(seconds, self._signal, (signal.SIGCONT,))
 
-    def begin(self) -> None:
+    def begin(self, pid: int) -> None:
         """The process stands still from now on. Only the first call counts."""
         if self._began.acquire(blocking=False):
+            self._pid = pid
             self._signal(signal.SIGSTOP)
             self._timer.start()
 
@@ -35,7 +36,7 @@ class Silence:
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+            os.kill(self._pid, number)
 
     def __enter__(self) -> Self:
         return self
@@ -46,4 +47,4 @@ class Silence:
         self._timer.cancel()
         if self._began.locked():
             self._timer.join()
-        self._signal(signal.SIGCONT)
+            self._signal(signal.SIGCONT)
