@@ -1,10 +1,11 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
-from .driver_tasks import share_numbers
+from .job import Target, TaskNumbers, TaskRows
 from .persisting import PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import collected
 from .results import reader
+from .runner import share_numbers
 from .sealed import SealedDataset
 from .session_facts import (
     SplitSizes,
@@ -12,12 +13,13 @@ from .session_facts import (
     cores,
     is_on,
     overhead_bytes,
+    same_session,
     settings_once,
     spark_setting,
     split_sizes,
 )
-from .shares import Cut, Shares, cuts_of, cuts_of_pair, tasks_for
-from .shuffles import Shuffles, Target
+from .shares import NO_SHARES, Cut, Shares, cuts_of, cuts_of_pair, tasks_for
+from .shuffles import Shuffles
 from .spark_types import (
     arrow_schema,
     batch_limits,
@@ -31,5 +33,4 @@ from .spark_types import (
     spark_field,
     utc_arrow_schema,
 )
-from .tasks import WRITE_BUDGET_BYTES, ReadLimit, ReadTask, Sides, TaskSource, WriteTask
-from .write_job import TaskNumbers, TaskRows
+from .tasks import WRITE_BUDGET_BYTES, Destination, ReadLimit, ReadTask, Sides, TaskSource, WriteTask

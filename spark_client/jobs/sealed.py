@@ -24,7 +24,7 @@ from spark_client.pyspark_parts import from_arrow_schema
 
 _REPORT = pa.schema(
     [
-        ("target", pa.int32()),
+        ("dataset", pa.string()),
         ("producer", pa.int32()),
         ("attempt", pa.string()),
         ("rows", pa.int64()),
@@ -59,14 +59,14 @@ class TaskWork:
     counts: list[int] = field(default_factory=list)
 
 
-def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
-    """The row, as a batch of ``REPORT``. ``target`` is the dataset's number in the job, ``answer`` the server's to
-    the commit, with the ``server`` that the task has chosen.
+def report(dataset: str, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
+    """The row, as a batch of ``REPORT``. ``answer`` is the server's to the commit, with the ``server`` that the task
+    has chosen.
     """
     # Not by ``pa.array``: see ``array_over``.
     done = [work.tasks, work.pieces, work.spilled_bytes, answer.get("counts", [])]
     columns = [
-        array_over(np.array([target], np.int32)),
+        text_array(dataset),
         array_over(np.array([producer], np.int32)),
         text_array(attempt),
         *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),

@@ -114,6 +114,9 @@ class Shares:
         return cls((*bounds, units), tuple(cuts))
 
 
+NO_SHARES = Shares((0,))
+
+
 def tasks_for(partition_bytes: Sequence[int], cores: int) -> int:
     """How many tasks the data and the cores pay for."""
     return cores * max(1, -(-sum(partition_bytes) // (TASK_BYTES * cores)))

@@ -3,52 +3,34 @@
 Guarantee: a dataset that :meth:`Shuffles.write` returns is sealed with exactly the attempts whose reports reached the
 driver, one for each task of the job. If the job, the seal or the driver fails, the dataset is dropped at once, or by
 the server when its lease ends. Leases are renewed until the drop.
-
-Names of jobs
-    On Spark Classic a name is the job's description in the web UI, in the place of the user's own, which is set again
-    afterwards. Spark Connect has no descriptions: there it is a tag of the operation, for ``interruptTag`` and the
-    UI's page of sessions.
-
-Ctrl-C
-    PySpark means to cancel the job that the driver waits for. But on Spark Classic its handler asks over the connection
-    on which the main thread waits, which fails, and notebooks replace the handler. A job that goes on keeps its tasks'
-    cores and writes to a dataset that is gone. Spark Connect's client cancels its operation itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, reduce
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
-
-from flight_server.protocol import (
-    Unavailable,
-)
+from flight_server.protocol import Unavailable
 from spark_client.connection import RemoteServer
-from spark_client.executors import ExecutorServers, Portable, ShownFromUsers, check_interpreter
+from spark_client.executors import ExecutorServers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
-from spark_client.pyspark_parts import interrupts_kept
 from spark_client.servers import ServerList
 
-from .driver_tasks import numbered, reports_of_driver
 from .held_datasets import HeldDatasets
+from .job import Job, Target
 from .persisting import AfterCollection, Persisted
 from .progress import watch
 from .results import Results
-from .sealed import REPORT, SealedDataset
-from .session_facts import Sessions, is_on, local_property
-from .size_checks import without_needless_checks
+from .runner import run
+from .sealed import SealedDataset
+from .session_facts import Sessions
 from .spark_types import check_names_apart
-from .write_job import Target, WriteJob
+from .write_job import WriteJob
 
 _log = logging.getLogger(__name__)
-_DESCRIPTION = "spark.job.description"
 
 
 class Shuffles(HeldDatasets):
@@ -77,44 +59,20 @@ class Shuffles(HeldDatasets):
 
     def write(self, targets: Sequence[Target], *, here: bool = False) -> list[SealedDataset]:
         """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped. ``here``: the
-        driver runs it, where it can (``driver_tasks``).
+        driver runs it, where it can (``runner``).
 
         Raises as ``Pipeline.toDF``.
         """
-        spark = targets[0].writes[0][0].sparkSession
+        job = Job(targets, in_driver=here)
         for target in targets:
             for rows, _ in target.writes:
                 check_names_apart(rows, target.label)
         if not here:
-            check_interpreter(spark)
+            check_interpreter(job.spark)
         datasets = [target.task.dataset for target in targets]
-        label = ", ".join(target.label for target in targets)
-        name = ", ".join(target.name for target in targets if target.name is not None) or None
         try:
-            with watch(self.servers, datasets, label) as progress:
-
-                def collect(filled: Sequence[Target]) -> list[Any]:
-                    if here and (found := reports_of_driver(spark, filled, label)) is not None:
-                        return found
-                    check_interpreter(spark)
-                    naming, cancelling = _naming_jobs(spark, name), _cancelled_by_ctrl_c(spark)
-                    if (run := numbered(spark, filled)) is not None:
-                        with naming, cancelling:
-                            return run()
-                    parts = [
-                        rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT)
-                        for target in filled
-                        for rows, task in target.writes
-                    ]
-                    reports = self._keeping_executors(spark, reduce(DataFrame.unionAll, parts), filled)
-                    inputs = [
-                        rows for target in filled for rows, task in target.writes if task.source is None
-                    ]
-                    unchecked = without_needless_checks(reports, len(parts), inputs)
-                    with naming, cancelling, unchecked:
-                        return reports.collect()
-
-                written = WriteJob(self, targets, collect).run()
+            with watch(self.servers, datasets, job.label) as progress:
+                written = WriteJob(self, targets, partial(run, job, keep=self.keep_alive)).run()
                 progress.ended(sum(each.rows for each in written), sum(each.size_bytes for each in written))
         except BaseException:
             for dataset in datasets:
@@ -122,22 +80,6 @@ class Shuffles(HeldDatasets):
             raise
         else:
             return written
-
-    def _keeping_executors(
-        self, spark: SparkSession, reports: DataFrame, targets: Sequence[Target]
-    ) -> DataFrame:
-        """The reports of tasks, by way of a shuffle of Spark's where it takes idle executors away: it keeps those whose
-        shuffled rows a DataFrame may still read, here until the datasets are dropped and the driver's JVM has collected
-        its garbage.
-        """
-        if not any(each.task.executors for each in targets) or not is_on(
-            spark, "spark.dynamicAllocation.enabled"
-        ):
-            return reports
-        reports = reports.repartition(1)
-        for each in targets:
-            self.keep_alive(each.task.dataset, reports)
-        return reports
 
     def application(self) -> str:
         """The driver's name in its host's files. The first call marks it as alive there, until the close."""
@@ -186,39 +128,3 @@ class Shuffles(HeldDatasets):
     def has_lost(self, datasets: Iterable[SealedDataset]) -> bool:
         """Whether there are several servers, and one has lost a part of any of these datasets."""
         return self.servers.several and not all(map(self.is_whole, datasets))
-
-
-@contextlib.contextmanager
-def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
-    """The jobs that this thread starts in the block have the name; None leaves them as they are."""
-    if name is None:
-        yield
-    elif "connect" in type(spark).__module__:
-        tag = name.replace(",", " ")  # which separates tags
-        theirs = tag in spark.getTags()
-        spark.addTag(tag)
-        try:
-            yield
-        finally:
-            if not theirs:
-                spark.removeTag(tag)
-    else:
-        with local_property(spark.sparkContext, _DESCRIPTION, name):
-            yield
-
-
-@contextlib.contextmanager
-def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
-    """A ``KeyboardInterrupt`` in the block cancels the session's jobs, as PySpark's handler would. Their tasks may run
-    for some seconds more.
-    """
-    try:
-        with interrupts_kept():
-            yield
-    except KeyboardInterrupt:
-        # Not by a tag of the job: a new connection, which Spark Classic needs now, does not know the old one's tags.
-        if "connect" not in type(spark).__module__:
-            # A session that has ended cannot be asked, and has no jobs.
-            with contextlib.suppress(Exception):
-                spark.interruptAll()
-        raise

@@ -23,9 +23,9 @@ from pyspark.sql.types import DataType, StructType
 
 from spark_client.steps import BatchLimits
 
+from .job import TaskRows
 from .session_facts import is_pinned, local_property
 from .spark_types import batch_limits
-from .write_job import TaskRows
 
 _LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = "2147483647"

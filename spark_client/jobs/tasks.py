@@ -15,7 +15,7 @@ When the server takes nothing for too long, the task fails with an error that sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,7 +38,7 @@ from spark_client.steps import NO_LIMITS, BatchLimits, Both, Kept, Pass, Stage, 
 
 from .placements import Placement
 from .sealed import TaskWork, added, report
-from .shares import PartitionSlice, Shares
+from .shares import NO_SHARES, PartitionSlice, Shares
 
 DECODED_TIMES = 8
 """What is read may be so many times as large in memory as the driver was to read, and what a stage gives, too."""
@@ -65,7 +65,7 @@ class ReadLimit:
     How much that is shows only while it runs: a column of texts which are all the same, a compressed file, a frame of
     zeros take a thousandth of it where they are stored, and a join may make a million rows of a thousand. A task that
     takes too much is one of many processes, beside others; the driver is the application, and one thread. So it stops,
-    and leaves the job to tasks (``driver_tasks``).
+    and leaves the job to tasks (``runner``).
     """
 
     most_bytes: int
@@ -127,59 +127,79 @@ class Sides:
 class ReadTask:
     """Reads the parts of ``source`` in the shares whose numbers are its input, one after the other, and runs the stages
     over each: a function is called once for each part, or piece of a cut one, and finds the part's number in
-    ``TaskContext``, as in Spark.
+    ``TaskContext``, as in Spark. Without a source its input are the rows of a DataFrame.
 
-    ``kept`` and ``limits`` are as in :class:`~spark_client.steps.Pass`; ``options`` limit the rows that its stages
-    gather, ``reads`` what it reads at all, and what each stage gives.
+    ``limits`` are as in :class:`~spark_client.steps.Pass`; ``options`` limit the rows that its stages gather.
     """
 
-    source: TaskSource | Sides
-    shares: Shares
+    source: TaskSource | Sides | None = None
+    shares: Shares = NO_SHARES
     stages: tuple[Stage, ...] = ()
     limits: BatchLimits = NO_LIMITS
-    kept: Kept = False
     options: Reading = field(default_factory=Reading)
-    reads: ReadLimit | None = None
     parent: str | None = field(default_factory=traceparent)
     """The driver's span, for traces."""
 
     def run(
-        self, numbers: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
+        self, given: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
     ) -> Iterator[Any]:
         """The stages' batches, in one span. ``memory`` None makes one; ``work`` counts."""
         with task_span("reduce", self.parent) as facts:
             if facts is None:
-                yield from self.batches(numbers, memory, work)
+                yield from self.batches(given, memory, work)
                 return
             facts |= {"dataset": _named(self.source), "rows": 0, "bytes": 0}
-            for batch in self.batches(numbers, memory, work):
+            for batch in self.batches(given, memory, work):
                 facts["rows"] += batch.num_rows
                 facts["bytes"] += batch.nbytes
                 yield batch
 
     def batches(
-        self, numbers: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
+        self,
+        given: Iterator[Any],
+        memory: TaskMemory | None = None,
+        work: TaskWork | None = None,
+        *,
+        kept: Kept = False,
+        reads: ReadLimit | None = None,
     ) -> Generator[Any, None, None]:
-        """As :meth:`run`, for a task that has a span."""
-        memory = memory or _memory(self.options)
-        source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                with ExitStack() as opened:
-                    pieces = self.shares[number]
-                    share = _share_of(source, pieces, memory, opened)
-                    for piece in pieces:
-                        _say_partition(piece.partition)
-                        counted = None if self.reads is None else self.reads.counted
-                        how = Pass(self.kept, piece.partition, self.limits, memory, counted)
-                        if work is not None:
-                            work.pieces += 1
-                        given = (
-                            share.read_both(piece, how, self.reads)
-                            if isinstance(share, Sides)
-                            else _read(share, piece, memory, self.reads)
-                        )
-                        yield from run(self.stages, given, how)
+        """As :meth:`run`, for a task that has a span. ``kept`` is as in :class:`~spark_client.steps.Pass`; ``reads``
+        limits what the task reads at all, and what each stage gives.
+        """
+        memory = memory or TaskMemory(reading_budget(self.options.gathered_bytes), self.options.scratch_dir)
+        counted = None if reads is None else reads.counted
+        how = Pass(kept, None, self.limits, memory, counted)
+        if self.source is None:
+            yield from run(self.stages, given, how)
+        else:
+            source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
+            for batch in given:
+                for number in batch.column(0).to_pylist():
+                    yield from self._of_share(source, self.shares[number], how, work, reads)
+        if work is not None:
+            work.spilled_bytes = memory.spilled_bytes
+
+    def _of_share(
+        self,
+        source: TaskSource | Sides,
+        pieces: Sequence[PartitionSlice],
+        how: Pass,
+        work: TaskWork | None,
+        reads: ReadLimit | None,
+    ) -> Iterator[Any]:
+        with ExitStack() as opened:
+            share = _share_of(source, pieces, how.memory, opened)
+            for piece in pieces:
+                _say_partition(piece.partition)
+                how = replace(how, partition=piece.partition)
+                if work is not None:
+                    work.pieces += 1
+                rows = (
+                    share.read_both(piece, how, reads)
+                    if isinstance(share, Sides)
+                    else _read(share, piece, how.memory, reads)
+                )
+                yield from run(self.stages, rows, how)
 
 
 def _named(source: Any) -> str | None:
@@ -204,10 +224,6 @@ def _sparing(source: Any) -> Any:
     return replace(source, most_bytes=GATHERING_READ_BYTES) if isinstance(source, DatasetRef) else source
 
 
-def _memory(options: Reading) -> TaskMemory:
-    return TaskMemory(reading_budget(options.gathered_bytes), options.scratch_dir)
-
-
 def _say_partition(partition: int) -> None:
     """Functions use it to name their files: two partitions of one task must not have one number. The pieces of a
     partition have it in common.
@@ -218,43 +234,72 @@ def _say_partition(partition: int) -> None:
 
 
 @dataclass(frozen=True)
-class WriteTask:
-    """Runs the stages over its input, or over its ``shares`` of ``source``, and writes the result; yields one report,
-    with the ``arrow.counts`` of the result if it ``counts``.
+class Destination:
+    """Where the tasks of a job write a dataset: one for each run of the job, filled in by the driver.
 
-    ``generation`` is empty until the dataset is created. ``places`` are the server's for puts on the bulk lane; None to
-    ask the server. ``servers`` are the locations of those that may hold the dataset, if there are several: the task
-    chooses one, and its put creates the dataset there, with a lease of ``lease_seconds``; with ``executors`` it takes
-    its executor's, and the lease is at least ``UNSEEN_LEASE_SECONDS``. ``target`` is the dataset's number in the job,
-    ``part`` that of the task's write among the ``parts`` of the dataset.
+    A task chooses one of the servers, in the place of one that accepts no connections the next one, and its put creates
+    the dataset there, if it is absent.
+
+    Args:
+        server: its credentials and options are those of all servers.
+        generation: of the dataset.
+        servers: the locations of those that may hold it, in one order for all tasks; with ``executors`` those that are
+            known.
+        lease_seconds: of the dataset where a put creates it, but with ``executors`` at least ``UNSEEN_LEASE_SECONDS``.
+        places: of a server, by its location, those where it takes puts on the bulk lane. The others are asked.
+        executors: the task's own executor has the servers, which it starts.
+    """
+
+    server: RemoteServer
+    generation: str
+    servers: tuple[str, ...]
+    lease_seconds: float | None = None
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    executors: ExecutorServers | None = None
+
+    def choose(self, dataset: str, producer: int, tries: int) -> str:
+        """The location of the server that a producer writes to; ``tries`` is how often Spark has tried the task before.
+
+        Raises as :meth:`ExecutorServers.here`.
+        """
+        servers = self.servers if self.executors is None else self.executors.here(tries).locations
+        host, chosen = gethostname(), servers[0]
+        for more in range(len(servers)):
+            chosen = place(dataset, producer, servers, host=host, tries=tries + more)
+            if len(servers) == 1 or not refuses([chosen]):
+                break
+        return chosen
+
+    def create(self, partitions: int) -> PutCreate:
+        """What a put says, which creates the dataset."""
+        seconds = self.lease_seconds
+        if self.executors is not None:
+            seconds = max(seconds or 0, UNSEEN_LEASE_SECONDS)
+        return PutCreate(partitions, seconds)
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """Writes the rows of ``reading`` to a dataset; yields one report, with the ``arrow.counts`` of the rows if it
+    ``counts``. ``part`` is the number of the task's write among the ``parts`` of the dataset.
 
     Spark numbers the tasks of a union through, or, if all its sides have one partition
     (``spark.sql.unionOutputPartitioning``), runs them in one task: then it is a producer for each part.
     """
 
-    server: RemoteServer
     dataset: str
-    generation: str
     partitions: int
     declared: Declared
     placement: Placement
-    stages: tuple[Stage, ...] = ()
-    source: TaskSource | Sides | None = None
-    shares: Shares | None = None
-    limits: BatchLimits = NO_LIMITS
-    budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
-    places: tuple[str, ...] | None = None
-    servers: tuple[str, ...] = ()
-    executors: ExecutorServers | None = None
-    lease_seconds: float | None = None
-    target: int = 0
+    reading: ReadTask = field(default_factory=ReadTask)
     part: int = 0
     parts: int = 1
     counts: bool = False
-    reads: ReadLimit | None = None
-    parent: str | None = field(default_factory=traceparent)
+    budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
 
-    def run(self, batches: Iterator[Any], number: int | None = None) -> Iterator[Any]:
+    def run(
+        self, destination: Destination, batches: Iterator[Any], number: int | None = None
+    ) -> Iterator[Any]:
         """In a task of Spark's; its report. ``number``: the task's, where a query would give it another one."""
         context = TaskContext.get()
         assert context is not None
@@ -262,47 +307,43 @@ class WriteTask:
         producer = self.producer(context.partitionId() if number is None else number)
         attempt = str(context.taskAttemptId())
         work = TaskWork()
-        with task_span("map", self.parent) as facts:
-            answer = self.write(self.rows(batches, work), producer, attempt, context.attemptNumber())
+        with task_span("map", self.reading.parent) as facts:
+            rows = self.rows(batches, work)
+            answer = self.write(destination, rows, producer, attempt, context.attemptNumber())
             if facts is not None:
                 facts |= {"dataset": self.dataset, "producer": producer, "attempt": attempt}
                 facts |= {name: answer[name] for name in ("rows", "bytes", "frames")}
-        yield report(self.target, producer, attempt, answer, work)
+        yield report(self.dataset, producer, attempt, answer, work)
 
     def producer(self, number: int) -> int:
         """That of the job's task of this number."""
         return number * self.parts + self.part
 
-    def rows(self, batches: Iterator[Any], work: TaskWork) -> Generator[Any, None, None]:
-        """The batches of the last stage, which ``work`` counts."""
-        memory = _memory(self.server.reading)
-        if self.source is not None and self.shares is not None:
-            reading = ReadTask(
-                self.source, self.shares, self.stages, self.limits, self.keeps, reads=self.reads
-            )
-            yield from reading.batches(batches, memory, work)
-        else:
-            how = Pass(self.keeps, None, self.limits, memory)
-            yield from run(self.stages, batches, how)
-        work.spilled_bytes = memory.spilled_bytes
+    def rows(
+        self, batches: Iterator[Any], work: TaskWork, reads: ReadLimit | None = None
+    ) -> Generator[Any, None, None]:
+        """The batches of the last stage, which ``work`` counts, and ``reads`` limits."""
+        return self.reading.batches(batches, None, work, kept=self.keeps, reads=reads)
 
-    def write(self, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0) -> dict[str, Any]:
-        """Send all batches as one attempt and commit it; the server's answer, ``frames``, ``counts``, and, of a
-        ``server`` that the task has chosen, the location, the start and all locations. ``tries`` is how often Spark has
-        tried the task before.
+    def write(
+        self, destination: Destination, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0
+    ) -> dict[str, Any]:
+        """Send all batches as one attempt and commit it; the server's answer, ``frames``, ``counts``, and the chosen
+        ``server``: its location, its start and all its locations. ``tries`` is how often Spark has tried the task
+        before.
         """
-        command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
-        location, server = self._chosen(producer, tries), self.server
-        if location is not None:
-            server = server.at(location)
-            seconds = self.lease_seconds
-            seconds = seconds if self.executors is None else max(seconds or 0, UNSEEN_LEASE_SECONDS)
-            command = replace(command, create=PutCreate(self.partitions, seconds))
-        coalescer = Coalescer(
-            self.declared.schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes)
+        location = destination.choose(self.dataset, producer, tries)
+        command = PutCommand(
+            self.dataset,
+            producer=producer,
+            attempt=attempt,
+            generation=destination.generation,
+            create=destination.create(self.partitions),
         )
-        schema, compression = self.declared.schema, self.server.writing.compression
-        with PutStream(server, command, schema, self.places, compression) as stream:
+        server, schema = destination.server.at(location), self.declared.schema
+        places, compression = destination.places.get(location), server.writing.compression
+        coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))
+        with PutStream(server, command, schema, places, compression) as stream:
             first_row, counted = 0, list[int]()
             for given in batches:
                 batch, ids = self.placement.place(given, producer, first_row)
@@ -315,7 +356,7 @@ class WriteTask:
             for partition, frame in coalescer.finish():
                 stream.write(frame, partition)
             answer = stream.commit()
-            chosen = None if location is None else (location, answer["start"], answer["locations"])
+            chosen = location, answer["start"], answer["locations"]
             return {**answer, "server": chosen, "frames": stream.frames, "counts": counted}
 
     def keeps(self, batch: Any) -> bool:
@@ -326,15 +367,3 @@ class WriteTask:
     def _may_copy_at_once(self) -> bool:
         # Dictionaries are not copied with their rows.
         return self.partitions > 1 and not any(has_dictionary(kind) for kind in self.declared.schema.types)
-
-    def _chosen(self, producer: int, tries: int) -> str | None:
-        """The location of the server to write to; None where there is one. In the place of one that accepts no
-        connections comes the next one, if any does.
-        """
-        servers = self.servers if self.executors is None else self.executors.here(tries).locations
-        chosen, host = None, gethostname()
-        for more in range(len(servers)):
-            chosen = place(self.dataset, producer, servers, host=host, tries=tries + more)
-            if len(servers) == 1 or not refuses([chosen]):
-                break
-        return chosen

@@ -15,10 +15,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import (
     FlightShuffleError,
@@ -48,59 +46,28 @@ from spark_client.servers import (
 )
 
 from .held_datasets import HeldDatasets
+from .job import Target
 from .sealed import SealedDataset, accepted, server_of, work_of
-from .tasks import Sides, WriteTask
+from .tasks import Destination, Sides
 
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
 _LOST = re.compile("has lost the server[^\\n]*")
-"""In the error of a task that could not read (``lanes.PortionStream``)."""
-
-
-@dataclass(frozen=True)
-class TaskNumbers:
-    """A row for each of ``tasks``, which has its number. Spark is asked only when it runs them."""
-
-    sparkSession: SparkSession  # noqa: N815 - PySpark's name
-    tasks: int
-
-    def mapInArrow(self, func: Any, schema: Any) -> DataFrame:  # noqa: N802 - PySpark's name
-        return self.sparkSession.range(0, self.tasks, 1, self.tasks).mapInArrow(func, schema)
-
-
-TaskRows = DataFrame | TaskNumbers
-"""What tasks are run over."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """A dataset that a job writes: ``writes`` are rows, each with the task over each of their partitions, in which the
-    generation is filled in. ``label`` is for the progress bar, ``name`` for Spark (``shuffles``). ``alone``: one
-    server holds it, which its name chooses. ``offload``: the prefix below which the servers keep it, too, as for a
-    dataset over several servers, which one alone can hold.
-    """
-
-    writes: Sequence[tuple[TaskRows, WriteTask]]
-    label: str
-    name: str | None = None
-    alone: bool = False
-    offload: str | None = None
-
-    @property
-    def task(self) -> WriteTask:
-        """The first one; dataset, partitions and schema are the same in all."""
-        return self.writes[0][1]
+"""In the error of a task that could not read (``lanes.ReadStream``)."""
 
 
 class WriteJob:
     """See :meth:`run`.
 
     Args:
-        collect: runs the tasks, given the targets with the servers and generations filled in; their reports.
+        collect: runs the tasks, given the destination of each dataset; their reports.
     """
 
     def __init__(
-        self, held: HeldDatasets, targets: Sequence[Target], collect: Callable[[list[Target]], list[Any]]
+        self,
+        held: HeldDatasets,
+        targets: Sequence[Target],
+        collect: Callable[[dict[str, Destination]], list[Any]],
     ) -> None:
         self._held = held
         self._targets = targets
@@ -178,20 +145,20 @@ class WriteJob:
 
     def _run(self, call: RunJob) -> Iterable[DriverCall]:
         locations = self._begun(call) if self._spread else ()
-        targets = [
-            self._filled(number, target, call, locations) for number, target in enumerate(self._targets)
-        ]
+        destinations = {
+            target.task.dataset: self._destination(target, call, locations) for target in self._targets
+        }
         try:
-            reports = self._collect(targets)
+            reports = self._collect(destinations)
         except Exception as error:  # noqa: BLE001 - raised, unless a server was lost
             return self._job_failed(call, error)
         self._reports = [
-            [row for row in reports if row["target"] == number] for number in range(len(targets))
+            [row for row in reports if row["dataset"] == target.task.dataset] for target in self._targets
         ]
         if self._executors is not None:
             self._learn(call, reports)
         calls: list[DriverCall] = []
-        for target, rows in zip(targets, self._reports, strict=True):
+        for target, rows in zip(self._targets, self._reports, strict=True):
             dataset = target.task.dataset
             self._answers[dataset] = []
             for row in rows:
@@ -199,7 +166,8 @@ class WriteJob:
                 report = Report(dataset, call.generations[dataset], row["producer"], row["attempt"], start)
                 calls += self._write.reported(report)
         chosen = {
-            target.task.dataset: accepted(rows) for target, rows in zip(targets, self._reports, strict=True)
+            target.task.dataset: accepted(rows)
+            for target, rows in zip(self._targets, self._reports, strict=True)
         }
         return [*calls, *self._write.job_ended(call, chosen)]
 
@@ -247,38 +215,22 @@ class WriteJob:
         for dataset in call.generations:
             self._held.written_on(dataset, self._held.servers.locations)
 
-    def _filled(self, number: int, target: Target, call: RunJob, locations: tuple[str, ...]) -> Target:
+    def _destination(self, target: Target, call: RunJob, locations: tuple[str, ...]) -> Destination:
         """With all that the tasks need, so that none asks the server."""
-        writes = [
-            (
-                rows,
-                replace(
-                    task,
-                    server=self._server,
-                    generation=call.generations[task.dataset],
-                    places=None if self._spread else self._places,
-                    servers=self._one(task.dataset, locations)
-                    if target.alone and self._spread
-                    else locations,
-                    executors=None if target.alone else self._executors,
-                    lease_seconds=self._held.lease_seconds,
-                    target=number,
-                    part=part,
-                    parts=len(target.writes),
-                ),
-            )
-            for part, (rows, task) in enumerate(target.writes)
-        ]
-        return replace(target, writes=writes)
-
-    def _one(self, dataset: str, locations: tuple[str, ...]) -> tuple[str, ...]:
-        """The server that holds the dataset alone."""
-        servers = self._held.servers
-        return (owner_of(dataset, locations) if self._executors is None else servers.owner(dataset),)
+        dataset, executors, places = target.task.dataset, self._executors, dict[str, tuple[str, ...]]()
+        if not self._spread:
+            locations = (self._server.location,)
+            places = {self._server.location: self._places}
+        elif target.alone:
+            servers = self._held.servers
+            locations = (owner_of(dataset, locations) if executors is None else servers.owner(dataset),)
+            executors = None
+        generation, seconds = call.generations[dataset], self._held.lease_seconds
+        return Destination(self._server, generation, locations, seconds, places, executors)
 
     def _sources(self) -> list[tuple[str, Portion]]:
         """The portions that the job reads and servers alone have, of datasets over several."""
-        sources: list[Any] = [task.source for target in self._targets for _, task in target.writes]
+        sources: list[Any] = [task.reading.source for target in self._targets for _, task in target.writes]
         refs = [
             ref
             for source in sources

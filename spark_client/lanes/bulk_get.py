@@ -12,8 +12,6 @@ Connections
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pyarrow as pa
@@ -91,7 +89,7 @@ class BulkReader:
         self._connection = self._pool.acquire(wait_seconds=self._timeouts.slot_seconds, beyond=self._beyond)
         if self._connection is None:
             raise PassedOver("all connections to it are in use")
-        with self._errors(Unreachable, "the connection failed"):
+        try:
             status, self.headers = self._ask(self._connection)
             self._body = body = self._connection.body(self.headers)
             if status != 200:
@@ -103,7 +101,9 @@ class BulkReader:
             self._bursts = BurstReader(body)
             # A little longer than the merge's deadline: the merge's error names the reason why the server waits.
             self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
-            return self._bursts.schema
+        except (OSError, pa.ArrowException) as error:
+            raise self._failure(Unreachable, "the connection failed", error) from error
+        return self._bursts.schema
 
     def _check_place(self) -> None:
         """Compare the answer's partition and first frame, if sent, with the request, which may be damaged."""
@@ -134,17 +134,16 @@ class BulkReader:
             raise ConnectionAbortedError("cancelled")
         return new.request(self._target, self._request_headers)
 
-    @contextmanager
-    def _errors(self, kind: type[Unreachable | BrokenStream], what: str) -> Iterator[None]:
-        try:
-            yield
-        except TimeoutError as error:
-            # A timeout while connecting is the connection's failure; later the server is silent.
-            if self._body is None and (self._connection is None or self._connection.sock is None):
-                raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
-            raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
-        except (OSError, pa.ArrowException) as error:
-            raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
+    def _failure(
+        self, kind: type[Unreachable | BrokenStream], what: str, error: Exception
+    ) -> Unreachable | BrokenStream | TimedOut:
+        # A timeout while connecting is the connection's failure; later the server is silent.
+        is_connected = self._body is not None or (
+            self._connection is not None and self._connection.sock is not None
+        )
+        if isinstance(error, TimeoutError) and is_connected:
+            return TimedOut(f"{self._where} did not answer in time", server=self._where)
+        return kind(f"{what}: {error} ({self._where})", server=self._where)
 
     @property
     def totals(self) -> ReadTotals | None:
@@ -154,11 +153,12 @@ class BulkReader:
         if self._done:
             return None
         assert self._body is not None
-        with self._errors(BrokenStream, "the stream broke off"):
-            burst = self._bursts.read_burst()
-            if burst is not None:
+        try:
+            if (burst := self._bursts.read_burst()) is not None:
                 return burst
             self._body.finish()
+        except (OSError, pa.ArrowException) as error:
+            raise self._failure(BrokenStream, "the stream broke off", error) from error
         self.headers = {**self.headers, **self._body.trailers}
         self._totals = ReadTotals.parse(self.headers)
         if self._totals is None:

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_client.arrow import fits_one_chunk
-from spark_client.connection import RemoteServer
+from spark_client.connection import Reading
 from spark_client.jobs import (
     WRITE_BUDGET_BYTES,
     ByColumn,
@@ -37,6 +37,7 @@ from spark_client.jobs import (
     InTurn,
     PersistedDataset,
     Placement,
+    ReadTask,
     SealedDataset,
     Shares,
     Shuffles,
@@ -88,9 +89,16 @@ def cuts_for(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> 
 
 
 def write_of(
-    server: RemoteServer, dataset: str, exchange: Exchange, given: Input, stages: tuple[Stage, ...]
+    dataset: str,
+    exchange: Exchange,
+    given: Input,
+    stages: tuple[Stage, ...],
+    options: Reading,
+    *,
+    part: int,
+    parts: int,
 ) -> tuple[TaskRows, WriteTask]:
-    """The tasks that send the rows of ``given``, after the stages, as the exchange says."""
+    """The tasks that send the rows of ``given``, after the stages, as the exchange says: one of its ``parts``."""
     given, stages, limits = given.with_settings(stages)
     rows: TaskRows = given.rows
     placement: Placement
@@ -104,22 +112,12 @@ def write_of(
         rows = _with_partition_column(given.frame, exchange)
     else:
         placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
-
-    task = WriteTask(
-        server,
-        dataset,
-        "",
-        exchange.partitions,
-        exchange.leg.declared,
-        placement,
-        stages,
-        given.source,
-        given.shares,
-        limits,
-        WRITE_BUDGET_BYTES,
-        counts=exchange.counted and fits_one_chunk(exchange.leg.schema),
+    reading = ReadTask(given.source, given.shares, stages, limits, options)
+    counts = exchange.counted and fits_one_chunk(exchange.leg.schema)
+    declared, budget = exchange.leg.declared, WRITE_BUDGET_BYTES
+    return rows, WriteTask(
+        dataset, exchange.partitions, declared, placement, reading, part, parts, counts, budget
     )
-    return rows, task
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
@@ -384,9 +382,11 @@ class Execution:
         exchange = write.exchange
         dataset = dataset_name(exchange, self._token, next(self._numbers))
         self._alone.add(dataset)
+        inputs = self._inputs(write.leg, reads, one=here and not exchange.in_turn)
+        options = self._shuffles.server.reading
         writes = [
-            write_of(self._shuffles.server, dataset, write.exchange, *given)
-            for given in self._inputs(write.leg, reads, one=here and not exchange.in_turn)
+            write_of(dataset, write.exchange, *given, options, part=part, parts=len(inputs))
+            for part, given in enumerate(inputs)
         ]
         # The rows of one partition have one order, that of the tasks.
         alone = exchange.partitions == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
 from spark_client.broadcast import Broadcast
-from spark_client.executors import Portable, ShownFromUsers
 from spark_client.jobs import (
     ReadTask,
     SealedDataset,
@@ -23,7 +22,7 @@ from spark_client.jobs import (
     settings_once,
 )
 from spark_client.servers import RERUNS
-from spark_client.steps import Pass, SortStage, Stage, run
+from spark_client.steps import SortStage, Stage
 
 from .base import AnySteps, Steps
 from .execution import Execution
@@ -167,9 +166,12 @@ def unpersist(steps: AnySteps) -> AnySteps:
     return steps
 
 
-def statistics(steps: Steps) -> RunStatistics | None:
-    """See :attr:`.Pipeline.statistics`."""
-    return _runs.of(steps.leg).statistics
+def statistics(steps: Steps) -> RunStatistics:
+    """Of the last ``toDF`` or ``collect`` of this very pipeline. Raises InvalidRequest: before the first."""
+    ran = _runs.of(steps.leg).statistics
+    if ran is None:
+        raise InvalidRequest("this pipeline has not run: statistics() is of its last toDF() or collect()")
+    return ran
 
 
 def explain(steps: Steps) -> None:
@@ -235,14 +237,9 @@ def _note(
 
 def _frame(steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str]) -> DataFrame:
     given, stages, limits = given.with_settings(stages)
-    if given.frame is None:
-        assert given.source is not None
-        assert given.shares is not None
-        options = steps.shuffles.server.reading
-        task = ReadTask(given.source, given.shares, stages, limits, options=options)
-        return given.rows.mapInArrow(reader(task, datasets), steps.leg.struct)
-    if not stages:
-        return given.frame
-    check_names_apart(given.frame, "the DataFrame")
-    function = Portable(ShownFromUsers(partial(run, stages, how=Pass(limits=limits))))
-    return given.frame.mapInArrow(function, steps.leg.struct)
+    if given.frame is not None:
+        if not stages:
+            return given.frame
+        check_names_apart(given.frame, "the DataFrame")
+    task = ReadTask(given.source, given.shares, stages, limits, steps.shuffles.server.reading)
+    return given.rows.mapInArrow(reader(task, datasets), steps.leg.struct)

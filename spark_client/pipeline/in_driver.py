@@ -97,11 +97,10 @@ def gathered(
     size_bytes, began = 0, perf_counter()
     reads = ReadLimit.of(options.driver_bytes)
     for given, stages in inputs:
-        assert given.source is not None
-        assert given.shares is not None
         # Without limits, which are for functions of users, and which Spark would be asked for.
-        task = ReadTask(given.source, given.shares, stages, kept=True, options=options, reads=reads)
-        with closing(task.batches(share_numbers(range(len(task.shares))))) as batches:
+        task = ReadTask(given.source, given.shares, stages, options=options)
+        numbers = share_numbers(range(len(task.shares)))
+        with closing(task.batches(numbers, kept=True, reads=reads)) as batches:
             for batch in batches:
                 found.append(declared.cast(batch))
                 size_bytes += batch.nbytes

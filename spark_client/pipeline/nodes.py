@@ -26,6 +26,7 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
 from spark_client.jobs import (
+    NO_SHARES,
     ByRange,
     Shares,
     Sides,
@@ -63,7 +64,7 @@ class Input:
     rows: DataFrame | TaskNumbers
     label: str
     source: TaskSource | Sides | None = None
-    shares: Shares | None = None
+    shares: Shares = NO_SHARES
     driver_bytes: int | None = None
     scanned_rows: int | None = None
     kept: float = 1.0

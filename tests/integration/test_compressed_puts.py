@@ -20,7 +20,7 @@ from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
 from spark_client.connection import Compression, Reading, RemoteServer, Writing
 from spark_client.jobs.placements import InTurn
-from spark_client.jobs.tasks import WriteTask
+from spark_client.jobs.tasks import Destination, WriteTask
 from spark_client.lanes import messages
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.support.server_process import ServerProcess
@@ -113,8 +113,8 @@ def test_an_exchange_compresses_as_its_client_was_told(
         created = server.action("create", CreateRequest(name, Kind.SHUFFLE, partitions=PARTITIONS).encode())
         generation = created["generation"]
         placement = InTurn(PARTITIONS)
-        task = WriteTask(server, name, generation, PARTITIONS, Declared("rows", rows.schema), placement)
-        answer = task.write(iter([rows] * 4), 0, "a")
+        task = WriteTask(name, PARTITIONS, Declared("rows", rows.schema), placement)
+        answer = task.write(Destination(server, generation, (server.location,)), iter([rows] * 4), 0, "a")
         totals = server.action("seal", SealRequest(name, generation, {0: "a"}).encode())
     finally:
         server.close()

@@ -19,9 +19,9 @@ from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
 from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.jobs.placements import ByKeys
-from spark_client.jobs.tasks import WriteTask
-from spark_client.lanes.partition_stream import StreamStalled
+from spark_client.jobs.tasks import Destination, WriteTask
 from spark_client.lanes.put_stream import PutStream, places_of
+from spark_client.lanes.read_stream import StreamStalled
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -73,10 +73,9 @@ def test_a_write_task_that_knows_the_places_needs_no_grpc(process: ServerProcess
     with connected(process.location, "auto") as server, connected("grpc://127.0.0.1:1", "auto") as blind:
         name, places = shuffle(server, schema, 4), places_of(server)
         generation = json.loads(server.flight_info(name).app_metadata)["generation"]
-        task = WriteTask(
-            blind, name, generation, 4, Declared("the exchange", schema), ByKeys(("k",), 4), places=places
-        )
-        assert task.write(iter(batches), 0, "7")["rows"] == 50_000
+        task = WriteTask(name, 4, Declared("the exchange", schema), ByKeys(("k",), 4))
+        destination = Destination(blind, generation, (blind.location,), places={blind.location: places})
+        assert task.write(destination, iter(batches), 0, "7")["rows"] == 50_000
         server.action("seal", {"dataset": name, "attempts": {"0": "7"}})
         with ShuffleClient(process.location) as client:
             assert sorted(client.get(name).read_all()["k"].to_pylist()) == list(range(50_000))

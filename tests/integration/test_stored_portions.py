@@ -16,7 +16,7 @@ from pyarrow import flight
 from flight_server.protocol import PartitionFailed, ServerLost, index_of
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, RemoteServer, Timeouts
-from spark_client.lanes import portion_stream
+from spark_client.lanes.start_states import STARTS
 from spark_client.merge import DatasetRef
 from tests.support.durable import action
 from tests.support.proxy import Proxy
@@ -125,7 +125,7 @@ def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(tmp_path: Path,
                     begun.add(places.index(places[-1]))
                 stream.close()
                 remote.close()
-                portion_stream._lost.clear()
+                STARTS.forget()
     assert len(begun) > 2, begun
 
 
@@ -181,7 +181,7 @@ def test_large_partitions_come_in_pieces(tmp_path: Path) -> None:
     bursts = [len(burst.batches) for burst in iter(stream.read_burst, None)]
     assert sum(bursts) == 48
     assert len(bursts) > 8
-    assert stream.rows == batch.num_rows * 24
+    assert stream.cursor.rows == batch.num_rows * 24
     stream.close()
     ref.server.close()
 

@@ -96,7 +96,7 @@ from spark_client.arrow import Declared, array_over
 from spark_client.connection import Reading, RemoteServer, Writing
 from spark_client.jobs.placements import ByKeys
 from spark_client.jobs.shares import Shares
-from spark_client.jobs.tasks import ReadTask, WriteTask
+from spark_client.jobs.tasks import Destination, ReadTask, WriteTask
 from spark_client.merge import DatasetRef
 
 location, token, lane, parent = sys.argv[1:]
@@ -105,13 +105,13 @@ rows = pa.RecordBatch.from_arrays([array_over(np.arange(90))], schema=schema)
 server = RemoteServer(location, token=token, writing=Writing(lane), reading=Reading(lane))
 generation = server.action("create", CreateRequest("d", Kind.SHUFFLE, partitions=3).encode())["generation"]
 spans._of_task = parent  # as a driver's program that uses OpenTelemetry has a span
-write = WriteTask(server, "d", generation, 3, Declared("rows", schema), ByKeys(("k",), 3))
+write = WriteTask("d", 3, Declared("rows", schema), ByKeys(("k",), 3))
 spans._of_task = None
 context = TaskContext()
 context._partitionId, context._taskAttemptId, context._attemptNumber = 5, 17, 0
 TaskContext._taskContext = context
 write = pickle.loads(pickle.dumps(write))
-(report,) = write.run(iter([rows]))
+(report,) = write.run(Destination(server, generation, (location,)), iter([rows]))
 server.action("seal", SealRequest("d", generation, {5: "17"}).encode())
 read = ReadTask(DatasetRef.find(server, "d", generation), Shares((0, 1, 3)), parent=parent)
 numbers = pa.RecordBatch.from_arrays([array_over(np.arange(2))], names=["id"])

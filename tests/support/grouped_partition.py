@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
-from spark_client.jobs import InTurn, ReadTask, Shares, Shuffles, WriteTask
+from spark_client.jobs import Destination, InTurn, ReadTask, Shares, Shuffles, WriteTask
 from spark_client.merge import DatasetRef
 from spark_client.spill import TaskMemory
 from spark_client.steps import GroupStage
@@ -63,8 +63,9 @@ def put(location: str, rows: int, groups: int) -> tuple[Shuffles, str]:
     shuffles = Shuffles(server, 60.0)
     generation, places = shuffles.create(DATASET, SCHEMA, 1)
     declared = Declared("test", SCHEMA)
-    task = WriteTask(server, DATASET, generation, 1, declared, InTurn(1), places=places)
-    task.write(batches(rows, groups), 0, "0")
+    destination = Destination(server, generation, (location,), 60.0, {location: places})
+    task = WriteTask(DATASET, 1, declared, InTurn(1))
+    task.write(destination, batches(rows, groups), 0, "0")
     shuffles.seal(DATASET, generation, {0: "0"})
     return shuffles, generation
 

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 
 from spark_client import ShuffleClient
-from spark_client.jobs import driver_tasks
+from spark_client.jobs import runner
 from tests.support.polling import DEADLINE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -154,14 +154,14 @@ def test_ctrl_c_that_py4j_hides_in_an_error_runs_no_query(
         except KeyboardInterrupt:
             raise Py4JError("Gateway must be connected to send cancel cmd.")  # noqa: B904  # as Py4J
 
-    monkeypatch.setattr(driver_tasks, "numbers_rdd", interrupted)
+    monkeypatch.setattr(runner, "numbers_rdd", interrupted)
     before = queries(spark)
     with pytest.raises(KeyboardInterrupt):
         keys(client, client.scan(folder, spark=spark))
     assert queries(spark) == before
 
 
-@pytest.mark.parametrize("name", driver_tasks._OF_QUERIES[1:3])
+@pytest.mark.parametrize("name", runner._OF_QUERIES[1:3])
 def test_a_session_that_asks_more_of_the_workers_of_queries_makes_one(
     spark: SparkSession, client: ShuffleClient, folder: Path, name: str
 ) -> None:
@@ -179,7 +179,7 @@ def test_a_platform_that_allows_no_more_makes_a_query(
     def refused(*_: Any) -> Any:
         raise RuntimeError("the constructor is not allowed")
 
-    monkeypatch.setattr(driver_tasks, name, refused)
+    monkeypatch.setattr(runner, name, refused)
     before = queries(spark)
     assert keys(client, client.scan(folder, spark=spark)) == [*range(ROWS)]
     assert queries(spark) > before

@@ -15,7 +15,7 @@ import pyarrow as pa
 from flight_server.protocol import CreateRequest, Kind, SealRequest
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
-from spark_client.jobs import ByKeys, WriteTask
+from spark_client.jobs import ByKeys, Destination, ReadTask, WriteTask
 from spark_client.merge import DatasetRef
 from spark_client.steps import MapStage, Pass, run
 from tests.support.server_process import ServerProcess
@@ -32,7 +32,7 @@ from spark_client.connection import RemoteServer
 from spark_client.jobs.placements import ByKeys
 from spark_client.jobs.shares import Shares
 from spark_client.jobs.sealed import TaskWork, report, work_of
-from spark_client.jobs.tasks import ReadTask, WriteTask
+from spark_client.jobs.tasks import Destination, ReadTask, WriteTask
 from spark_client.merge import DatasetRef
 from spark_client.steps import NO_LIMITS, GroupStage
 
@@ -40,10 +40,11 @@ schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 rows = pa.RecordBatch.from_arrays([array_over(np.arange(90) % 30), array_over(np.arange(90) * 0.5)], schema=schema)
 server = RemoteServer(sys.argv[1])
 generation = server.action("create", CreateRequest("d", Kind.SHUFFLE, partitions=3).encode())["generation"]
-task = WriteTask(server, "d", generation, 3, Declared("rows", schema), ByKeys(("k",), 3))
-(row,) = report(5, 0, "17", task.write(iter([rows]), 0, "17"), TaskWork(1, 2, 3)).to_pylist()
+task = WriteTask("d", 3, Declared("rows", schema), ByKeys(("k",), 3))
+destination = Destination(server, generation, (server.location,))
+(row,) = report("d", 0, "17", task.write(destination, iter([rows]), 0, "17"), TaskWork(1, 2, 3)).to_pylist()
 assert work_of([row, row]) == TaskWork(2, 4, 6)
-assert [row[name] for name in ("target", "producer", "attempt", "rows")] == [5, 0, "17", 90]
+assert [row[name] for name in ("dataset", "producer", "attempt", "rows")] == ["d", 0, "17", 90]
 server.action("seal", SealRequest("d", generation, {0: "17"}).encode())
 stage = GroupStage(lambda table: table, Declared("groups", schema, by_name=True), ("k",), schema, False, False)
 read = ReadTask(DatasetRef.find(server, "d", generation), Shares((0, 1, 3)), (stage,), NO_LIMITS)
@@ -73,16 +74,16 @@ def test_large_batches_may_be_overwritten_when_the_next_one_is_asked_for() -> No
     declared = Declared("rows", schema)
     with ServerProcess.start() as process, closing(RemoteServer(process.location)) as server:
         created = server.action("create", CreateRequest("d", Kind.SHUFFLE, partitions=3).encode())
-        task = WriteTask(
-            server, "d", created["generation"], 3, declared, ByKeys(("k",), 3), (MapStage(reuses, declared),)
-        )
+        destination = Destination(server, created["generation"], (server.location,))
+        stages = (MapStage(reuses, declared),)
+        task = WriteTask("d", 3, declared, ByKeys(("k",), 3), ReadTask(stages=stages))
         kept = []
 
         def keeps(batch: Any) -> bool:
             kept.append(task.keeps(batch))
             return kept[-1]
 
-        task.write(run(task.stages, iter([]), Pass(keeps)), 0, "17")
+        task.write(destination, run(stages, iter([]), Pass(keeps)), 0, "17")
         assert kept == [count < rows for _, count in given]
         server.action("seal", SealRequest("d", created["generation"], {0: "17"}).encode())
         source = DatasetRef.find(server, "d", created["generation"])

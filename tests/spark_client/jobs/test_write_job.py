@@ -14,12 +14,13 @@ from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer, Unreachable
 from spark_client.executors import ExecutorServers
 from spark_client.jobs import InTurn, SealedDataset, WriteTask
-from spark_client.jobs.write_job import Target, WriteJob
+from spark_client.jobs.job import Target
+from spark_client.jobs.write_job import WriteJob
 from spark_client.servers import ServerStart
 
 A = "grpc://127.0.0.1:1"
 ROW = {
-    "target": 0,
+    "dataset": "d",
     "producer": 0,
     "attempt": "1",
     "rows": 1,
@@ -72,7 +73,7 @@ class LostBefore(Away):
 
 def run(collect: Callable[[Any], list[Any]], shuffles: Any = None) -> list[SealedDataset]:
     schema = pa.schema([("n", pa.int64())])
-    task = WriteTask(Away.server, "d", "", 1, Declared("d", schema), InTurn(1))
+    task = WriteTask("d", 1, Declared("d", schema), InTurn(1))
     shuffles = shuffles or Away()
     frame: Any = None
     return WriteJob(shuffles, [Target([(frame, task)], "d")], collect).run()

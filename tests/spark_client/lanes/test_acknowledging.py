@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from flight_server.protocol import ACKNOWLEDGE_HEADER, AcknowledgeRequest
 from spark_client.lanes import BatchBurst
-from spark_client.lanes.partition_stream import EVERY_BYTES, Acknowledging
+from spark_client.lanes.read_stream import EVERY_BYTES, Acknowledging
 
 
 class Server:
@@ -24,7 +24,7 @@ class Server:
 
 def test_frames_are_acknowledged_after_so_many_bytes_and_at_the_end() -> None:
     server = Server()
-    acknowledging = Acknowledging(cast(Any, server), "d", 0)
+    acknowledging = Acknowledging(cast(Any, server), "d", 0, "r", at_end_only=False)
     acknowledging.opened({ACKNOWLEDGE_HEADER: "frames"}, "g")
     half = pa.record_batch({"n": np.arange(EVERY_BYTES // 16)})
     for frames in range(1, 6):
@@ -38,6 +38,6 @@ def test_a_union_without_rows_is_received_too() -> None:
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, pa.schema([("union", union.type)])) as writer:
         writer.write_batch(pa.record_batch({"union": union}))
-    acknowledging = Acknowledging(cast(Any, Server()), "d", 0)
+    acknowledging = Acknowledging(cast(Any, Server()), "d", 0, "r", at_end_only=False)
     acknowledging.opened({ACKNOWLEDGE_HEADER: "frames"}, "g")
     acknowledging.received(BatchBurst(list(pa.ipc.open_stream(stream.getvalue()))), 1)

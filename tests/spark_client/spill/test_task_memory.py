@@ -34,7 +34,7 @@ from spark_client.merge import DatasetRef, Portion
 from spark_client.jobs.shares import Shares
 from spark_client.steps import MapStage
 from spark_client.jobs.placements import InTurn
-from spark_client.jobs.tasks import ReadTask, WriteTask
+from spark_client.jobs.tasks import Destination, ReadTask, WriteTask
 
 schema = pa.schema([("v", pa.int64())])
 """
@@ -43,11 +43,10 @@ WRITE = """
 location, dataset, generation, partitions, places = arguments
 rows = (pa.RecordBatch.from_arrays([pa.array(np.full(1 << 17, n))], schema=schema) for n in range(400))
 declared, placement = Declared("rows", schema), InTurn(partitions)
-task = WriteTask(
-    RemoteServer(location), dataset, generation, partitions, declared, placement, budget_bytes=1 << 40,
-    places=tuple(places),
-)
-print(task.write(rows, 0, "17")["rows"])
+task = WriteTask(dataset, partitions, declared, placement, budget_bytes=1 << 40)
+server = RemoteServer(location)
+destination = Destination(server, generation, (location,), places={location: tuple(places)})
+print(task.write(destination, rows, 0, "17")["rows"])
 """
 
 READ = """

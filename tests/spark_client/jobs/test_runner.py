@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 
 from spark_client.arrow import Declared
-from spark_client.connection import Reading
-from spark_client.jobs import InTurn, Shares, TaskNumbers, WriteTask
-from spark_client.jobs.driver_tasks import reports_of_driver
+from spark_client.connection import Reading, RemoteServer
+from spark_client.jobs import Destination, InTurn, ReadTask, Shares, TaskNumbers, WriteTask
+from spark_client.jobs.job import Job, Target
+from spark_client.jobs.runner import reports_of_driver
 from spark_client.jobs.tasks import DECODED_TIMES
-from spark_client.jobs.write_job import Target
 
 SCHEMA = pa.schema({"n": pa.int64()})
+A = "grpc://a:1"
 EXECUTORS: Any = "servers in executors"
 
 
@@ -44,8 +45,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     """What tasks have written: dataset, producer, attempt and the rows."""
     found: Written = []
 
-    def write(task: WriteTask, batches: Any, producer: int, attempt: str, _: int = 0) -> dict[str, Any]:
-        assert task.executors is None
+    def write(
+        task: WriteTask, destination: Destination, batches: Any, producer: int, attempt: str
+    ) -> dict[str, Any]:
+        assert destination.executors is None
         rows = [row for batch in batches for row in batch.column(0).to_pylist()]
         found.append((task.dataset, producer, attempt, rows))
         return {"rows": len(rows), "frames": 1, "bytes": 8 * len(rows)}
@@ -54,35 +57,20 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     return found
 
 
-def target(*tasks: int, dataset: str = "d", **more: Any) -> Target:
+def target(*tasks: int, dataset: str = "d", allocates: str = "false", **options: Any) -> Target:
     """A dataset of so many parts of a union, each of so many tasks."""
-    server: Any = SimpleNamespace(reading=Reading())
-    writes = [
-        (
-            TaskNumbers(Session(), count),  # type: ignore[arg-type]  # not asked
-            WriteTask(
-                server,
-                dataset,
-                "g",
-                4,
-                Declared("d", SCHEMA),
-                InTurn(4),
-                (),
-                Parts(),
-                Shares.each(count),
-                part=part,
-                parts=len(tasks),
-                **more,
-            ),
-        )
-        for part, count in enumerate(tasks)
-    ]
+    session: Any = Session(allocates)
+    writes = []
+    for part, count in enumerate(tasks):
+        reading = ReadTask(Parts(), Shares.each(count), options=Reading(**options))
+        task = WriteTask(dataset, 4, Declared("d", SCHEMA), InTurn(4), reading, part, len(tasks))
+        writes.append((TaskNumbers(session, count), task))
     return Target(writes, dataset)
 
 
-def run(*targets: Target, allocates: str = "false") -> list[Any] | None:
-    session: Any = Session(allocates)
-    return reports_of_driver(session, targets, "a job")
+def run(*targets: Target, servers: tuple[str, ...] = (A,), executors: Any = None) -> list[Any] | None:
+    destination = Destination(RemoteServer(A), "g", servers, executors=executors)
+    return reports_of_driver(Job(targets), {each.task.dataset: destination for each in targets})
 
 
 def test_tasks_of_a_union_have_the_numbers_that_spark_gives_them(written: Written) -> None:
@@ -101,25 +89,18 @@ def test_tasks_of_a_union_have_the_numbers_that_spark_gives_them(written: Writte
 
 def test_what_takes_far_more_memory_than_the_driver_reads_is_left_to_tasks(written: Written) -> None:
     """A batch has 8 bytes, and all of the job's tasks count."""
-    server: Any = SimpleNamespace(reading=Reading(driver_bytes=2))
     most = DECODED_TIMES * 2 // 8
-
-    def of(tasks: int) -> Target:
-        found = target(tasks)
-        return Target([(rows, replace(task, server=server)) for rows, task in found.writes], found.label)
-
-    assert run(of(most)) is not None
-    assert run(of(most), of(1)) is None
+    assert run(target(most, driver_bytes=2)) is not None
+    assert run(target(most, driver_bytes=2), target(1, driver_bytes=2)) is None
 
 
 def test_the_driver_writes_to_servers_of_executors_that_it_knows(written: Written) -> None:
-    assert run(target(1, executors=EXECUTORS)) is None
+    assert run(target(1), servers=(), executors=EXECUTORS) is None
     assert written == []
-    assert run(target(1, executors=EXECUTORS, servers=("grpc://a:1",))) is not None
+    assert run(target(1), executors=EXECUTORS) is not None
     assert len(written) == 1
 
 
 def test_where_executors_come_and_go_tasks_write(written: Written) -> None:
-    known = target(1, executors=EXECUTORS, servers=("grpc://a:1",))
-    assert run(known, allocates="true") is None
+    assert run(target(1, allocates="true"), executors=EXECUTORS) is None
     assert written == []

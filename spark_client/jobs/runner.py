@@ -1,6 +1,17 @@
-"""The tasks of a job without a query of Spark's: in the driver, or in Spark's workers by their numbers alone.
+"""Runs the tasks of a job, in Spark or in the driver.
 
-Guarantee: the rows, their partitions and their order are those of the same tasks in Spark, because it is the same code.
+Guarantee: :func:`run` returns one report of each task, of an attempt whose report reached the driver. The rows, their
+partitions and their order are the same wherever the tasks run, because it is the same code.
+
+Names of jobs
+    On Spark Classic a name is the job's description in the web UI, in the place of the user's own, which is set again
+    afterwards. Spark Connect has no descriptions: there it is a tag of the operation, for ``interruptTag`` and the
+    UI's page of sessions.
+
+Ctrl-C
+    PySpark means to cancel the job that the driver waits for. But on Spark Classic its handler asks over the connection
+    on which the main thread waits, which fails, and notebooks replace the handler. A job that goes on keeps its tasks'
+    cores and writes to a dataset that is gone. Spark Connect's client cancels its operation itself.
 
 In the driver
     It runs those that read less than a job of Spark's costs. Each task is a producer with one attempt, which the seal
@@ -45,27 +56,30 @@ Where the query remains
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial, reduce
 from itertools import count, repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.arrow import array_over
-from spark_client.executors import Portable, ShownFromUsers
+from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
 
-from .sealed import TaskWork, report
+from .job import Job, TaskNumbers
+from .sealed import REPORT, TaskWork, report
 from .session_facts import is_on, is_pinned, local_property
-from .tasks import ReadLimit, WriteTask
-from .write_job import Target, TaskNumbers, TaskRows
+from .size_checks import without_needless_checks
+from .tasks import Destination, ReadLimit, WriteTask
 
 _log = logging.getLogger(__name__)
 _ATTEMPT = "driver"
+_DESCRIPTION = "spark.job.description"
 _TAGS = "spark.job.tags"
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
@@ -79,22 +93,109 @@ _OF_QUERIES = (
 )
 
 
-def reports_of_driver(spark: SparkSession, targets: Sequence[Target], label: str) -> list[Any] | None:
+Keep = Callable[[str, object], None]
+"""Keeps an object until a dataset is dropped."""
+
+
+Destinations = Mapping[str, Destination]
+"""Those of a job's datasets, by their names."""
+
+
+def run(job: Job, destinations: Destinations, keep: Keep) -> list[Any]:
+    """Run the job; the reports of its tasks. Raises PySparkException: it has failed."""
+    if job.in_driver and (reports := reports_of_driver(job, destinations)) is not None:
+        return reports
+    spark = job.spark
+    check_interpreter(spark)
+    naming, cancelling = _naming_jobs(spark, job.name), _cancelled_by_ctrl_c(spark)
+    if (collect := numbered(job, destinations)) is not None:
+        with naming, cancelling:
+            return collect()
+    parts = [
+        rows.mapInArrow(Portable(ShownFromUsers(partial(task.run, destinations[task.dataset]))), REPORT)
+        for rows, task in job.writes
+    ]
+    frame = _keeping_executors(job, destinations, reduce(DataFrame.unionAll, parts), keep)
+    inputs = [rows for rows, task in job.writes if task.reading.source is None]
+    with naming, cancelling, without_needless_checks(frame, len(parts), inputs):
+        return frame.collect()
+
+
+def _keeping_executors(job: Job, destinations: Destinations, reports: DataFrame, keep: Keep) -> DataFrame:
+    """The reports of tasks, by way of a shuffle of Spark's where it takes idle executors away: it keeps those whose
+    shuffled rows a DataFrame may still read, here until the datasets are dropped and the driver's JVM has collected
+    its garbage.
+    """
+    if not _may_lose_executors(job.spark, destinations):
+        return reports
+    reports = reports.repartition(1)
+    for dataset in destinations:
+        keep(dataset, reports)
+    return reports
+
+
+def _may_lose_executors(spark: SparkSession, destinations: Destinations) -> bool:
+    """Whether executors hold a dataset, and Spark takes idle ones away."""
+    held = any(each.executors for each in destinations.values())
+    return held and is_on(spark, "spark.dynamicAllocation.enabled")
+
+
+@contextmanager
+def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
+    """The jobs that this thread starts in the block have the name; None leaves them as they are."""
+    if name is None:
+        yield
+    elif "connect" in type(spark).__module__:
+        tag = name.replace(",", " ")  # which separates tags
+        theirs = tag in spark.getTags()
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            if not theirs:
+                spark.removeTag(tag)
+    else:
+        with local_property(spark.sparkContext, _DESCRIPTION, name):
+            yield
+
+
+@contextmanager
+def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
+    """A ``KeyboardInterrupt`` in the block cancels the session's jobs, as PySpark's handler would. Their tasks may run
+    for some seconds more.
+    """
+    try:
+        with interrupts_kept():
+            yield
+    except KeyboardInterrupt:
+        # Not by a tag of the job: a new connection, which Spark Classic needs now, does not know the old one's tags.
+        if "connect" not in type(spark).__module__:
+            # A session that has ended cannot be asked, and has no jobs.
+            with suppress(Exception):
+                spark.interruptAll()
+        raise
+
+
+def reports_of_driver(job: Job, destinations: Destinations) -> list[Any] | None:
     """Run all tasks of the job; their reports, as Spark would give them. None: Spark's tasks are to do it. Each task
     reads a source.
     """
-    if not all(_may_write(spark, task) for target in targets for _, task in target.writes):
+    if not all(each.servers for each in destinations.values()) or _may_lose_executors(
+        job.spark, destinations
+    ):
         return None
-    tasks = [task for target in targets for _, task in target.writes]
+    tasks = [task for _, task in job.writes]
     # As Spark numbers the tasks of a union (``WriteTask``).
-    numbers = count() if any(_shares(task) > 1 for task in tasks) else repeat(0)
-    reads = ReadLimit.of(tasks[0].server.reading.driver_bytes)
+    numbers = count() if any(len(task.reading.shares) > 1 for task in tasks) else repeat(0)
+    reads = ReadLimit.of(tasks[0].reading.options.driver_bytes)
     try:
         return [
-            row for task in tasks for row in _reports(replace(task, executors=None, reads=reads), numbers)
+            row
+            for task in tasks
+            for row in _reports(task, replace(destinations[task.dataset], executors=None), numbers, reads)
         ]
     except Exception as error:  # noqa: BLE001 - Spark's tasks raise it, if it is one of the rows
-        _log.info("%s: left to Spark's tasks: %s", label, error)
+        _log.info("%s: left to Spark's tasks: %s", job.label, error)
         return None
 
 
@@ -104,23 +205,14 @@ def share_numbers(shares: Iterable[int]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([array_over(np.array([share], np.int64))], names=["id"])
 
 
-def _may_write(spark: SparkSession, task: WriteTask) -> bool:
-    if task.executors is None:
-        return True
-    return bool(task.servers) and not is_on(spark, "spark.dynamicAllocation.enabled")
-
-
-def _shares(task: WriteTask) -> int:
-    assert task.shares is not None
-    return len(task.shares)
-
-
-def _reports(task: WriteTask, numbers: Iterator[int]) -> Iterator[Any]:
-    for share in share_numbers(range(_shares(task))):
+def _reports(
+    task: WriteTask, destination: Destination, numbers: Iterator[int], reads: ReadLimit
+) -> Iterator[Any]:
+    for share in share_numbers(range(len(task.reading.shares))):
         producer, work = task.producer(next(numbers)), TaskWork(tasks=0)
-        with closing(task.rows(iter([share]), work)) as rows:
-            answer = task.write(rows, producer, _ATTEMPT)
-        yield from report(task.target, producer, _ATTEMPT, answer, work).to_pylist()
+        with closing(task.rows(iter([share]), work, reads)) as rows:
+            answer = task.write(destination, rows, producer, _ATTEMPT)
+        yield from report(task.dataset, producer, _ATTEMPT, answer, work).to_pylist()
 
 
 Run = Callable[..., Iterator[Any]]
@@ -146,13 +238,17 @@ class NumberedTasks:
             number -= tasks
 
 
-def numbered(spark: SparkSession, targets: Sequence[Target]) -> Callable[[], list[Any]] | None:
+def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | None:
     """Runs the job; gives its reports, in the order of the tasks. None: it has to be a query."""
-    writes = [each for target in targets for each in target.writes]
-    tasks = [(rows.tasks, task.run) for rows, task in writes if isinstance(rows, TaskNumbers)]
+    spark = job.spark
+    tasks = [
+        (rows.tasks, partial(task.run, destinations[task.dataset]))
+        for rows, task in job.writes
+        if isinstance(rows, TaskNumbers)
+    ]
     try:
         with interrupts_kept():
-            may_be = len(tasks) == len(writes) and _may_be(spark, writes)
+            may_be = len(tasks) == len(job.writes) and _may_be(spark, destinations)
             return _prepared(spark, tasks) if may_be else None
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)
@@ -173,10 +269,8 @@ def _prepared(spark: SparkSession, tasks: Sequence[tuple[int, Run]]) -> Callable
     return run
 
 
-def _may_be(spark: Any, writes: Sequence[tuple[TaskRows, WriteTask]]) -> bool:
-    if not is_pinned(spark):
-        return False
-    if any(task.executors for _, task in writes) and is_on(spark, "spark.dynamicAllocation.enabled"):
+def _may_be(spark: Any, destinations: Destinations) -> bool:
+    if not is_pinned(spark) or _may_lose_executors(spark, destinations):
         return False
     return not spark.getTags() and not any(is_on(spark, name) for name in _OF_QUERIES)
 
