@@ -258,7 +258,7 @@ def test_a_server_that_answers_again_in_time_is_not_lost(
             assert silence.is_over or phase not in NEEDS
             silence.wait()
         service.check()
-    assert [each.statistics.losses for each in phases.pipelines] == [() for _ in phases.pipelines]
+    assert [each.statistics().losses for each in phases.pipelines] == [() for _ in phases.pipelines]
 
 
 @pytest.mark.long
