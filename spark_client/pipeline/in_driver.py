@@ -99,10 +99,11 @@ def gathered(
     for given, stages in inputs:
         # Without limits, which are for functions of users, and which Spark would be asked for.
         task = ReadTask(given.source, given.shares, stages, options=options)
+        is_cast = task.gives(declared.schema)
         numbers = share_numbers(range(len(task.shares)))
         with closing(task.batches(numbers, kept=True, reads=reads)) as batches:
             for batch in batches:
-                found.append(declared.cast(batch))
+                found.append(batch if is_cast else declared.cast(batch))
                 size_bytes += batch.nbytes
                 if size_bytes > GATHERED_BYTES:
                     return None
