@@ -25,8 +25,6 @@ from flight_server.protocol import (
 )
 from spark_client.connection import Compression, RemoteServer, about, check_mode, drop
 from spark_client.lanes import (
-    PartitionStream,
-    PortionStream,
     PutStream,
     as_reader,
     partition_streams,
@@ -228,7 +226,6 @@ class DatasetCalls:
         )
         reading = server.reading
         parts = DatasetRef.spread_partitions(info)
-        streams: list[PortionStream] | list[PartitionStream]
         if parts is None:
             endpoints = info.endpoints
             if partitions is not None:

@@ -66,7 +66,8 @@ _log = logging.getLogger(__name__)
 
 class Broadcast:
     """A table that tasks can use. Its pickle has the content's location, not the content. ``struct``: the DataFrame's
-    types, of which Arrow's do not show all; only the driver has it, and ``sealed``, the dataset.
+    types, of which Arrow's do not show all; only the driver has it, ``sealed``, the dataset, and ``owner``, its client's
+    datasets.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Broadcast:
         self.struct = struct
         self.sealed: SealedDataset | None = None
         self._content = content
-        self._owner = owner
+        self.owner = owner
         self._not_at_close: Callable[[], object] = lambda: None
         self._destroyed = False
 
@@ -222,7 +223,7 @@ class Broadcast:
         """
         if self._destroyed:
             return
-        if self._owner is None:
+        if self.owner is None:
             raise InvalidRequest(
                 f"broadcast {self.name!r} is destroyed by the driver that made it, not in a task"
             )
@@ -230,7 +231,7 @@ class Broadcast:
         self._destroyed = True
         self._not_at_close()
         _leave(self._content)
-        self._owner.drop(self._content.source.dataset)
+        self.owner.drop(self._content.source.dataset)
 
     def _check(self) -> None:
         if self._destroyed:

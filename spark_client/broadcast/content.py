@@ -31,7 +31,7 @@ from spark_client.arrow import OneChunk
 from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers
 from spark_client.hosts import Copies, HostFile, HostFiles, PartFile
-from spark_client.lanes import BatchBurst, PartitionStream
+from spark_client.lanes import BatchBurst, ReadStream
 from spark_client.merge import DatasetRef
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _CREATE_SECONDS = 30.0
 def bursts(
     source: DatasetRef, servers: ExecutorServers | None, host: str | None, file: str
 ) -> Generator[BatchBurst, None, None]:
-    """The bursts of the only partition. Raises as ``PartitionStream.read_burst``.
+    """The bursts of the only partition. Raises as ``ReadStream.read_burst``.
 
     Args:
         servers: of the executors; None to read from the broadcast's server.
@@ -55,7 +55,7 @@ def bursts(
         try:
             with _near(source, servers, host, file) as near:
                 while near is not None and (burst := near.read_burst()) is not None:
-                    first = near.next_frame
+                    first = near.cursor.next_frame
                     yield burst
             if near is not None:
                 return
@@ -67,9 +67,7 @@ def bursts(
 
 
 @contextmanager
-def _near(
-    source: DatasetRef, servers: ExecutorServers, host: str, file: str
-) -> Iterator[PartitionStream | None]:
+def _near(source: DatasetRef, servers: ExecutorServers, host: str, file: str) -> Iterator[ReadStream | None]:
     """The stream of the executor's server; None if that is the broadcast's, or has another token."""
     origin, here = source.server, servers.here()
     if here.location == origin.location or origin.token != servers.token:

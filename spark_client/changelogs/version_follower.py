@@ -2,7 +2,7 @@
 
 Guarantee: the changes come in the order of versions, each version's in exactly one :class:`Change`, complete; folding
 them over the snapshot from which they begin gives each later snapshot. Versions that were committed together may come
-as one change, which has the last one's number. ``lanes.version_stream`` says how a broken connection is resumed.
+as one change, which has the last one's number. ``lanes.version_cursor`` says how a broken connection is resumed.
 
 Where it begins
     ``after`` a version: with the next one. Without: with the newest snapshot as the first change, whose rows all have
@@ -26,7 +26,6 @@ Ending
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import os
 import threading
@@ -39,12 +38,12 @@ import pyarrow as pa
 
 from flight_server.protocol import Versions
 from spark_client.connection import Closable, ForkedProcess
-from spark_client.lanes import Closed, Step, VersionStream
-from spark_client.merge import DatasetRef
+from spark_client.lanes import BatchBurst, Closed, ReadStream
+from spark_client.merge import DatasetRef, in_thread
 
 from .put_rows import counted
 from .version_holds import VersionHold
-from .version_reads import fetch, version_stream
+from .version_reads import fetch, version_cursor, version_stream
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Follower(Closable):
     def __init__(self, ref: DatasetRef, after: int | None = None) -> None:
         self._ref = ref
         self._pid = os.getpid()
-        self._stream: VersionStream | None = None
+        self._stream: ReadStream | None = None
         self._ended = False
         # Held while reading: ``close`` cancels first, and then waits for the reader. Re-entrant for signal handlers.
         self._reading = threading.RLock()
@@ -79,7 +78,7 @@ class Follower(Closable):
 
     def __next__(self) -> Change:
         """Raises the error that ended the follower: ``Compacted`` if it is too late, ``StaleTicket`` if the changelog
-        was dropped, or as ``VersionStream.read_burst``.
+        was dropped, or as ``ReadStream.read_burst``.
         """
         change = self._next()
         if change is None:
@@ -102,7 +101,7 @@ class Follower(Closable):
         if self._loading is None:
             if (step := self._received()) is not None:
                 return self._change(step)
-            self._loading = asyncio.wrap_future(self._next_in_thread())
+            self._loading = asyncio.wrap_future(in_thread(self._next, f"follow: {self._ref.dataset}"))
         loading = self._loading
         try:
             change = await asyncio.shield(loading)
@@ -139,7 +138,7 @@ class Follower(Closable):
                     return None
                 if self._stream is None:
                     return self._begin()
-                return self._change(self._stream.read_step())
+                return self._change(self._stream.read_burst())
             except Closed:
                 return None
             except BaseException:
@@ -154,35 +153,22 @@ class Follower(Closable):
             self._follow(hold.version).open()
         return Change(version, counted(table, 1))
 
-    def _follow(self, after: int) -> VersionStream:
-        self._stream = stream = version_stream(self._ref, Versions(after=after, follow=True))
+    def _follow(self, after: int) -> ReadStream:
+        cursor = version_cursor(self._ref, Versions(after=after, follow=True))
+        self._stream = stream = version_stream(self._ref, cursor)
         weakref.finalize(self, _end, stream, self._pid)
         # ``close`` sets the flag, then reads ``_stream``; here the reverse, so that no close is lost.
         if self._ended:
             stream.cancel()
         return stream
 
-    def _received(self) -> Step | None:
+    def _received(self) -> BatchBurst | None:
         return None if self._ended or self._stream is None else self._stream.next_nowait()
 
-    def _change(self, step: Step) -> Change:
+    def _change(self, step: BatchBurst | None) -> Change:
         assert self._stream is not None
-        return Change(step.version, pa.Table.from_batches(step.batches, self._stream.open()))
-
-    def _next_in_thread(self) -> concurrent.futures.Future[Change | None]:
-        # Not in the loop's executor: a follower may wait for ever, and there are few threads for all.
-        future: concurrent.futures.Future[Change | None] = concurrent.futures.Future()
-
-        def run() -> None:
-            try:
-                change = self._next()
-            except BaseException as error:  # noqa: BLE001 (the consumer raises it)
-                future.set_exception(error)
-            else:
-                future.set_result(change)
-
-        threading.Thread(target=run, name=f"follow: {self._ref.dataset}", daemon=True).start()
-        return future
+        assert step is not None  # what is followed has no end
+        return Change(step.part, pa.Table.from_batches(step.batches, self._stream.open()))
 
     def _cancel(self) -> None:
         self._ended = True
@@ -190,7 +176,7 @@ class Follower(Closable):
             self._stream.cancel()
 
 
-def _end(stream: VersionStream, pid: int) -> None:
+def _end(stream: ReadStream, pid: int) -> None:
     # A forked child has the parent's connection, and must not shut it down.
     if pid == os.getpid():
         stream.cancel()

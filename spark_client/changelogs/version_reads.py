@@ -1,6 +1,6 @@
 """Snapshots and deltas of a changelog, as tables or as batches, each with the version that it is of.
 
-Guarantee: all rows of one version of one generation, or an error (``lanes.version_stream``). A table that broke off
+Guarantee: all rows of one version of one generation, or an error (``lanes.version_cursor``). A table that broke off
 while it was fetched is fetched again from its start, as often as ``Timeouts.tries`` says; batches of which the
 consumer may have some are not: the iterator raises ``CutRead``.
 
@@ -20,15 +20,19 @@ import pyarrow as pa
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket, Versions
 from spark_client.connection import Closable, retrying
-from spark_client.lanes import Batch, CutRead, VersionStream
+from spark_client.lanes import Batch, CutRead, ReadStream, VersionCursor
 from spark_client.merge import DatasetRef, merge
 
 
-def version_stream(ref: DatasetRef, versions: Versions) -> VersionStream:
-    """A stream of these versions of a changelog, not opened yet."""
+def version_stream(ref: DatasetRef, cursor: VersionCursor) -> ReadStream:
+    """A stream of versions of a changelog, not opened yet."""
     (portion,) = ref.portions
-    ticket = Ticket(ref.dataset, generation=ref.generation or None, versions=versions)
-    return VersionStream(ref.server, ticket, locations=portion.locations, lane=ref.server.reading.lane)
+    return ReadStream(ref.server, cursor, locations=portion.locations, lane=ref.server.reading.lane)
+
+
+def version_cursor(ref: DatasetRef, versions: Versions) -> VersionCursor:
+    """Before the first of these versions of a changelog."""
+    return VersionCursor(Ticket(ref.dataset, generation=ref.generation or None, versions=versions))
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,9 @@ class VersionBatches(Closable):
     def __init__(self, ref: DatasetRef, versions: Versions, pool: MemoryPool | None = None) -> None:
         server = ref.server
         reading = server.reading
-        self._stream = version_stream(ref, versions)
+        self._cursor = version_cursor(ref, versions)
         self._merged = merge(
-            [self._stream],
+            [version_stream(ref, self._cursor)],
             pool=pool or MemoryPool(reading.budget_bytes, "merge"),
             scratch_dir=reading.scratch_dir,
             timeouts=server.timeouts,
@@ -77,10 +81,10 @@ class VersionBatches(Closable):
     @property
     def version(self) -> int:
         """The version of all batches. Blocks until the first has come."""
-        if self._stream.version is None:
+        if self._cursor.version is None:
             self._first.append(next(self._merged))
-        assert self._stream.version is not None
-        return self._stream.version
+        assert self._cursor.version is not None
+        return self._cursor.version
 
     def __iter__(self) -> Iterator[Batch]:
         return self

@@ -13,6 +13,7 @@ from .session_facts import (
     cores,
     is_on,
     overhead_bytes,
+    same_session,
     settings_once,
     spark_setting,
     split_sizes,

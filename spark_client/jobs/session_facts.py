@@ -259,6 +259,15 @@ class Sessions:
         return found
 
 
+def same_session(one: Any, other: Any) -> bool:
+    """Whether they are one session, of which PySpark may make several objects."""
+    if one is other or type(one) is not type(other):
+        return one is other
+    if "connect" in type(one).__module__:
+        return bool(one.session_id == other.session_id)
+    return bool(one._jsparkSession.equals(other._jsparkSession))
+
+
 def _lives(spark: Any) -> bool:
     if "connect" in type(spark).__module__:
         return not spark.is_stopped

@@ -53,7 +53,7 @@ from .tasks import Destination, Sides
 _log = logging.getLogger(__name__)
 _SEALS_AT_ONCE = 32
 _LOST = re.compile("has lost the server[^\\n]*")
-"""In the error of a task that could not read (``lanes.PortionStream``)."""
+"""In the error of a task that could not read (``lanes.ReadStream``)."""
 
 
 class WriteJob:

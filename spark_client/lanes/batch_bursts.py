@@ -59,6 +59,10 @@ class DamagedArrival(ConnectionResetError):
     def __init__(self, how: str) -> None:
         super().__init__(f"a message was damaged on its way from the server: {how}")
 
+    @classmethod
+    def of(cls, sent: int, checksum: int) -> DamagedArrival:
+        return cls(f"its checksum is {checksum:08x}, and was {sent:08x} when it was sent")
+
 
 class MessageBytes(Protocol):
     """What of an ``http.Body`` is used here."""
@@ -113,7 +117,7 @@ class CheckedMessages(MessageFile):
         """Whether the server sends checksums; False before the first message."""
         return bool(self._promised)
 
-    def taken(self) -> list[int]:
+    def pop_checksums(self) -> list[int]:
         """The checksums of the record batches read since the last call."""
         checksums, self._checksums = self._checksums, []
         return checksums
@@ -127,7 +131,7 @@ class CheckedMessages(MessageFile):
         """
         body = self._body
         body.next_chunk_bytes()
-        said = body.announced.popleft() if body.announced else None
+        sent = body.announced.popleft() if body.announced else None
         prefix = body.read_buffer(PREFIX_BYTES)
         if prefix.size < PREFIX_BYTES:
             if prefix.size:
@@ -135,14 +139,14 @@ class CheckedMessages(MessageFile):
             self._pieces.append(prefix)
             return
         mark, header_bytes = _PREFIX.unpack(prefix)
-        if said is None and mark + prefix[4:].to_pybytes() == ipc_framing.END_OF_STREAM:
+        if sent is None and mark + prefix[4:].to_pybytes() == ipc_framing.END_OF_STREAM:
             self._pieces.append(prefix)
             return
         if self._promised is None:
-            self._promised = said is not None
-        if said is None and self._promised:
+            self._promised = sent is not None
+        if sent is None and self._promised:
             raise DamagedArrival("it has no checksum")
-        left_bytes = None if said is None else said[0] - PREFIX_BYTES
+        left_bytes = None if sent is None else sent[0] - PREFIX_BYTES
         if mark != ipc_framing.CONTINUATION or header_bytes <= 0 or _is_less(left_bytes, header_bytes):
             raise DamagedArrival(f"its header cannot have {header_bytes} bytes")
         header = self._part(header_bytes)
@@ -155,7 +159,8 @@ class CheckedMessages(MessageFile):
             raise DamagedArrival(f"its body cannot have {body_bytes} bytes")
         content = self._part(body_bytes)
         checksum = message_crc32c(memoryview(header), memoryview(content))
-        check(said, checksum)
+        if sent is not None and sent[1] != checksum:
+            raise DamagedArrival.of(sent[1], checksum)
         if kind is ipc_framing.MessageKind.RECORD_BATCH:
             self._checksums.append(checksum)
         self._pieces += [piece for piece in (prefix, header, content) if piece.size]
@@ -165,12 +170,6 @@ class CheckedMessages(MessageFile):
         if part.size < size_bytes:
             raise ConnectionResetError("the body ended inside a message")
         return part
-
-
-def check(said: tuple[int, int] | None, checksum: int) -> None:
-    """Raise :class:`DamagedArrival` if a message's checksum differs from the server's."""
-    if said is not None and said[1] != checksum:
-        raise DamagedArrival(f"its checksum is {checksum:08x}, and was {said[1]:08x} when it was sent")
 
 
 def _is_less(limit: int | None, value: int) -> bool:
@@ -205,25 +204,21 @@ class BurstReader:
 
     def read_burst(self) -> BatchBurst | None:
         """Wait for the next message; its batch and those of its chunk. None at Arrow's end of stream."""
-        if (burst := self._next_of_chunk()) is not None:
-            return burst
-        if self._schema_message:
+        burst = next(self._bursts, None)
+        if burst is None and self._damage is None and self._schema_message:
             size_bytes = self._body.next_chunk_bytes()
             if MIN_SCHEMAS * len(self._schema_message) <= size_bytes <= MAX_CHUNK_BYTES:
                 self._bursts = self._read_chunk(size_bytes)
-                if (burst := self._next_of_chunk()) is not None:
-                    return burst
+                burst = next(self._bursts, None)
+        if burst is not None:
+            return burst
+        if self._damage is not None:
+            raise self._damage
         try:
             batch, metadata = self._messages.read_next_batch_with_custom_metadata()
         except StopIteration:
             return None
-        return BatchBurst([batch], checksums=self._checked.taken(), metadata=(metadata,))
-
-    def _next_of_chunk(self) -> BatchBurst | None:
-        burst = next(self._bursts, None)
-        if burst is None and self._damage is not None:
-            raise self._damage
-        return burst
+        return BatchBurst([batch], checksums=self._checked.pop_checksums(), metadata=(metadata,))
 
     def _read_chunk(self, size_bytes: int) -> Iterator[BatchBurst]:
         """The next chunk's whole messages, up to a damaged one; the rest of the chunk is given back at the end."""
@@ -242,12 +237,12 @@ class BurstReader:
         try:
             messages = pa.ipc.open_stream(source)
             while True:
-                batch, said = messages.read_next_batch_with_custom_metadata()
+                batch, own = messages.read_next_batch_with_custom_metadata()
                 end = source.tell()
                 if ends and end != ends[count]:
                     break
                 batches.append(batch)
-                metadata.append(said)
+                metadata.append(own)
                 if ends:
                     sums.append(checksums[count])
                 else:
@@ -273,27 +268,29 @@ class BurstReader:
         """
         ends: list[int] = []
         checksums: list[int] = []
-        announced, body = self._body.announced, self._body
+        announced = self._body.announced
         if not self._checked.promised:
-            body.fill(view[start:])
+            self._body.fill(view[start:])
             return ends, checksums
         if not announced:
             self._damage = DamagedArrival("it has no checksum")
-        received = start
+            return ends, checksums
+        receive, received = self._body.hand_over(), start
         while announced:
-            said = announced.popleft()
-            end, checksum = start + said[0], 0
+            size_bytes, sent = announced.popleft()
+            end, checksum = start + size_bytes, 0
             at = start + PREFIX_BYTES  # the checksum begins there
             while at < end:
-                if received <= at:
-                    received += body.fill(view[received : received + _PIECE_BYTES])
+                goal = min(received + _PIECE_BYTES, len(view)) if received <= at else received
+                while received < goal:
+                    if not (count := receive(view[received:goal])):
+                        raise ConnectionResetError("the connection was closed in the middle of the body")
+                    received += count
                 stop = min(end, received)
                 checksum = crc32c(view[at:stop], checksum)
                 at = stop
-            try:
-                check(said, checksum)
-            except DamagedArrival as damage:
-                self._damage = damage
+            if checksum != sent:
+                self._damage = DamagedArrival.of(sent, checksum)
                 break
             ends.append(end)
             checksums.append(checksum)

@@ -12,8 +12,6 @@ Connections
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pyarrow as pa
@@ -37,29 +35,20 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 def target_of(location: str, ticket: Ticket) -> str:
     """Path and query of the GET for a ticket; a location's own path is kept."""
     parts = urlsplit(location)
+    own = bulk_path(
+        ticket.dataset,
+        None if ticket.partitions else ticket.partition or 0,
+        ticket.generation,
+        ticket.from_,
+        ticket.until,
+        reader=ticket.reader,
+        versions=ticket.versions,
+        partitions=None if ticket.partitions == ALL else ticket.partitions,
+        start=ticket.start,
+    )
     if parts.path in ("", "/"):
-        return bulk_path(
-            ticket.dataset,
-            None if ticket.partitions else ticket.partition or 0,
-            ticket.generation,
-            ticket.from_,
-            ticket.until,
-            reader=ticket.reader,
-            versions=ticket.versions,
-            partitions=None if ticket.partitions == ALL else ticket.partitions,
-            start=ticket.start,
-        )
-    query = dict(parse_qsl(parts.query))
-    if ticket.generation is not None:
-        query["generation"] = ticket.generation
-    if ticket.from_:
-        query["from"] = str(ticket.from_)
-    if ticket.until is not None:
-        query["until"] = str(ticket.until)
-    if ticket.reader is not None:
-        query["reader"] = ticket.reader
-    if ticket.versions is not None:
-        query |= {name: str(value).lower() for name, value in ticket.versions.to_json().items()}
+        return own
+    query = dict(parse_qsl(parts.query)) | dict(parse_qsl(urlsplit(own).query))
     return parts.path + (f"?{urlencode(query)}" if query else "")
 
 
@@ -83,7 +72,7 @@ class BulkReader:
         self._where = pool.location
         self._connection: Connection | None = None
         self._body: Body | None = None
-        self._totals: ReadTotals | None = None
+        self.totals: ReadTotals | None = None
         self._done = False
         self._cancelled = False
 
@@ -91,7 +80,7 @@ class BulkReader:
         self._connection = self._pool.acquire(wait_seconds=self._timeouts.slot_seconds, beyond=self._beyond)
         if self._connection is None:
             raise PassedOver("all connections to it are in use")
-        with self._errors(Unreachable, "the connection failed"):
+        try:
             status, self.headers = self._ask(self._connection)
             self._body = body = self._connection.body(self.headers)
             if status != 200:
@@ -103,15 +92,17 @@ class BulkReader:
             self._bursts = BurstReader(body)
             # A little longer than the merge's deadline: the merge's error names the reason why the server waits.
             self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
-            return self._bursts.schema
+        except (OSError, pa.ArrowException) as error:
+            raise self._failure(Unreachable, "the connection failed", error) from error
+        return self._bursts.schema
 
     def _check_place(self) -> None:
         """Compare the answer's partition and first frame, if sent, with the request, which may be damaged."""
         asked = self._asked
         which = [asked.partition or 0] if asked.partitions is None else asked.partitions
         of = f"{asked.dataset}/{','.join(map(str, which))}"
-        wanted = {PARTITION_HEADER: of, FROM_TRAILER: str(asked.from_)}
-        for name, value in wanted.items():
+        expected = {PARTITION_HEADER: of, FROM_TRAILER: str(asked.from_)}
+        for name, value in expected.items():
             if self.headers.get(name, value) != value:
                 raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")
 
@@ -134,34 +125,30 @@ class BulkReader:
             raise ConnectionAbortedError("cancelled")
         return new.request(self._target, self._request_headers)
 
-    @contextmanager
-    def _errors(self, kind: type[Unreachable | BrokenStream], what: str) -> Iterator[None]:
-        try:
-            yield
-        except TimeoutError as error:
-            # A timeout while connecting is the connection's failure; later the server is silent.
-            if self._body is None and (self._connection is None or self._connection.sock is None):
-                raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
-            raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
-        except (OSError, pa.ArrowException) as error:
-            raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
-
-    @property
-    def totals(self) -> ReadTotals | None:
-        return self._totals
+    def _failure(
+        self, kind: type[Unreachable | BrokenStream], what: str, error: Exception
+    ) -> Unreachable | BrokenStream | TimedOut:
+        # A timeout while connecting is the connection's failure; later the server is silent.
+        is_connected = self._body is not None or (
+            self._connection is not None and self._connection.sock is not None
+        )
+        if isinstance(error, TimeoutError) and is_connected:
+            return TimedOut(f"{self._where} did not answer in time", server=self._where)
+        return kind(f"{what}: {error} ({self._where})", server=self._where)
 
     def read_burst(self) -> BatchBurst | None:
         if self._done:
             return None
         assert self._body is not None
-        with self._errors(BrokenStream, "the stream broke off"):
-            burst = self._bursts.read_burst()
-            if burst is not None:
+        try:
+            if (burst := self._bursts.read_burst()) is not None:
                 return burst
             self._body.finish()
+        except (OSError, pa.ArrowException) as error:
+            raise self._failure(BrokenStream, "the stream broke off", error) from error
         self.headers = {**self.headers, **self._body.trailers}
-        self._totals = ReadTotals.parse(self.headers)
-        if self._totals is None:
+        self.totals = ReadTotals.parse(self.headers)
+        if self.totals is None:
             raise BrokenStream(
                 f"the stream from {self._where} ended without its totals, so it may not be whole",
                 server=self._where,

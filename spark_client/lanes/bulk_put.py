@@ -56,7 +56,7 @@ from spark_client.connection import Compression, ForkedProcess, RemoteServer, Ti
 from .http import Connection, HttpPool, NoBulkLane, headers_for, refusal
 from .lane import BrokenStream, Closed
 from .messages import BufferCompressor, MessageWriter, Part, most_to
-from .partition_stream import StreamStalled
+from .read_stream import StreamStalled
 
 MAX_ANSWER_BYTES = 64 << 20
 """All answers to one put: the one to a commit has the sizes of up to 100,000 partitions."""

@@ -23,8 +23,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from io import BufferedIOBase
 from urllib.parse import urlsplit
 
@@ -87,15 +86,25 @@ class Arrivals:
                 self._at += len(rest)
                 return line + rest
             line += rest
-            self._at, self._stop = 0, self._receive(self._buffer, 0)
+            self._at = self._stop = 0
+            self._stop = self.readinto(self._buffer, flags=0)
             if not self._stop:
                 return line
 
-    def readinto(self, view: memoryview) -> int:
-        """Fill a part of the view, which is not empty; its size, 0 at the end of the connection."""
+    def readinto(self, view: memoryview, *, flags: int | None = None) -> int:
+        """Fill a part of the view, which is not empty; its size, 0 at the end of the connection. ``flags`` of the call
+        to the kernel, if not this object's.
+        """
         ready = self._stop - self._at
         if not ready:
-            return self._receive(view[:AT_ONCE_BYTES], self._flags)
+            for _ in range(WAITS):
+                try:
+                    return self._sock.recv_into(
+                        view[:AT_ONCE_BYTES], 0, self._flags if flags is None else flags
+                    )
+                except BlockingIOError:
+                    continue
+            raise TimeoutError("timed out")
         count = min(ready, len(view))
         view[:count] = self._buffer[self._at : self._at + count]
         self._at += count
@@ -104,12 +113,6 @@ class Arrivals:
     def rest(self) -> bytes:
         """The bytes that were received and not taken."""
         return bytes(self._buffer[self._at : self._stop])
-
-    def _receive(self, view: memoryview, flags: int) -> int:
-        for _ in range(WAITS):
-            with suppress(BlockingIOError):
-                return self._sock.recv_into(view, 0, flags)
-        raise TimeoutError("timed out")
 
 
 def _timeval(seconds: float) -> bytes:
@@ -317,21 +320,8 @@ def _headers(file: LineFile) -> dict[str, str]:
     return headers
 
 
-def _parse_sums(extension: str) -> deque[tuple[int, int]]:
-    name, _, value = extension.partition("=")
-    if name.strip() != CHECKSUMS:
-        return deque()
-    pairs = [each.split("-") for each in value.strip().split(".")]
-    try:
-        return deque((int(size_bytes, 16), int(checksum, 16)) for size_bytes, checksum in pairs)
-    except ValueError:
-        raise ConnectionResetError(f"{value[:40]!r} are not the checksums of a chunk") from None
-
-
 class Body:
-    """The HTTP body, as a file for Arrow's decoder. ``ended``: all of it was received."""
-
-    closed = False
+    """The HTTP body. ``ended``: all of it was received."""
 
     def __init__(self, file: LineFile, headers: Mapping[str, str]) -> None:
         self._file = file
@@ -343,7 +333,7 @@ class Body:
         self._back = memoryview(b"")
         self._first = True
         self.announced: deque[tuple[int, int]] = deque()
-        """Size and CRC-32C of the current chunk's unread messages, if the server sends them."""
+        """Size and CRC-32C of the present chunk's unread messages, if the server sends them."""
         self.ended = not self._chunked and self._left == 0
         self.trailers: dict[str, str] = {}
 
@@ -360,12 +350,26 @@ class Body:
             self._left = int(size.strip(), 16)
         except ValueError:
             raise ConnectionResetError(f"{size[:20]!r} is not the size of a chunk") from None
-        self.announced = _parse_sums(extension)
-        if self.announced and sum([size_bytes for size_bytes, _ in self.announced]) != self._left:
-            raise ConnectionResetError(f"a chunk of {self._left} bytes has messages of another size")
+        self._read_checksums(extension)
         if self._left == 0:
             self.trailers = _headers(self._file)
             self.ended = True
+
+    def _read_checksums(self, extension: str) -> None:
+        self.announced.clear()
+        name, _, value = extension.partition("=")
+        if name.strip() != CHECKSUMS:
+            return
+        total_bytes = 0
+        try:
+            for pair in value.strip().split("."):
+                size, checksum = pair.split("-")
+                self.announced.append((int(size, 16), int(checksum, 16)))
+                total_bytes += self.announced[-1][0]
+        except ValueError:
+            raise ConnectionResetError(f"{value[:40]!r} are not the checksums of a chunk") from None
+        if total_bytes != self._left:
+            raise ConnectionResetError(f"a chunk of {self._left} bytes has messages of another size")
 
     @property
     def between_chunks(self) -> bool:
@@ -377,6 +381,13 @@ class Body:
             return 0
         self._next_chunk()
         return self._left
+
+    def hand_over(self) -> Callable[[memoryview], int]:
+        """The caller receives all of the chunk that has just begun by this function, which fills a part of a view; 0
+        if the connection was closed.
+        """
+        self._left = 0
+        return self._file.readinto
 
     def give_back(self, rest: memoryview) -> None:
         """Make the last bytes read readable again. Only at the end of a chunk."""
@@ -410,9 +421,6 @@ class Body:
             size = ERROR_BODY_BYTES
         data = bytearray(size)
         return bytes(data[: self.fill(memoryview(data))])
-
-    def close(self) -> None:
-        """Arrow's decoder calls this; the connection stays open for the next stream."""
 
     def finish(self) -> None:
         """Check that the HTTP body ends here, after Arrow's end marker. Raises ConnectionResetError: it does not, or it

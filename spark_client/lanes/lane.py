@@ -4,7 +4,7 @@ Guarantee: :meth:`LaneReader.read_burst` returns None only after the server has 
 :meth:`LaneWriter.finish` returns only after the server has accepted the whole put. Every other end is an error. Both
 lanes carry the same frames, messages and totals.
 
-``partition_stream`` chooses the lane of a read (DoGet or an HTTP GET), compares the totals, and tries again.
+``read_stream`` chooses the lane of a read (DoGet or an HTTP GET), and tries again; ``cursors`` compare the totals.
 ``put_stream`` chooses that of a put (DoPut or an upgraded HTTP connection), and tries none again.
 """
 
@@ -19,7 +19,6 @@ import pyarrow as pa
 from flight_server.protocol import (
     CRC_TRAILER,
     FRAMES_TRAILER,
-    GENERATION_HEADER,
     ROWS_TRAILER,
     Commit,
     FlightShuffleError,
@@ -27,11 +26,9 @@ from flight_server.protocol import (
 )
 
 LaneChoice = Literal["auto", "grpc", "bulk"]
-
-
 Batch = Any
-_MAX_DIGITS = 18
 """A ``pyarrow.RecordBatch``; pyarrow publishes no types."""
+_MAX_DIGITS = 18
 
 
 class Closed(FlightShuffleError):
@@ -53,7 +50,8 @@ class BatchBurst:
     ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums``
     are those of the batches' messages, or empty if the lane does not see them. ``metadata`` has each message's own
     metadata: a KeyValueMetadata (bulk lane), a Buffer (gRPC lane), or None. ``part`` is the place, among the
-    parts of what is read, of the partition that they are of (``portion_stream``).
+    parts of what is read, of the partition that they are of (``cursors``); of a changelog that is followed, their
+    version.
     """
 
     batches: list[Batch]
@@ -146,11 +144,6 @@ class LaneReader(Protocol):
 
     def close(self) -> None:
         """Release the connection. Not while another thread reads; twice is fine."""
-
-
-def generation_of(reading: LaneReader) -> str | None:
-    """The generation that the server reads from, if it sends one."""
-    return reading.headers.get(GENERATION_HEADER)
 
 
 class LaneWriter(Protocol):

@@ -61,7 +61,7 @@ from .bulk_put import BulkWriter
 from .grpc_put import GrpcWriter
 from .http import HttpPool, NoBulkLane
 from .lane import LaneWriter, Tries
-from .partition_stream import DOWN_SECONDS
+from .read_stream import DOWN_SECONDS
 
 FRAME_BYTES = 2 << 20
 """A batch above ``MAX_FRAME_BYTES`` is cut into frames of about this size."""

@@ -5,11 +5,12 @@ Guarantee: :meth:`DatasetRef.read` gives the whole partition of this one generat
 Only the driver asks the server: all partitions are read at the same locations. It also knows from the seal which
 partitions have no rows: no task asks for those.
 
-Several servers
-    A dataset that is spread over servers has a portion for each, which has the server's start. A read of one or more
-    partitions opens one stream to each server (``lanes.PortionStream``); of each partition the frames of all servers
-    come in the order of their arrival. So the reader of a partition, or of two that are to be joined, need not know
-    which servers hold it.
+Servers
+    A dataset has a portion for each server that holds a part of it, with the server's start; of one that any start of
+    its server may hold, none. A read of one or more partitions opens one stream to each server
+    (``lanes.PortionCursor``); of each partition the frames of a server come in order, those of several in the order of
+    their arrival. So the reader of a partition, or of two that are to be joined, need not know which servers hold it.
+    Only where the server counts a partition's readers, each has a stream of its own.
 
     Frames are numbered in each portion. In slices (:meth:`DatasetRef.plan`) those of the portion ``i`` have the numbers
     from ``i * PORTION_FRAMES`` on: so a slice names its portion, and may go on in the next ones.
@@ -17,7 +18,7 @@ Several servers
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -36,7 +37,7 @@ from flight_server.protocol import (
     parse_json,
 )
 from spark_client.connection import Closable, RemoteServer, about
-from spark_client.lanes import PartitionStream, PortionStream, StoredPortionStream
+from spark_client.lanes import PartitionCursor, PortionCursor, ReadStream
 from spark_client.spill import TaskMemory, reading_budget
 
 from .merged import MergedStream, merge
@@ -110,8 +111,8 @@ class DatasetRef:
         server has no such dataset.
         """
         with about(dataset, server.location):
-            found = cls.of(server, dataset, server.flight_info(dataset))
-        return found if generation is None else replace(found, generation=generation)
+            ref = cls.of(server, dataset, server.flight_info(dataset))
+        return ref if generation is None else replace(ref, generation=generation)
 
     @classmethod
     def of(cls, server: RemoteServer, dataset: str, info: flight.FlightInfo) -> Self:
@@ -123,16 +124,12 @@ class DatasetRef:
         for endpoint in info.endpoints:
             ticket = Ticket.parse(endpoint.ticket.ticket)
             first = first or ticket
-            if ticket.partitions is not None:
-                path = bulk_path(dataset, None, ticket.generation, start=ticket.start)
-                locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
-                portions.append(Portion(tuple(locations), start=ticket.start))
-                continue
             if ticket.partition != first.partition:
                 break
-            path = bulk_path(dataset, ticket.partition or 0, ticket.generation)
+            partition = (ticket.partition or 0) if ticket.partitions is None else None
+            path = bulk_path(dataset, partition, ticket.generation, start=ticket.start)
             locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
-            portions.append(Portion(tuple(locations)))
+            portions.append(Portion(tuple(locations), start=ticket.start))
         if first is None:
             raise FlightShuffleError(
                 f"{server.location} says of dataset {dataset!r} no place where it could be read",
@@ -168,7 +165,7 @@ class DatasetRef:
     @property
     def shares_streams(self) -> bool:
         """Whether several partitions may be read over one stream for each server."""
-        return self.is_spread or (len(self.portions) == 1 and self.reader is None)
+        return self.reader is None
 
     def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
         """The slices of these partitions, of at most about ``target_bytes``, each as first frame, end and stored bytes;
@@ -181,47 +178,39 @@ class DatasetRef:
         if any(each.stored is not None for each in self.portions):
             return {}
 
-        def planned(number: int) -> list[tuple[int, int, int, int]]:
-            portion = self.portions[number]
-            there = tuple(each for each in partitions if portion.has_rows(each))
-            if not there:
+        def pieces_of(portion: Portion) -> list[tuple[int, int, int, int]]:
+            filled = tuple(each for each in partitions if portion.has_rows(each))
+            if not filled:
                 return []
-            request = PlanRequest(self.dataset, target_bytes, self.generation, there, portion.start)
-            places = portion.servers if self.is_spread else []
-            server = self.server.at(places[0]) if places else self.server
-            found: list[tuple[int, int, int, int]] = server.action(PLAN, request.encode())["pieces"]
-            return found
+            request = PlanRequest(self.dataset, target_bytes, self.generation, filled, portion.start)
+            servers = portion.servers if portion.start is not None else []
+            server = self.server.at(servers[0]) if servers else self.server
+            pieces: list[tuple[int, int, int, int]] = server.action(PLAN, request.encode())["pieces"]
+            return pieces
 
-        if not self.is_spread:
-            answers = [planned(0)]
-        else:
-            with ThreadPoolExecutor(min(_PLANS_AT_ONCE, len(self.portions)), "plan") as threads:
-                answers = [*threads.map(planned, range(len(self.portions)))]
-        found: dict[int, list[tuple[int, int, int]]] = {}
+        with ThreadPoolExecutor(min(_PLANS_AT_ONCE, len(self.portions)), "plan") as threads:
+            answers = [*threads.map(pieces_of, self.portions)]
+        slices: dict[int, list[tuple[int, int, int]]] = {}
         for number, pieces in enumerate(answers):
             for partition, first, end, size_bytes in pieces:
-                place, slices = number * PORTION_FRAMES, found.setdefault(partition, [])
-                if slices:  # so that no slice begins at the end of a portion
-                    slices[-1] = (slices[-1][0], place + first, slices[-1][2])
-                slices.append((place + first, place + end, size_bytes))
-        return found
+                place, of_partition = number * PORTION_FRAMES, slices.setdefault(partition, [])
+                if of_partition:  # so that no slice begins at the end of a portion
+                    of_partition[-1] = (of_partition[-1][0], place + first, of_partition[-1][2])
+                of_partition.append((place + first, place + end, size_bytes))
+        return slices
 
-    def locations(self, portion: Portion, partition: int = 0) -> list[str]:
-        """Where the portion's part of a partition is read."""
-        path = bulk_path(self.dataset, partition, self.generation or None)
-        return [place + path if place.startswith("http") else place for place in portion.locations]
-
-    def stream(self, partition: int, first: int = 0, until: int | None = None) -> PartitionStream:
+    def stream(self, partition: int, first: int = 0, until: int | None = None) -> ReadStream:
         """The stream of the partition, or of its frames from ``first`` to before ``until``, not opened yet. Raises
         ValueError: the dataset has several portions: numbers of frames are those of one.
         """
-        if self.is_spread:
+        if len(self.portions) > 1:
             raise ValueError(f"dataset {self.dataset!r} is spread over servers: its frames have no numbers")
-        (portion,) = self.portions
-        return self._stream(portion, partition, first, until)
+        return self._frame_stream(self.portions[0], partition, first, until)
 
     def read(self, partition: int, memory: TaskMemory | None = None) -> Generator[Any, None, None]:
-        """The partition's batches, in order, as they arrive. At the end ``memory`` counts those that waited on disk."""
+        """The partition's batches as they arrive, each portion's in order. At the end ``memory`` counts those that
+        waited on disk.
+        """
         return self.read_each([partition], memory)
 
     def read_frames(
@@ -230,80 +219,69 @@ class DatasetRef:
         """The batches of the partition's frames from ``first`` to before ``until``, as :meth:`read`, but in the order
         of the frames.
         """
-        if not self.is_spread:
-            return self._merged([self.stream(partition, first, until)], memory)
         streams = []
         for number in range(first // PORTION_FRAMES, (until - 1) // PORTION_FRAMES + 1):
             portion, place = self.portions[number], number * PORTION_FRAMES
             end = until - place if until < place + PORTION_FRAMES else None
             if portion.has_rows(partition):
-                streams.append(self._portion_stream(portion, {partition: 0}, (max(0, first - place), end)))
+                streams.append(self._frame_stream(portion, partition, max(0, first - place), end))
         return self._merged(streams, memory)
 
     def read_each(
         self, partitions: Sequence[int], memory: TaskMemory | None = None
     ) -> Generator[Any, None, None]:
         """The batches of one or more partitions, one after the other, as :meth:`read`. All are read at once."""
-        if self.is_spread:
-            if shared := self.portion_streams(partitions):
-                yield from self._merged(shared, memory, parts=len(partitions))
-            return
+        if self.reader is None:
+            return self._merged(self.portion_streams(partitions), memory, parts=len(partitions))
+        # The server counts the readers of each partition.
         streams = [
-            self._stream(portion, partition)
+            self._frame_stream(portion, partition)
             for partition in partitions
             for portion in self.portions
             if portion.has_rows(partition)
         ]
-        if streams:
-            yield from self._merged(streams, memory)
+        return self._merged(streams, memory)
 
     @staticmethod
     def spread_partitions(info: flight.FlightInfo) -> int | None:
         """How many partitions a dataset has that is spread over servers; None of another one, which has an endpoint for
         each.
         """
-        said: bytes = info.app_metadata
-        return parse_json(said, "the FlightInfo").get("partitions") if said.startswith(b"{") else None
+        facts: bytes = info.app_metadata
+        return parse_json(facts, "the FlightInfo").get("partitions") if facts.startswith(b"{") else None
 
-    def portion_streams(self, partitions: Sequence[int]) -> list[PortionStream]:
+    def portion_streams(self, partitions: Sequence[int]) -> list[ReadStream]:
         """One stream for each server that may have rows of these partitions; the part of each is its place."""
-        found = []
+        streams = []
         for portion in self.portions:
             parts = {each: place for place, each in enumerate(partitions) if portion.has_rows(each)}
             if parts:
-                found.append(self._portion_stream(portion, parts))
-        return found
+                cursor = PortionCursor(
+                    self.dataset, parts, generation=self.generation or None, start=portion.start
+                )
+                streams.append(self._stream(cursor, portion.locations))
+        return streams
 
-    def _portion_stream(
-        self, portion: Portion, parts: Mapping[int, int], frames: tuple[int, int | None] | None = None
-    ) -> PortionStream:
-        kind = PortionStream if portion.stored is None else StoredPortionStream
-        return kind(
-            self.server,
-            self.dataset,
-            parts,
-            generation=self.generation or None,
-            start=portion.start,
-            locations=portion.locations,
-            lane=self.server.reading.lane,
-            frames=frames,
-        )
-
-    def _stream(
+    def _frame_stream(
         self, portion: Portion, partition: int, first: int = 0, until: int | None = None
-    ) -> PartitionStream:
+    ) -> ReadStream:
         # Of several slices of a partition each has its own name: the server takes one stream of a name at a time.
         reader = None if self.reader is None else f"{self.reader}.{first}-{'' if until is None else until}"
-        return PartitionStream(
-            self.server,
-            Ticket(self.dataset, partition, self.generation, first, reader, until=until),
-            locations=self.locations(portion, partition),
-            lane=self.server.reading.lane,
+        ticket = Ticket(
+            self.dataset, partition, self.generation or None, first, reader, until=until, start=portion.start
         )
+        # An object has partitions, and no frames by their numbers.
+        locations = [each for each in portion.locations if not is_object(each)]
+        return self._stream(PartitionCursor(ticket), locations)
+
+    def _stream(self, cursor: PartitionCursor | PortionCursor, locations: Sequence[str]) -> ReadStream:
+        return ReadStream(self.server, cursor, locations=locations, lane=self.server.reading.lane)
 
     def _merged(
-        self, streams: Sequence[PartitionStream], memory: TaskMemory | None, parts: int | None = None
+        self, streams: Sequence[ReadStream], memory: TaskMemory | None, parts: int | None = None
     ) -> Generator[Any, None, None]:
+        if not streams:
+            return
         with self.merge(streams, parts) as merged:
             try:
                 yield from merged
@@ -311,7 +289,7 @@ class DatasetRef:
                 if memory is not None:
                     memory.spilled_bytes += merged.spilled_bytes
 
-    def merge(self, streams: Sequence[PartitionStream], parts: int | None = None) -> MergedStream:
+    def merge(self, streams: Sequence[ReadStream], parts: int | None = None) -> MergedStream:
         """The streams as one, within the memory of a reader of this dataset; one after the other, or by ``parts``."""
         reading = self.server.reading
         budget_bytes = reading.budget_bytes

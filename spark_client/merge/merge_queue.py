@@ -1,16 +1,17 @@
 """The state machine of a merge: the items of many streams, in the order in which the consumer takes them.
 
-Guarantee: every pushed item is taken exactly once and in order, by any consumer, or the taker gets the first error.
-No stream that the consumer waits for waits for the consumer.
+Guarantee: every pushed item is taken exactly once, those of a line in the order in which they were pushed, one line
+after the other, by any consumer, or the taker gets the first error. No stream that the consumer waits for waits for the
+consumer.
 
 This file starts no thread, waits for nothing and does no I/O: a method changes all state and returns the action to
 take (*keep*, *park*, *wake the consumer*, *wait*). Its owner calls it, and wakes all waiting consumers, under one
 lock. So no wake-up is lost.
 
-Order
-    ``arrival``: one line for all streams, first in, first out.
-    ``stream``: a line for each stream; all of stream 0, then all of stream 1, and so on. With several ``feeders`` a
-    line is that of one part of each of them, and ends when all have ended it.
+Lines
+    A line is fed by one stream or more, its ``feeders``, and ends when all have ended it. One line for all streams
+    gives their items in the order of arrival; a line for each stream, stream by stream; a line for each part that all
+    streams have, part by part.
 
 Memory
     An item is a ``BatchBurst``, admitted, parked and taken as a whole, because its batches often share one allocation.
@@ -39,7 +40,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -47,7 +48,6 @@ from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol import FlightShuffleError
 from spark_client.lanes import BatchBurst, Closed
 
-Order = Literal["arrival", "stream"]
 T = TypeVar("T")
 
 
@@ -64,54 +64,52 @@ END: Final = Nothing.END
 
 @dataclass(frozen=True, slots=True)
 class Held(Generic[T]):
-    """An item in RAM; its reservations end with this object."""
+    """An item in RAM, and its reservations, which end with ``accounts``."""
 
     item: T
     reservation: Reservation
     shared: tuple[Reservation, ...] = ()
 
+    @property
+    def accounts(self) -> tuple[Reservation, ...]:
+        return (self.reservation, *self.shared)
+
 
 class MergeQueue(Generic[T]):
     """``T`` is the type of pushed items: a :class:`Held`, or a name of a parked item.
 
+    ``line`` is the one whose items are taken now. ``ended``: there is nothing more to take or to push; ``broken``: by
+    an error, or its consumer.
+
     Args:
-        streams: their number; methods take a stream's index, or with several feeders a line's.
+        lines: their number, and of each its ``feeders``.
         pool: counts the RAM; other merges may share it.
         holds_back: see *Memory*.
     """
 
-    def __init__(
-        self,
-        streams: int,
-        pool: MemoryPool,
-        order: Order = "arrival",
-        feeders: int = 1,
-        *,
-        holds_back: bool = False,
-    ) -> None:
+    def __init__(self, lines: int, pool: MemoryPool, feeders: int = 1, *, holds_back: bool = False) -> None:
+        self.line = 0
+        self.ended = False
+        self.broken = False
         self._pool = pool
-        self._by_stream = order == "stream"
         self._holds_back = holds_back
-        self._lines: list[deque[T]] = [deque() for _ in range(streams if self._by_stream else 1)]
-        self._open = set(range(streams))
-        self._feeders = [feeders] * streams
-        self._current = 0
+        self._lines: list[deque[T]] = [deque() for _ in range(lines)]
+        self._feeders = [feeders] * lines
         self._consumer_waits = False
         self._error: BaseException | None = None
-        self._finished = False
 
     # The streams' side.
 
-    def has_room(self, stream: int, size_bytes: int) -> bool:
-        """Whether the stream's next item may be admitted now; if not, ask again after :meth:`take`."""
+    def has_room(self, line: int, size_bytes: int) -> bool:
+        """Whether the line's next item may be admitted now; if not, ask again after :meth:`take`."""
         limit_bytes = self._pool.limit_bytes
-        if not self._holds_back or stream <= self._current or limit_bytes is None:
+        if not self._holds_back or line <= self.line or limit_bytes is None:
             return True
         return self._pool.used_bytes + size_bytes <= limit_bytes // 2
 
-    def admit(self, stream: int, size_bytes: int) -> Reservation | None:
-        """The reservation for the stream's next item, to be pushed as :class:`Held`; None: park the item."""
-        if self._error is not None:
+    def admit(self, line: int, size_bytes: int) -> Reservation | None:
+        """The reservation for the line's next item, to be pushed as :class:`Held`; None: park the item."""
+        if self.broken:
             return self._pool.empty()
         reservation = self._pool.try_reserve(size_bytes)
         if reservation is not None:
@@ -120,107 +118,78 @@ class MergeQueue(Generic[T]):
         if limit_bytes is None:
             # A request that waits in an unlimited pool's parent need not hold this item back.
             return self._pool.reserve(size_bytes)
-        if self._consumer_waits and self._is_wanted(stream) and self._pool.used_bytes <= limit_bytes:
+        if self._consumer_waits and line == self.line and self._pool.used_bytes <= limit_bytes:
             return self._pool.reserve(size_bytes)
         return _reserve_alone(self._pool, size_bytes) if size_bytes > limit_bytes else None
 
-    def push(self, stream: int, item: T) -> bool:
-        """Append the stream's next item, or drop it after the queue's end. True: wake the consumer."""
-        if self._error is not None:
+    def push(self, line: int, item: T) -> bool:
+        """Append the line's next item, or drop it after the queue's end. True: wake the consumer."""
+        if self.broken:
             return False
-        self._lines[stream if self._by_stream else 0].append(item)
-        return self._wake_for(stream)
+        self._lines[line].append(item)
+        wakes = self._consumer_waits and line == self.line
+        self._consumer_waits = self._consumer_waits and not wakes
+        return wakes
 
-    def end(self, stream: int) -> bool:
-        """The stream was read whole, by each of its feeders once. True: wake the consumer."""
-        self._feeders[stream] -= 1
-        if self._feeders[stream]:
-            return False
-        self._open.discard(stream)
-        return self._wake_for(stream)
+    def end(self, line: int) -> bool:
+        """One of its feeders has no more for the line. True: wake the consumer."""
+        self._feeders[line] -= 1
+        wakes = not self._feeders[line] and self._consumer_waits and line == self.line
+        self._consumer_waits = self._consumer_waits and not wakes
+        return wakes
 
     def fail(self, error: BaseException) -> bool:
         """End with an error. True: it is the first, so cancel the streams and wake the consumer."""
-        if self._error is not None or self._finished:
+        if self.ended:
             return False
         self._error = error
-        self._clear()
+        self.ended = self.broken = True
+        self._consumer_waits = False
+        for line in self._lines:
+            line.clear()  # which also releases the items' reservations and their places on disk
         return True
 
     def close(self) -> bool:
         """End because the consumer wants no more. True: cancel the streams and wake the consumer."""
         return self.fail(Closed("the stream was closed before its end; what was not taken is gone"))
 
-    @property
-    def ended(self) -> bool:
-        return self._error is not None or self._finished
-
-    @property
-    def broken(self) -> bool:
-        return self._error is not None
-
     # The consumer's side.
-
-    @property
-    def line(self) -> int:
-        """The line whose items are taken now."""
-        return self._current
 
     def take(self, line: int | None = None) -> T | Nothing:
         """The next item, ``END``, or ``WAIT``: then the call that brings an item, an end or an error wakes. With a
         ``line`` its end is the end. Raises BaseException: the first error, at each call; errors of our tree as a fresh
         instance.
         """
-        self.check()
+        if self.broken:
+            self.check()
         self._consumer_waits = False
         while True:
-            if line is not None and line < self._current:
+            if self.ended or (line is not None and line < self.line):
                 return END
-            if self._lines and self._lines[self._current]:
-                return self._lines[self._current].popleft()
-            if not self._open and self._current >= len(self._lines) - 1:
-                self._finished = True
-                return END
-            if self._by_stream and self._current not in self._open:
-                self._current += 1
-                continue
-            self._consumer_waits = True
-            return WAIT
+            if self._lines[self.line]:
+                return self._lines[self.line].popleft()
+            if self._feeders[self.line]:
+                self._consumer_waits = True
+                return WAIT
+            if self.line == len(self._lines) - 1:
+                self.ended = True
+            else:
+                self.line += 1
 
     def skip_to(self, line: int) -> bool:
         """Drop the items of the lines before. False: some are still to come, and nothing was dropped."""
-        passed = range(self._current, line)
-        if not self._open.isdisjoint(passed):
+        passed = range(self.line, line)
+        if any(self._feeders[each] for each in passed):
             return False
         for each in passed:
             self._lines[each].clear()
-        self._current = max(line, self._current)
+        self.line = max(line, self.line)
         return True
 
     def check(self) -> None:
         """Raise the error that the queue ended with, if any."""
         if self._error is not None:
             raise fresh(self._error)
-
-    # Inside.
-
-    def _is_wanted(self, stream: int) -> bool:
-        return not self._by_stream or stream == self._current
-
-    def _wake_for(self, stream: int) -> bool:
-        if not self._consumer_waits or not self._is_wanted(stream):
-            return False
-        if not self._by_stream and self._open and not self._lines[0]:
-            # One of several streams has ended: nothing to take, and not the end.
-            return False
-        self._consumer_waits = False
-        return True
-
-    def _clear(self) -> None:
-        # This also releases the items' reservations and their places on disk.
-        for line in self._lines:
-            line.clear()
-        self._consumer_waits = False
 
 
 def fresh(error: BaseException) -> BaseException:
@@ -256,7 +225,9 @@ class Meter:
     def weigh(self, burst: BatchBurst) -> tuple[int, tuple[Reservation, ...]]:
         """The burst's bytes without dictionaries, at least its shared allocation; the dictionaries' reservations."""
         if not self._columns:
-            own_bytes = sum([batch.get_total_buffer_size() for batch in burst.batches])
+            own_bytes = 0
+            for batch in burst.batches:  # which takes no call of its own for each burst
+                own_bytes += batch.get_total_buffer_size()
             return max(own_bytes, burst.shared_bytes), ()
         measured = [self.measure(batch) for batch in burst.batches]
         shared = {id(each): each for _, each in measured if each is not None}

@@ -32,10 +32,12 @@ Deadlines
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Self
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
@@ -43,8 +45,9 @@ from flight_server.memory import MemoryPool
 from spark_client.connection import Closable, Timeouts
 from spark_client.lanes import Batch
 
-from .merge_queue import WAIT, Held, Nothing, Order
-from .stream_threads import SLICE_SECONDS, Item, Stream, StreamThreads
+from .stream_threads import Order, Stream, StreamThreads
+
+T = TypeVar("T")
 
 
 class _Merged:
@@ -111,7 +114,9 @@ class MergedStream(_Merged, Closable):
                     return self._threads.ready.popleft()[0]
                 except IndexError:
                     # Not ``if ready`` before: a second consumer may take the last batch in between.
-                    self._refill()
+                    if not self._threads.refill():
+                        self._threads.close()
+                        raise StopIteration from None
         except StopIteration:
             raise
         except BaseException:
@@ -119,20 +124,11 @@ class MergedStream(_Merged, Closable):
             self.close()
             raise
 
-    def _refill(self) -> None:
-        item = self._threads.take()
-        if isinstance(item, Nothing):
-            self._threads.close()
-            raise StopIteration
-        self._threads.hand_out(self._threads.load(item), item)
-
     def part(self, number: int) -> Generator[Batch, None, None]:
         """The batches of one of the ``parts``; parts are taken from the first one on. It may be left before its end."""
         threads = self._threads
         try:
-            while not isinstance(item := threads.take(number), Nothing):
-                threads.hand_out(threads.load(item), item)
-                del item
+            while threads.refill(number):
                 while threads.ready:
                     yield threads.ready.popleft()[0]
         except GeneratorExit:
@@ -162,106 +158,70 @@ class MergedStream(_Merged, Closable):
 class AsyncMergedStream(_Merged):
     """As :class:`MergedStream`, for ``async for`` in one task. Cancelling ``__anext__`` loses no batch.
 
-    Disk reads and the call to the server run in a thread.
+    A thread of its own waits, reads from the disk and asks the server.
     """
 
-    _loading: asyncio.Future[list[Batch]] | None = None
+    _refilling: asyncio.Future[bool] | None = None
 
     async def schema(self) -> pa.Schema:
         """As :attr:`MergedStream.schema`. Safe to cancel."""
-        while self._threads.schema is None:
-            await self._wait(self._has_schema)
-        return self._threads.schema
-
-    def _has_schema(self) -> bool:
-        self._threads.queue.check()
-        return self._threads.schema is not None
+        waiting = in_thread(self._threads.wait_for_schema, "merge: waits for its schema")
+        return await asyncio.shield(asyncio.wrap_future(waiting))
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch:
+        ready = self._threads.ready
         try:
-            ready = self._threads.ready
             while not ready:
-                await self._refill()
+                if self._refilling is None:
+                    waiting = in_thread(self._threads.refill, "merge: waits for a batch")
+                    self._refilling = asyncio.wrap_future(waiting)
+                # Shielded: after a cancel, the next call gets the batches of the thread that runs.
+                has_more = await asyncio.shield(self._refilling)
+                self._refilling = None
+                if not has_more:
+                    raise StopAsyncIteration
             return ready.popleft()[0]
-        except (StopAsyncIteration, asyncio.CancelledError):
+        except asyncio.CancelledError:
             raise
         except BaseException:
             await self.aclose()
             raise
 
-    async def _refill(self) -> None:
-        if self._loading is None:
-            item = await self._take()
-            if isinstance(item, Nothing):
-                await self.aclose()
-                raise StopAsyncIteration
-            if isinstance(item, Held):
-                self._threads.hand_out(item.item.batches, item)
-                return
-            self._loading = asyncio.get_running_loop().run_in_executor(None, self._threads.load, item)
-        # Shielded: after a cancel, the next call gets the batches of the running load.
-        batches = await asyncio.shield(self._loading)
-        self._loading = None
-        self._threads.hand_out(batches)
-
-    async def _take(self) -> Item | Nothing:
-        taken: list[Item | Nothing] = []
-
-        def take() -> bool:
-            item = self._threads.take_nowait()
-            if item is WAIT:
-                return False
-            taken.append(item)
-            return True
-
-        while not await self._wait(take):
-            pass
-        return taken[0]
-
-    async def _wait(self, ready: Callable[[], Any]) -> bool:
-        """True if ``ready`` holds under the lock; False after one wake-up or one slice."""
-        threads = self._threads
-        threads.here()
-        loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
-
-        def waker() -> None:
-            # A RuntimeError says that the loop was closed: no task waits in it.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(woken.set)
-
-        with threads.changed:
-            if ready():
-                return True
-            threads.wakers.append(waker)
-        try:
-            async with asyncio.timeout(SLICE_SECONDS):
-                await woken.wait()
-        except TimeoutError:
-            stream = threads.overdue()
-            if stream is not None:
-                threads.fail(await asyncio.to_thread(stream.stalled))
-        finally:
-            with threads.changed:
-                threads.wakers.remove(waker)
-        return False
-
     async def aclose(self) -> None:
         """End the merge without blocking the loop. Twice is fine. Cancelling it ends only the wait for the threads."""
         self._threads.abandon()
-        loading, self._loading = self._loading, None
-        if loading is not None:
-            loading.cancel()
+        refilling, self._refilling = self._refilling, None
         await asyncio.to_thread(self._threads.close)
+        if refilling is not None:
+            with contextlib.suppress(Exception):
+                await refilling
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def in_thread(call: Callable[[], T], name: str) -> concurrent.futures.Future[T]:
+    """The result of ``call``, which a thread of its own makes: it may wait for ever, and the threads of an event loop's
+    executor, of which there are few, do not.
+    """
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 (the consumer raises it)
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 merge = MergedStream

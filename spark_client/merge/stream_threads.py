@@ -23,7 +23,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
@@ -33,21 +33,21 @@ from spark_client.connection import ForkedProcess, Timeouts
 from spark_client.lanes import Batch, BatchBurst
 from spark_client.spill import Parked, Scratch
 
-from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing, Order
+from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing
 
 DEFAULT_BUDGET_BYTES = 256 << 20
 OPEN_STREAMS = 64
 SLICE_SECONDS = 0.5
 
 Item = Held[BatchBurst] | Parked
+Order = Literal["arrival", "stream"]
 
 
 class Stream(Protocol):
-    """A stream that can be merged, such as :class:`~spark_client.lanes.PartitionStream`."""
+    """A stream that can be merged, such as :class:`~spark_client.lanes.ReadStream`."""
 
-    @property
-    def name(self) -> str:
-        """For threads and messages."""
+    name: str
+    """For threads and messages."""
 
     def open(self) -> pa.Schema:
         """Block until the schema is known."""
@@ -88,16 +88,14 @@ class StreamThreads:
         self.timeouts = timeouts or Timeouts()
         # Re-entrant: a finalizer may run in the same thread inside a critical section.
         self.changed = threading.Condition(threading.RLock())
-        self._parts = parts
-        self.queue: MergeQueue[Item] = (
-            MergeQueue(len(streams), self.pool, order)
-            if parts is None
-            else MergeQueue(parts, self.pool, "stream", len(streams), holds_back=True)
-        )
+        # Each stream feeds the line of each part, or one line.
+        self._parts = parts or 1
+        self._is_by_stream = parts is None and order == "stream"
+        lines, feeders = (len(streams), 1) if self._is_by_stream else (self._parts, len(streams))
+        self.queue: MergeQueue[Item] = MergeQueue(lines, self.pool, feeders, holds_back=parts is not None)
         self.schema: pa.Schema | None = None
         # Batches taken from the queue and not handed out, with their burst's reservations.
         self.ready: deque[tuple[Batch, object]] = deque()
-        self.wakers: list[Callable[[], None]] = []
         self._streams = list(streams)
         self._pid = os.getpid()
         self._abandoned = False
@@ -148,18 +146,18 @@ class StreamThreads:
             schema = stream.open()
             self._check_schema(stream, schema)
             with self.changed:
-                self._wake()
+                self.changed.notify_all()
             meter = Meter(self.pool, schema)
-            first, after = (index, index + 1) if self._parts is None else (0, self._parts)
-            line = first
+            line = first = index if self._is_by_stream else 0
             while (burst := stream.read_burst()) is not None:
-                self._end(line, first + burst.part)
-                line = first + burst.part
+                if line != first + burst.part:
+                    self._end(line, first + burst.part)
+                    line = first + burst.part
                 if not self._store(line, burst, meter):
                     return
                 # Else this thread would keep the burst while it waits for the next.
                 del burst
-            self._end(line, after)
+            self._end(line, first + self._parts)
         except BaseException as error:  # noqa: BLE001 (the consumer raises it)
             self.fail(error)
         finally:
@@ -171,12 +169,10 @@ class StreamThreads:
 
     def _end(self, line: int, until: int) -> None:
         """Note that the stream of this thread has no more for these lines of the queue."""
-        if line == until:
-            return
         with self.changed:
-            ended = [self.queue.end(each) for each in range(line, until)]
-            if any(ended):
-                self._wake()
+            wakes = [self.queue.end(each) for each in range(line, until)]
+            if any(wakes):
+                self.changed.notify_all()
 
     def _check_schema(self, stream: Stream, schema: pa.Schema) -> None:
         with self.changed:
@@ -185,35 +181,31 @@ class StreamThreads:
         if not schema.equals(self.schema):
             raise PartitionFailed(f"{stream.name} has another schema than the streams before it")
 
-    def _store(self, index: int, burst: BatchBurst, meter: Meter) -> bool:
+    def _store(self, line: int, burst: BatchBurst, meter: Meter) -> bool:
         """Queue the burst, in RAM or on disk. False: the merge has ended."""
         own_bytes, shared = meter.weigh(burst)
+        queue = self.queue
         with self.changed:
             self._held_back += 1
-            while not (self._over() or self.queue.has_room(index, own_bytes)):
+            while not ((over := self._abandoned or queue.ended) or queue.has_room(line, own_bytes)):
                 self.changed.wait(SLICE_SECONDS)
             self._held_back -= 1
-            if self._over():
+            if over:
                 return False
-            reservation = self.queue.admit(index, own_bytes)
+            reservation = queue.admit(line, own_bytes)
             if reservation is not None:
-                if self.queue.push(index, Held(burst, reservation, shared)):
-                    self._wake()
+                if queue.push(line, Held(burst, reservation, shared)):
+                    self.changed.notify_all()
                 return True
         # Outside the lock: the disk must delay neither the consumer nor the threads whose bursts fit in RAM.
         parked = self.scratch.park(burst.batches)
         with self.changed:
-            if self.queue.push(index, parked):
-                self._wake()
+            if queue.push(line, parked):
+                self.changed.notify_all()
         return not self._over()
 
     def _over(self) -> bool:
         return self._abandoned or self.queue.ended
-
-    def _wake(self) -> None:
-        self.changed.notify_all()
-        for waker in self.wakers:
-            waker()
 
     # The consumer.
 
@@ -233,26 +225,33 @@ class StreamThreads:
                     return self.schema
             self.fail_overdue()
 
-    def take(self, line: int | None = None) -> Item | Nothing:
-        """Block until there is an item or the end, or the end of the ``line``."""
+    def refill(self, line: int | None = None) -> bool:
+        """Block until there is an item, whose batches are then ``ready``. False: the end, or that of the ``line``."""
         self.here()
+        queue = self.queue
         while True:
             with self.changed:
-                item = self.take_nowait(line)
-                if item is not WAIT:
-                    return item
-                self.changed.wait(SLICE_SECONDS)
+                before = queue.line
+                item = queue.take(line)
+                if self._held_back and (
+                    queue.line > before or 4 * self.pool.used_bytes <= (self.pool.limit_bytes or 0)
+                ):
+                    self.changed.notify_all()
+                if item is WAIT:
+                    self.changed.wait(SLICE_SECONDS)
+            if item is not WAIT:
+                break
             self.fail_overdue()
-
-    def take_nowait(self, line: int | None = None) -> Item | Nothing:
-        """As :meth:`MergeQueue.take`, under the lock."""
-        before = self.queue.line
-        item = self.queue.take(line)
-        if self._held_back and (
-            self.queue.line > before or 4 * self.pool.used_bytes <= (self.pool.limit_bytes or 0)
-        ):
-            self.changed.notify_all()
-        return item
+        if isinstance(item, Nothing):
+            return False
+        # Not the item itself: it would keep batches alive after they were handed out.
+        accounts = item.accounts if isinstance(item, Held) else ()
+        for batch in item.item.batches if isinstance(item, Held) else self.scratch.read(item):
+            self.ready.append((batch, accounts))
+        if queue.broken:
+            # Not ``ended``: another consumer may see the end first.
+            self.ready.clear()
+        return True
 
     def skip_to(self, line: int) -> bool:
         """As :meth:`MergeQueue.skip_to`; also drop what was not handed out."""
@@ -263,26 +262,12 @@ class StreamThreads:
             self.changed.notify_all()
             return skipped
 
-    def load(self, item: Item) -> list[Batch]:
-        return item.item.batches if isinstance(item, Held) else self.scratch.read(item)
-
-    def hand_out(self, batches: list[Batch], item: Item | None = None) -> None:
-        """Append batches to ``ready``, from where the consumer takes them without the lock."""
-        # Not the item itself: it would keep batches alive after they were handed out.
-        accounts = (item.reservation, item.shared) if isinstance(item, Held) else None
-        self.ready.extend([(batch, accounts) for batch in batches])
-        if self.queue.broken:
-            # Not ``ended``: another consumer may see the end first.
-            self.ready.clear()
-
-    def overdue(self) -> Stream | None:
-        now_seconds = time.monotonic()
-        return next((stream for stream in self._streams if stream.overdue(now_seconds)), None)
-
     def fail_overdue(self) -> None:
-        stream = self.overdue()
-        if stream is not None:
-            self.fail(stream.stalled())
+        now_seconds = time.monotonic()
+        for stream in self._streams:
+            if stream.overdue(now_seconds):
+                self.fail(stream.stalled())
+                return
 
     # Ending.
 
@@ -291,7 +276,7 @@ class StreamThreads:
         with self.changed:
             first = self.queue.fail(error)
             if first:
-                self._wake()
+                self.changed.notify_all()
         if first:
             self.ready.clear()
             self.cancel()
@@ -314,7 +299,7 @@ class StreamThreads:
         with self.changed:
             if self.queue.close():
                 self.ready.clear()
-            self._wake()
+            self.changed.notify_all()
         self._abandoned = True
         self.cancel()
         self.scratch.close()
@@ -335,7 +320,7 @@ def _end_at_exit(threads: StreamThreads) -> None:
         # A thread inside a C++ call at the interpreter's end would abort the process.
         _exit_is_watched = True
         atexit.register(_close_all)
-        # ``take`` checks the pid (a system call) only for each burst, so a child starts with no batches.
+        # ``refill`` checks the pid (a system call) only for each burst, so a child starts with no batches.
         os.register_at_fork(after_in_child=_forget_all)
 
 

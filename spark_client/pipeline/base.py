@@ -23,6 +23,7 @@ from spark_client.jobs import (
     check_frame,
     declared_struct,
     is_on,
+    same_session,
     settings_once,
     spark_setting,
 )
@@ -109,6 +110,18 @@ def declare(
     name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}")
     struct = declared_struct(steps.spark, schema, name)
     return struct, Declared(name, arrow_schema(steps.spark, struct, name), by_name)
+
+
+def check_other(steps: Steps, other: Any, where: str, kinds: str = "a Pipeline") -> None:
+    """Check that the second side of a step is a pipeline; ``kinds`` says for messages what else the step takes.
+    Raises InvalidRequest: it is none, or of another client or session.
+    """
+    if not isinstance(other, Steps):
+        raise InvalidRequest(
+            f"{where}: the other side is {kinds}, not {type(other).__name__}; shuffle.pipeline(df) makes one"
+        )
+    if other.shuffles is not steps.shuffles or not same_session(other.spark, steps.spark):
+        raise InvalidRequest(f"{where}: both pipelines must be of one ShuffleClient and Spark session")
 
 
 def stage_name(steps: Steps, what: str) -> str:

@@ -13,7 +13,7 @@ from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema
 from spark_client.steps import AlignStage, CountStage, LimitStage, SelectStage, SortStage, TopStage
 
-from .base import AnySteps, Steps, integer, stage_name, with_stage
+from .base import AnySteps, Steps, check_other, integer, stage_name, with_stage
 from .exchanging import add_exchange
 from .execution import Execution
 from .finishing import few_rows
@@ -34,12 +34,7 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
             type that has no common type with this side's.
     """
     stage = stage_name(steps, "union")
-    if not isinstance(other, Steps):
-        raise InvalidRequest(
-            f"{stage}: it takes a pipeline, not {type(other).__name__}; client.pipeline(df) makes one"
-        )
-    if other.shuffles is not steps.shuffles or other.spark is not steps.spark:
-        raise InvalidRequest(f"{stage}: both pipelines must be of one ShuffleClient and Spark session")
+    check_other(steps, other, stage)
     left, right = steps.leg.struct, other.leg.struct
     if len(left) != len(right):
         raise InvalidRequest(

@@ -166,9 +166,12 @@ def unpersist(steps: AnySteps) -> AnySteps:
     return steps
 
 
-def statistics(steps: Steps) -> RunStatistics | None:
-    """See :attr:`.Pipeline.statistics`."""
-    return _runs.of(steps.leg).statistics
+def statistics(steps: Steps) -> RunStatistics:
+    """Of the last ``toDF`` or ``collect`` of this very pipeline. Raises InvalidRequest: before the first."""
+    ran = _runs.of(steps.leg).statistics
+    if ran is None:
+        raise InvalidRequest("this pipeline has not run: statistics() is of its last toDF() or collect()")
+    return ran
 
 
 def explain(steps: Steps) -> None:

@@ -23,7 +23,7 @@ from spark_client.joining import AsOf, Column, Direction, How, JoinPlan, KeyForm
 from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
 
-from .base import AnySteps, Steps, case_sensitive, find_columns, find_keys, settled, with_stage
+from .base import AnySteps, Steps, case_sensitive, check_other, find_columns, find_keys, settled, with_stage
 from .grouping_steps import Cogrouped
 from .nodes import Leg, Pair, PlanPart
 from .pairing import JoinKey, paired
@@ -116,17 +116,13 @@ def join(
         )
     if kind is None:
         raise InvalidRequest(f"{where}: how is asof or one of {', '.join(sorted(_HOWS))}, not {how!r}")
-    if isinstance(other, Steps):
-        right = _Right(
-            other.leg.struct, other.leg.schema, f"after {other.leg.declared.stage}", other.leg.stage_count
-        )
-    elif not timed and isinstance(other, Broadcast):
-        _check_broadcast(kind, partitions, where)
+    if not timed and isinstance(other, Broadcast):
+        _check_broadcast(steps, other, kind, partitions, where)
         right = _table(steps, other, where)
     else:
-        raise InvalidRequest(
-            f"{where}: the other side is a Pipeline, or a Broadcast unless how='asof', not "
-            f"{type(other).__name__}; shuffle.pipeline(df) makes one"
+        check_other(steps, other, where, "a Pipeline, or a Broadcast unless how='asof'")
+        right = _Right(
+            other.leg.struct, other.leg.schema, f"after {other.leg.declared.stage}", other.leg.stage_count
         )
     keys = _join_keys(steps, right, on, where)
     times = _join_keys(steps, right, [time_columns(as_of, where)], where) if timed else []
@@ -213,14 +209,17 @@ def _join_keys(steps: Steps, right: _Right, on: On, where: str) -> list[JoinKey]
 @settled
 def cogroup(steps: AnySteps, other: Steps) -> Cogrouped[AnySteps]:
     """The rows of both pipelines by the keys of their last exchanges: key by key for ``applyInArrow``."""
-    if not isinstance(other, Steps):
-        raise InvalidRequest(
-            f"cogroup: the other side is a Pipeline, not {type(other).__name__}; shuffle.pipeline(df) makes one"
-        )
+    check_other(steps, other, "cogroup")
     return Cogrouped(steps, other)
 
 
-def _check_broadcast(how: How, partitions: SupportsIndex | None, where: str) -> None:
+def _check_broadcast(
+    steps: Steps, table: Broadcast, how: How, partitions: SupportsIndex | None, where: str
+) -> None:
+    if table.owner not in (None, steps.shuffles):
+        raise InvalidRequest(
+            f"{where}: broadcast {table.name!r} must be of the pipeline's ShuffleClient, at whose close it ends"
+        )
     if how in ("right", "full"):
         raise InvalidRequest(
             f"{where}: how={how!r} with a broadcast would give its rows without a match once for each task; give "

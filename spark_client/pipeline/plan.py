@@ -12,7 +12,6 @@ from spark_client.scan import Scan
 
 from . import aggregating, combining, exchanging, finishing, grouping_steps, joining_steps, mapping
 from .base import Steps, leg_of_frame, leg_of_scan
-from .run_statistics import RunStatistics
 
 
 class Pipeline(Steps):
@@ -49,11 +48,7 @@ class Pipeline(Steps):
     persist = finishing.persist
     unpersist = finishing.unpersist
     explain = finishing.explain
-
-    @property
-    def statistics(self) -> RunStatistics | None:
-        """Of the last ``toDF`` or ``collect`` of this very pipeline; None before the first."""
-        return finishing.statistics(self)
+    statistics = finishing.statistics
 
 
 # Python's errors name a function as it was defined, and users know only the method.

@@ -13,10 +13,10 @@ from pyarrow import flight
 from flight_server.protocol import InvalidRequest, Released, Ticket
 from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes.lane import LaneChoice
-from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.lanes.read_stream import ReadStream
 from tests.support.bulk import get
 from tests.support.durable import action
-from tests.support.merging import batches_from
+from tests.support.merging import batches_from, partition_stream
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -70,13 +70,13 @@ def put(client: flight.FlightClient, name: str, frames: int = FRAMES, rows: int 
 
 def read(
     server: RemoteServer, lane: LaneChoice, name: str, start: int, until: int | None, *places: str
-) -> tuple[list[pa.RecordBatch], PartitionStream]:
+) -> tuple[list[pa.RecordBatch], ReadStream]:
     """The batches of the range, by a stream that may resume."""
     known = server.flight_info(name).endpoints[0]
     locations = list(places) or [location.uri.decode() for location in known.locations]
     generation = Ticket.parse(known.ticket.ticket).generation
     ticket = Ticket(name, 0, generation, start, until=until)
-    stream = PartitionStream(server, ticket, locations=locations, lane=lane)
+    stream = partition_stream(server, ticket, locations=locations, lane=lane)
     batches = [*batches_from(stream)]
     stream.close()
     return batches, stream
@@ -96,7 +96,7 @@ def test_a_range_has_exactly_its_frames_and_the_dictionaries_in_force(
     batches, stream = read(server, lane, name, start, until)
     expected = [frame(number) for number in range(start, until)]
     assert [batch.to_pylist() for batch in batches] == [batch.to_pylist() for batch in expected]
-    assert (stream.next_frame, stream.rows) == (until, ROWS * (until - start))
+    assert (stream.cursor.next_frame, stream.cursor.rows) == (until, ROWS * (until - start))
 
 
 def test_the_trailers_are_the_totals_of_the_range(

@@ -20,10 +20,9 @@ from flight_server.protocol import Ticket
 from flight_server.protocol.errors import Released
 from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import LaneChoice
-from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.bulk import Cut, RawGet, get
 from tests.support.held import message_bytes
-from tests.support.merging import QUICK, batches_from
+from tests.support.merging import QUICK, batches_from, partition_stream
 from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, field, refusal
 from tests.support.server_process import ServerProcess
@@ -136,7 +135,7 @@ def test_our_client_raises_what_the_server_says(
 ) -> None:
     assert process.http is not None
     locations = [process.location, process.http]
-    slow = PartitionStream(server, Ticket(NAME, 0), locations=locations, lane=lane)
+    slow = partition_stream(server, Ticket(NAME, 0), locations=locations, lane=lane)
     arriving = batches_from(slow)
     taken = [next(arriving)]
     overtake(process)

@@ -20,8 +20,8 @@ from spark_client.arrow.types import Declared
 from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.jobs.placements import ByKeys
 from spark_client.jobs.tasks import Destination, WriteTask
-from spark_client.lanes.partition_stream import StreamStalled
 from spark_client.lanes.put_stream import PutStream, places_of
+from spark_client.lanes.read_stream import StreamStalled
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess

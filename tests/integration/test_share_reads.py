@@ -15,7 +15,7 @@ from flight_server.protocol import NotFound, ServerLost
 from spark_client.connection import Reading, RemoteServer, Timeouts, transport
 from spark_client.jobs import Shares, Sides
 from spark_client.jobs.tasks import ReadTask
-from spark_client.lanes import BrokenStream, PortionStream
+from spark_client.lanes import BrokenStream, PortionCursor, ReadStream
 from spark_client.merge import DatasetRef, ShareRead
 from tests.support.durable import action
 from tests.support.server_process import ServerProcess
@@ -36,16 +36,17 @@ def servers() -> Iterator[list[ServerProcess]]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many streams were opened at each server, by its start; "" for the only one."""
-    found = Counter[str]()
-    connect = PortionStream.open
+    """How many streams of portions were opened at each server, by its start; "" for the only one."""
+    streams = Counter[str]()
+    opens = ReadStream.open
 
-    def count(stream: PortionStream) -> pa.Schema:
-        found[stream.start or ""] += stream._schema is None and stream._reading is None
-        return connect(stream)
+    def count(stream: ReadStream) -> pa.Schema:
+        if isinstance(stream.cursor, PortionCursor):
+            streams[stream.cursor.start or ""] += stream._schema is None and stream._reading is None
+        return opens(stream)
 
-    monkeypatch.setattr(PortionStream, "open", count)
-    return found
+    monkeypatch.setattr(ReadStream, "open", count)
+    return streams
 
 
 def alone(

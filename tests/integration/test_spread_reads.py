@@ -14,8 +14,8 @@ import pytest
 from flight_server.protocol import SealRequest, ServerLost, ServerPortion
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, RemoteServer, Timeouts
-from spark_client.lanes import portion_stream
-from spark_client.lanes.partition_stream import StreamStalled
+from spark_client.lanes import cursors
+from spark_client.lanes.read_stream import StreamStalled
 from spark_client.merge import DatasetRef
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -128,7 +128,7 @@ def test_a_stream_that_is_cut_goes_on_at_the_partition_and_frame_where_it_was(
 def test_one_stream_asks_for_many_partitions_in_several_requests(
     servers: Sequence[ServerProcess], listed: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portion_stream, "_AT_ONCE", 2)
+    monkeypatch.setattr(cursors, "PARTITIONS_AT_ONCE", 2)
     ref = ref_of(servers[0])
     assert sorted(values(ref.read_each(range(PARTITIONS)))) == everything(3)
     ref.server.close()

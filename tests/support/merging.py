@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from pyarrow import flight
@@ -11,7 +11,8 @@ from pyarrow import flight
 from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import NotFound
 from spark_client.connection import RemoteServer, Timeouts
-from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.lanes import PartitionCursor, ReadStream
+from spark_client.lanes.lane import LaneChoice
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])
 FRAMES, ROWS = 20, 500
@@ -66,20 +67,27 @@ def put_all(server: RemoteServer, name: str, partitions: int, frames: int = FRAM
         put(server, name, partition, frames)
 
 
-def streams_of(server: RemoteServer, name: str) -> list[PartitionStream]:
+def partition_stream(
+    server: RemoteServer, ticket: Ticket, *, locations: Sequence[str] = (), lane: LaneChoice = "auto"
+) -> ReadStream:
+    """A stream of the frames that the ticket asks for, not opened yet."""
+    return ReadStream(server, PartitionCursor(ticket), locations=locations, lane=lane)
+
+
+def streams_of(server: RemoteServer, name: str) -> list[ReadStream]:
     return [
-        PartitionStream(server, Ticket.parse(endpoint.ticket.ticket), lane="grpc")
+        partition_stream(server, Ticket.parse(endpoint.ticket.ticket), lane="grpc")
         for endpoint in server.flight_info(name).endpoints
     ]
 
 
-def batches_from(stream: PartitionStream) -> Iterator[pa.RecordBatch]:
+def batches_from(stream: ReadStream) -> Iterator[pa.RecordBatch]:
     """The batches of all bursts to come, one by one."""
     while (burst := stream.read_burst()) is not None:
         yield from burst.batches
 
 
-def read_all(stream: PartitionStream) -> list[int]:
+def read_all(stream: ReadStream) -> list[int]:
     numbers = [number for batch in batches_from(stream) for number in batch["n"].to_pylist()]
     stream.close()
     return numbers

@@ -68,7 +68,7 @@ class _Spread:
         )
         found = sum(pipeline.collect().read_all()["n"].to_pylist())
         assert found == rows, f"{found} rows of {rows}"
-        done = pipeline.statistics
+        done = pipeline.statistics()
         assert done is not None
         self.moved_bytes = done.exchanges[0].size_bytes
         self.server_cpu_seconds.append(self._cpu_seconds() - before)

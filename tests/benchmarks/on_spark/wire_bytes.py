@@ -124,7 +124,7 @@ def _job(client: ShuffleClient, spark: SparkSession, rows: int, hosts: int) -> i
     with client.scope():
         frame = pipeline.toDF()
         assert sum(row["n"] for row in frame.collect()) == rows
-    done = pipeline.statistics
+    done = pipeline.statistics()
     assert done is not None
     return done.exchanges[0].size_bytes
 

@@ -35,7 +35,7 @@ from spark_client.lanes.bulk_put import AnswerReader
 from spark_client.lanes.grpc_get import EnvelopedBatches
 from spark_client.lanes.http import Body, _headers, _line
 from spark_client.lanes.lane import ReadTotals
-from spark_client.lanes.version_stream import Mark
+from spark_client.lanes.version_cursor import Mark
 from spark_client.merge import DatasetRef
 
 from .messages import puts

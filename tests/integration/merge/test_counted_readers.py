@@ -13,8 +13,8 @@ from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import Released
 from spark_client.connection import Reading, RemoteServer
 from spark_client.lanes.lane import LaneChoice
-from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream
+from spark_client.lanes.read_stream import ReadStream
 from spark_client.merge import DatasetRef
 from tests.support.merging import (
     EVERYTHING,
@@ -24,6 +24,7 @@ from tests.support.merging import (
     SCHEMA,
     batch_of,
     batches_from,
+    partition_stream,
     put,
     read_all,
 )
@@ -62,9 +63,9 @@ def put_large(server: RemoteServer, name: str) -> None:
         writing.commit()
 
 
-def stream_of(process: ServerProcess, server: RemoteServer, name: str, lane: LaneChoice) -> PartitionStream:
+def stream_of(process: ServerProcess, server: RemoteServer, name: str, lane: LaneChoice) -> ReadStream:
     assert process.http is not None
-    return PartitionStream(server, Ticket(name, 0), locations=[process.location, process.http], lane=lane)
+    return partition_stream(server, Ticket(name, 0), locations=[process.location, process.http], lane=lane)
 
 
 @for_each_lane
@@ -91,7 +92,7 @@ def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_o
     put_large(server, name)
     with Proxy.to(process.http if lane == "bulk" else process.location) as between:
         through = RemoteServer(between.location if lane == "grpc" else process.location, timeouts=QUICK)
-        stream = PartitionStream(through, Ticket(name, 0), locations=[between.http], lane=lane)
+        stream = partition_stream(through, Ticket(name, 0), locations=[between.http], lane=lane)
         taken: list[int] = []
         between.cut_after(1_000_000)
         for batch in batches_from(stream):

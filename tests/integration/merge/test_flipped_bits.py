@@ -27,9 +27,8 @@ from flight_server.protocol.errors import DamagedMessage, FlightShuffleError
 from flight_server.protocol.put_framing import PUT_PATH
 from spark_client.connection import RemoteServer, Writing
 from spark_client.lanes.lane import BrokenStream
-from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream
-from tests.support.merging import QUICK, batches_from
+from tests.support.merging import QUICK, batches_from, partition_stream
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
@@ -82,7 +81,7 @@ def stored(server: RemoteServer, name: str, make: Callable[[int], pa.RecordBatch
 
 
 def read(server: RemoteServer, location: str, name: str, partition: int = 0) -> list[pa.RecordBatch]:
-    stream = PartitionStream(server, Ticket(name, partition), locations=[location], lane="bulk")
+    stream = partition_stream(server, Ticket(name, partition), locations=[location], lane="bulk")
     try:
         return list(batches_from(stream))
     finally:
@@ -90,7 +89,7 @@ def read(server: RemoteServer, location: str, name: str, partition: int = 0) -> 
 
 
 def read_by_grpc(server: RemoteServer, name: str) -> list[pa.RecordBatch]:
-    stream = PartitionStream(server, Ticket(name, 0), lane="grpc")
+    stream = partition_stream(server, Ticket(name, 0), lane="grpc")
     try:
         return list(batches_from(stream))
     finally:
@@ -179,7 +178,7 @@ def test_a_frame_that_comes_damaged_over_grpc_again_and_again_is_an_error(
     with Proxy.to(process.location) as between:
         between.flip_in(b"row 130", bit=0, back=True)  # in the third frame
         reader = RemoteServer(between.location, timeouts=QUICK)
-        stream = PartitionStream(reader, Ticket(name, 0), lane="grpc")
+        stream = partition_stream(reader, Ticket(name, 0), lane="grpc")
         arriving = batches_from(stream)
         assert [next(arriving), next(arriving)] == batches[:2]
         with pytest.raises(BrokenStream, match=f"partition 0 of dataset '{name}'.* frame 2.*checksum"):
@@ -220,7 +219,7 @@ def test_a_frame_that_comes_damaged_again_and_again_is_an_error_that_names_it(
 ) -> None:
     batches = stored(server, name, plain)
     shaky.flip_in(b"row 130", bit=0, back=True)  # in the third frame
-    stream = PartitionStream(server, Ticket(name, 0), locations=[shaky.http], lane="bulk")
+    stream = partition_stream(server, Ticket(name, 0), locations=[shaky.http], lane="bulk")
     arriving = batches_from(stream)
     assert [next(arriving), next(arriving)] == batches[:2]
     with pytest.raises(BrokenStream, match=f"partition 0 of dataset '{name}'.* frame 2.*checksum") as caught:

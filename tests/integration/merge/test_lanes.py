@@ -12,7 +12,6 @@ import pytest
 from flight_server.protocol import Ticket
 from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import BrokenStream
-from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.http_source import Answer, HttpSource, well
 from tests.support.merging import (
     EVERYTHING,
@@ -22,6 +21,7 @@ from tests.support.merging import (
     batch_of,
     batches_from,
     open_put,
+    partition_stream,
     put,
     read_all,
 )
@@ -45,7 +45,7 @@ def bulk_answer(server: RemoteServer, name: str) -> Answer:
 def test_the_grpc_lane_is_taken_when_it_is_asked_for(server: RemoteServer, name: str) -> None:
     put(server, name)
     with HttpSource(bulk_answer(server, name)) as source:
-        stream = PartitionStream(server, ticket_of(server, name), locations=[source.url], lane="grpc")
+        stream = partition_stream(server, ticket_of(server, name), locations=[source.url], lane="grpc")
         assert read_all(stream) == EVERYTHING
         assert source.requests == []
 
@@ -67,7 +67,7 @@ def test_an_address_that_does_not_speak_the_bulk_lane_sends_the_stream_to_grpc(
     put(server, name)
     with HttpSource(lambda *_: [answer], closes=True) as source:
         for _ in range(3):
-            stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
+            stream = partition_stream(server, ticket_of(server, name), locations=[source.url])
             assert read_all(stream) == EVERYTHING
             assert stream.resumes == 0
         assert len(source.requests) == 1, "it is left alone for a while"
@@ -79,9 +79,9 @@ def test_an_address_that_refuses_connections_sends_the_stream_to_grpc(
     put(server, name)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    assert read_all(PartitionStream(server, ticket_of(server, name), locations=[url])) == EVERYTHING
+    assert read_all(partition_stream(server, ticket_of(server, name), locations=[url])) == EVERYTHING
     with pytest.raises(BrokenStream, match=url):
-        read_all(PartitionStream(server, ticket_of(server, name), locations=[url], lane="bulk"))
+        read_all(partition_stream(server, ticket_of(server, name), locations=[url], lane="bulk"))
 
 
 def test_when_grpc_is_shut_the_bulk_lane_alone_is_enough(server: RemoteServer, name: str) -> None:
@@ -91,7 +91,7 @@ def test_when_grpc_is_shut_the_bulk_lane_alone_is_enough(server: RemoteServer, n
     ticket, answer = ticket_of(server, name), bulk_answer(server, name)
     blind = RemoteServer(nowhere, timeouts=server.timeouts)
     with HttpSource(answer) as source:
-        assert read_all(PartitionStream(blind, ticket, locations=[source.url])) == EVERYTHING
+        assert read_all(partition_stream(blind, ticket, locations=[source.url])) == EVERYTHING
     blind.close()
 
 
@@ -101,8 +101,8 @@ def test_a_lane_that_stays_away_is_an_error_and_with_a_choice_the_other_lane(
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
     with Proxy.to(str(process.http)) as shaky:
-        either = PartitionStream(server, Ticket(name, 0), locations=[shaky.http, server.location])
-        only = PartitionStream(server, Ticket(name, 0), locations=[shaky.http], lane="bulk")
+        either = partition_stream(server, Ticket(name, 0), locations=[shaky.http, server.location])
+        only = partition_stream(server, Ticket(name, 0), locations=[shaky.http], lane="bulk")
         batches = batches_from(only)
         assert next(batches_from(either)) == next(batches) == batch_of(0, 0)
         shaky.refuse()
@@ -124,16 +124,16 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_use_the_bulk_lane(
     ticket, answer = ticket_of(server, name), bulk_answer(server, name)
     with HttpSource(answer) as source:
         # The parent leaves an idle connection behind, which the child must not touch.
-        assert read_all(PartitionStream(server, ticket, locations=[source.url])) == EVERYTHING
+        assert read_all(partition_stream(server, ticket, locations=[source.url])) == EVERYTHING
         gc.collect()  # what others have left is not the child's to destroy
         pid = os.fork()
         if pid == 0:
             signal.alarm(30)  # a child that hangs must not stay
             try:
-                whole = read_all(PartitionStream(server, ticket, locations=[source.url])) == EVERYTHING
+                whole = read_all(partition_stream(server, ticket, locations=[source.url])) == EVERYTHING
                 os._exit(7 if whole else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-        assert read_all(PartitionStream(server, ticket, locations=[source.url])) == EVERYTHING
+        assert read_all(partition_stream(server, ticket, locations=[source.url])) == EVERYTHING
         assert source.connections == 2

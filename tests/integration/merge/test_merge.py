@@ -15,7 +15,7 @@ from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound
 from spark_client.connection import ForkedProcess, RemoteServer, transport
 from spark_client.lanes.lane import LaneChoice
-from spark_client.lanes.partition_stream import PartitionStream, StreamStalled
+from spark_client.lanes.read_stream import StreamStalled
 from spark_client.merge.merged import merge
 from tests.support.merging import (
     QUICK,
@@ -23,6 +23,7 @@ from tests.support.merging import (
     batch_of,
     create,
     open_put,
+    partition_stream,
     put,
     put_all,
     streams_of,
@@ -44,10 +45,10 @@ def test_a_dataset_without_a_schema_is_an_error_in_time_and_closing_does_not_wai
     impatient = RemoteServer(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
     create(server, name)
     locations = [process.location, str(process.http)]
-    stream = PartitionStream(impatient, Ticket(name, 0), locations=locations, lane=lane)
+    stream = partition_stream(impatient, Ticket(name, 0), locations=locations, lane=lane)
     with merge([stream], timeouts=QUICK) as merged, pytest.raises(StreamStalled, match="no schema came"):
         next(merged)
-    with merge([PartitionStream(server, Ticket(name, 0), locations=locations, lane=lane)], timeouts=QUICK):
+    with merge([partition_stream(server, Ticket(name, 0), locations=locations, lane=lane)], timeouts=QUICK):
         until(lambda: bool(server.action("why", {"dataset": name})["waits"]), "the server waits")
     impatient.close()
 
@@ -92,7 +93,7 @@ def test_a_hundred_streams_share_a_few_connections(server: RemoteServer, name: s
     put_all(server, name, 100, frames=1)
     with Proxy.to(server.location) as between:
         client = RemoteServer(between.location, timeouts=QUICK)
-        streams = [PartitionStream(client, Ticket(name, i), lane="grpc") for i in range(100)]
+        streams = [partition_stream(client, Ticket(name, i), lane="grpc") for i in range(100)]
         with merge(streams, timeouts=QUICK) as merged:
             assert sum(batch.num_rows for batch in merged) == 100 * ROWS
         assert between.connections <= 4

@@ -11,7 +11,7 @@ from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound, StaleTicket
 from spark_client.connection import RemoteServer
 from spark_client.lanes.lane import BrokenStream
-from spark_client.lanes.partition_stream import PartitionStream, StreamStalled
+from spark_client.lanes.read_stream import ReadStream, StreamStalled
 from spark_client.merge.merged import merge
 from tests.support.merging import (
     EVERYTHING,
@@ -21,6 +21,7 @@ from tests.support.merging import (
     batch_of,
     batches_from,
     open_put,
+    partition_stream,
     put,
     put_all,
     read_all,
@@ -39,10 +40,10 @@ class Way:
     proxy: Proxy
     server: RemoteServer
 
-    def stream(self, ticket: Ticket) -> PartitionStream:
+    def stream(self, ticket: Ticket) -> ReadStream:
         if self.lane == "grpc":
-            return PartitionStream(self.server, ticket, lane="grpc")
-        return PartitionStream(self.server, ticket, locations=[self.proxy.http], lane="bulk")
+            return partition_stream(self.server, ticket, lane="grpc")
+        return partition_stream(self.server, ticket, locations=[self.proxy.http], lane="bulk")
 
 
 @pytest.fixture(params=["grpc", "bulk"])
@@ -60,7 +61,7 @@ def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
     server: RemoteServer, proxy: Proxy, through: RemoteServer, name: str
 ) -> None:
     writer = open_put(server, name)
-    stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
+    stream = partition_stream(through, Ticket(name, 0), lane="grpc")
     batches = batches_from(stream)
     for frame in range(FRAMES):
         # Written when it is read, so that no frame has come before the cut.
@@ -102,7 +103,7 @@ def test_a_server_that_stays_away_is_an_error_after_a_bounded_number_of_tries(
 ) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
-    stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
+    stream = partition_stream(through, Ticket(name, 0), lane="grpc")
     with merge([stream], timeouts=QUICK) as merged:
         next(merged)
         proxy.refuse()
@@ -118,7 +119,7 @@ def test_the_next_location_is_tried_when_the_first_one_is_gone(server: RemoteSer
     put(server, name)
     with Proxy.to(server.location) as gone:
         nowhere = gone.location
-    stream = PartitionStream(
+    stream = partition_stream(
         server, Ticket(name, 0), locations=[nowhere, "arrow-flight-reuse-connection://?"], lane="grpc"
     )
     assert read_all(stream) == EVERYTHING
@@ -132,7 +133,7 @@ def test_a_broken_stream_is_never_resumed_in_another_generation(
     stream = way.stream(Ticket(name, 0))
     batches = batches_from(stream)
     assert next(batches) == batch_of(0, 0)
-    assert stream.generation is not None
+    assert stream.cursor.generation is not None
     way.proxy.refuse()
     way.proxy.cut()
     server.action("drop", {"dataset": name})

@@ -84,7 +84,7 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     scanned = client.scan("x.parquet", filter=[("id", "<", 50)]).exchange(3, "id")
     collected = sorted(client.collect(scanned).read_all()["id"].to_pylist())
     small = client.scan("x.parquet").aggregate(n=("*", "count"))
-    counted = [*small.collect().read_all()["n"].to_pylist(), small.statistics.exchanges[0].tasks]
+    counted = [*small.collect().read_all()["n"].to_pylist(), small.statistics().exchanges[0].tasks]
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
     answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
     answer |= {"cores": cores(spark)}

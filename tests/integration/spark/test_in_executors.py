@@ -57,8 +57,7 @@ def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
         pipeline = client.scan(tmp_path / "small.parquet").exchange(3, "k").filter(pc.field("k") > 9)
         assert sorted(pipeline.collect().read_all()["k"].to_pylist()) == [*range(10, 100)]
         assert pipeline.count() == 90
-        assert pipeline.statistics is not None
-        return [each.tasks for each in pipeline.statistics.exchanges]
+        return [each.tasks for each in pipeline.statistics().exchanges]
 
     assert tasks_of_a_run() == [1], "no server was there"
     assert tasks_of_a_run() == [0]

@@ -89,8 +89,7 @@ def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_o
     uncut = whole.mapInArrow(seen, SEEN).collect().read_all()
     assert set(calls(uncut).values()) == {1}
     assert table["partition"].to_pylist() == uncut["partition"].to_pylist()
-    assert pipeline.statistics is not None
-    first, last = pipeline.statistics.exchanges
+    first, last = pipeline.statistics().exchanges
     assert (first.cut_partitions, first.rows, last.rows) == (1, 200_000, 200_000)
     assert first.skew > 4
     assert last.pieces > 8
@@ -118,8 +117,7 @@ def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_ask
     # Where only steps of Arrow follow, no call sees the cut.
     counts = keyed.filter(pc.field("id") >= 0).exchange(2)
     assert len(counts.collect().read_all()) == 200_000
-    assert counts.statistics is not None
-    assert counts.statistics.exchanges[0].cut_partitions == 1
+    assert counts.statistics().exchanges[0].cut_partitions == 1
 
 
 @pytest.mark.usefixtures("small_tasks")
@@ -132,8 +130,7 @@ def test_a_large_side_of_a_join_is_cut_and_the_other_read_by_each_piece(
     table = joined.collect().read_all()
     assert len(table) == 200_000
     assert max(calls(table).values()) > 4
-    assert joined.statistics is not None
-    assert [each.cut_partitions for each in joined.statistics.exchanges] == [1, 0, 0]
+    assert [each.cut_partitions for each in joined.statistics().exchanges] == [1, 0, 0]
     full = left.join(right, on="k", how="full").mapInArrow(seen, SEEN).collect().read_all()
     assert set(calls(full).values()) == {1}
 
@@ -176,8 +173,7 @@ def test_a_persisted_exchange_runs_once_for_all_plans_and_threads_until_it_is_un
         assert (df.count(), other.count()) == (100, 100)
     client.release(df)
     assert df.count() == 100
-    assert before.statistics is not None
-    assert [each.is_reused for each in before.statistics.exchanges] == [True]
+    assert [each.is_reused for each in before.statistics().exchanges] == [True]
     # One that the server has lost is written again.
     client.drop(client.datasets()[0].name)
     assert ids(before.collect().read_all()) == list(range(100))
@@ -220,8 +216,7 @@ def test_both_sides_of_a_join_run_in_one_job_and_one_that_fails_leaves_nothing(
         assert jobs_of(spark) - before == 1
         assert sorted(row.v for row in df.collect()) == [0] * 34 + [2] * 33 + [4] * 33
     assert total.value == 100
-    assert joined.statistics is not None
-    assert [(each.rows, each.tasks) for each in joined.statistics.exchanges] == [(100, 2), (3, 3)]
+    assert [(each.rows, each.tasks) for each in joined.statistics().exchanges] == [(100, 2), (3, 3)]
 
     # One side of a union is made of the other: two jobs, one after the other.
     second = left.mapInArrow(lambda batches: batches, "id long, k long").exchange(2)
@@ -249,13 +244,14 @@ def test_a_result_ends_with_its_scope_and_has_statistics(
     spark: SparkSession, client: ShuffleClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     exchanged, _ = counted(spark, client)
+    with pytest.raises(InvalidRequest, match="this pipeline has not run"):
+        exchanged.statistics()
     with client.scope():
         with caplog.at_level(logging.INFO, "spark_client.pipeline"):
             df = exchanged.toDF()
         assert df.count() == 100
     assert client.datasets() == []
-    statistics = exchanged.statistics
-    assert statistics is not None
+    statistics = exchanged.statistics()
     (found,) = statistics.exchanges
     assert (found.rows, found.partitions, found.tasks) == (100, 4, 2)
     assert found.size_bytes == statistics.size_bytes > 0
@@ -321,8 +317,7 @@ def test_a_name_is_in_the_dataset_and_in_sparks_job(spark: SparkSession, client:
     finally:
         assert context.getLocalProperty("spark.job.description") == "mine"
         context.setLocalProperty("spark.job.description", None)
-    assert named.statistics is not None
-    (found,) = named.statistics.exchanges
+    (found,) = named.statistics().exchanges
     assert found.dataset.startswith("exchange/a-b-----/")
     assert found.name == "a b: ../é"
     jobs = context._jsc.sc().statusStore().jobsList(None)

@@ -21,7 +21,7 @@ from flight_server.protocol import Ticket
 from flight_server.protocol.errors import InvalidRequest, Unauthenticated, Unavailable
 from spark_client import ShuffleClient
 from spark_client.connection import EmbeddedEnded, Timeouts, embedded
-from spark_client.lanes import PartitionStream
+from tests.support.merging import partition_stream
 from tests.support.polling import eventually
 from tests.support.rooms import ROOT
 
@@ -222,7 +222,7 @@ def test_a_read_that_is_open_when_several_embedded_servers_end_does_not_wait_for
         for name in names:
             client.put(name, pa.table({"n": [1]}))
         assert len({client._servers.of(name).location for name in names}) == 2
-        streams = [PartitionStream(client._servers.of(name), Ticket(name, 0), lane="grpc") for name in names]
+        streams = [partition_stream(client._servers.of(name), Ticket(name, 0), lane="grpc") for name in names]
     for stream in streams:
         with pytest.raises(EmbeddedEnded):
             stream.read_burst()
@@ -238,4 +238,4 @@ def test_an_embedded_server_that_has_ended_is_not_waited_for() -> None:
     with pytest.raises(EmbeddedEnded):
         server.schema("d")
     with pytest.raises(EmbeddedEnded):
-        PartitionStream(server, ticket, lane="grpc").read_burst()
+        partition_stream(server, ticket, lane="grpc").read_burst()

@@ -13,7 +13,7 @@ import pytest
 from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, OutOfBudget
 from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.lanes.lane import BrokenStream
-from spark_client.lanes.partition_stream import StreamStalled
+from spark_client.lanes.read_stream import StreamStalled
 from tests.support.put_source import (
     LARGE,
     NOWHERE,

@@ -13,9 +13,9 @@ import pytest
 
 from flight_server.protocol import Ticket
 from spark_client.connection import RemoteServer, Timeouts
-from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.lanes.read_stream import ReadStream
 from tests.support.http_source import HEAD, HttpSource, chunk, messages
-from tests.support.merging import batches_from
+from tests.support.merging import batches_from, partition_stream
 from tests.support.polling import eventually
 
 BATCH = pa.record_batch({"n": pa.array(range(100), pa.int64())})
@@ -50,11 +50,11 @@ def error_of(source: HttpSource) -> int:
     return source._sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
-@pytest.mark.parametrize("end", [PartitionStream.cancel, lambda stream: None], ids=["cancelled", "closed"])
+@pytest.mark.parametrize("end", [ReadStream.cancel, lambda stream: None], ids=["cancelled", "closed"])
 def test_a_read_that_ends_early_resets_its_connection(
-    server: RemoteServer, source: HttpSource, end: Callable[[PartitionStream], None]
+    server: RemoteServer, source: HttpSource, end: Callable[[ReadStream], None]
 ) -> None:
-    stream = PartitionStream(server, Ticket("d", 0, None, 0), locations=[source.url], lane="bulk")
+    stream = partition_stream(server, Ticket("d", 0, None, 0), locations=[source.url], lane="bulk")
     assert next(batches_from(stream)) == BATCH
     end(stream)
     stream.close()
@@ -64,7 +64,7 @@ def test_a_read_that_ends_early_resets_its_connection(
 def test_a_forked_child_that_closes_a_read_leaves_the_connection_to_its_parent(
     server: RemoteServer, source: HttpSource
 ) -> None:
-    stream = PartitionStream(server, Ticket("d", 0, None, 0), locations=[source.url], lane="bulk")
+    stream = partition_stream(server, Ticket("d", 0, None, 0), locations=[source.url], lane="bulk")
     assert next(batches_from(stream)) == BATCH
     child = os.fork()
     if child == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -20,14 +21,13 @@ from flight_server.protocol.errors import (
     StaleTicket,
 )
 from spark_client.connection import RemoteServer, Timeouts
-from spark_client.lanes import portion_stream
+from spark_client.lanes import PartitionCursor, PortionCursor, ReadStream, VersionCursor, read_stream
 from spark_client.lanes.bulk_get import target_of
+from spark_client.lanes.cursors import Cursor
 from spark_client.lanes.lane import BrokenStream, Closed
-from spark_client.lanes.partition_stream import Address, PartitionStream, addresses
-from spark_client.lanes.portion_stream import PortionStream
-from spark_client.lanes.version_stream import VersionStream
+from spark_client.lanes.read_stream import Address, addresses
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
-from tests.support.merging import batches_from
+from tests.support.merging import batches_from, partition_stream
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -52,11 +52,11 @@ def server() -> Iterator[RemoteServer]:
 
 def stream_of(
     server: RemoteServer, source: HttpSource, start: int = 0, generation: str | None = None
-) -> PartitionStream:
-    return PartitionStream(server, Ticket("d", 0, generation, start), locations=[source.url], lane="bulk")
+) -> ReadStream:
+    return partition_stream(server, Ticket("d", 0, generation, start), locations=[source.url], lane="bulk")
 
 
-def read_all(stream: PartitionStream) -> list[int]:
+def read_all(stream: ReadStream) -> list[int]:
     numbers: list[int] = []
     try:
         for batch in batches_from(stream):
@@ -75,7 +75,7 @@ def test_a_whole_partition_is_read_from_an_aligned_buffer(server: RemoteServer) 
     with HttpSource(well(BATCHES, SCHEMA)) as source:
         stream = stream_of(server, source)
         assert stream.open() == SCHEMA
-        assert stream.generation == "g1"
+        assert stream.cursor.generation == "g1"
         first, *rest = batches_from(stream)
         assert first == BATCHES[0]
         assert first["n"].buffers()[1].address % 8 == 0
@@ -135,34 +135,32 @@ def test_an_end_that_is_not_the_end_is_never_taken_for_it(
         assert len(source.requests) == QUICK.tries + 1, what
 
 
-def _portion(server: RemoteServer, ticket: Ticket, *, locations: list[str]) -> PartitionStream:
-    return PortionStream(server, ticket.dataset, {0: 0}, generation="g", start="s", locations=locations)
+CURSORS: dict[str, Callable[[], Cursor]] = {
+    "partition": lambda: PartitionCursor(Ticket("d", 0, "g")),
+    "portion": lambda: PortionCursor("d", {0: 0}, generation="g", start=uuid.uuid4().hex),
+    "changelog": lambda: VersionCursor(Ticket("d", versions=Versions(follow=True))),
+}
 
 
-def _changelog(server: RemoteServer, ticket: Ticket, *, locations: list[str]) -> PartitionStream:
-    return VersionStream(server, Ticket(ticket.dataset, versions=Versions(follow=True)), locations=locations)
-
-
-@pytest.mark.parametrize("kind", [PartitionStream, _portion, _changelog])
+@pytest.mark.parametrize("kind", CURSORS)
 def test_the_error_of_the_last_try_says_what_each_lane_ended_with_and_counts_the_tries_that_were_made(
-    server: RemoteServer, kind: Callable[..., PartitionStream], monkeypatch: pytest.MonkeyPatch
+    server: RemoteServer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A lost server is asked no second time by a portion whose ports refuse.
-    monkeypatch.setattr(portion_stream, "refuses", lambda locations: False)
-    monkeypatch.setattr(portion_stream, "_silent", silent := set[str]())
+    # A lost server is asked no second time where its ports refuse.
+    monkeypatch.setattr(read_stream, "refuses", lambda locations: False)
     http = "http://127.0.0.1:2"
 
     def failure() -> str:
-        stream = kind(server, Ticket("d", 0, "g"), locations=[http, NOWHERE])
+        stream = ReadStream(server, CURSORS[kind](), locations=[http, NOWHERE])
         with pytest.raises((BrokenStream, ServerLost)) as raised:
             stream.open()
-        silent.clear()
         return str(raised.value)
 
     first, second = failure(), failure()
-    for said in (first, second):
+    for message in (first, second):
         assert (
-            f"; {QUICK.tries + 1} tries at {NOWHERE}, the last: the connection failed: failed to co" in said
+            f"; {QUICK.tries + 1} tries at {NOWHERE}, the last: the connection failed: failed to co"
+            in message
         )
     assert f", after one try at {http}: the connection failed: [Errno 111]" in first
     assert f", after no try at {http}: it has just failed: the connection failed: [Errno 111]" in second
@@ -192,11 +190,11 @@ def test_a_server_that_gives_another_range_is_found_out(server: RemoteServer) ->
     ticket = Ticket("d", 0, "g1", 1, until=3)
     with HttpSource(well(BATCHES, SCHEMA)) as source:
         with pytest.raises(PartitionFailed, match="cannot be trusted"):
-            read_all(PartitionStream(server, ticket, locations=[source.url], lane="bulk"))
+            read_all(partition_stream(server, ticket, locations=[source.url], lane="bulk"))
         assert "&from=1&until=3&" in source.requests[0][0]
     short = HEAD, *map(chunk, messages(BATCHES[1:2], SCHEMA)), chunk(END_OF_STREAM), last_chunk(100, 1, 1)
     with HttpSource(lambda *_: short) as source, pytest.raises(PartitionFailed, match="to before 3"):
-        read_all(PartitionStream(server, ticket, locations=[source.url], lane="bulk"))
+        read_all(partition_stream(server, ticket, locations=[source.url], lane="bulk"))
 
 
 def test_another_generation_is_never_read_on(server: RemoteServer) -> None:
@@ -289,7 +287,7 @@ def test_a_cancelled_read_says_so_though_its_broken_stream_could_not_be_resumed(
         stream = stream_of(server, source)
         batches = batches_from(stream)
         assert next(batches) == BATCHES[0]
-        assert stream.generation is None
+        assert stream.cursor.generation is None
         timer = threading.Timer(0.05, stream.cancel)
         timer.start()
         with pytest.raises(Closed):
@@ -305,24 +303,21 @@ def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(serve
     def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
         asked.set()
         stuck.wait(20)
-        yield from ()
+        yield from pieces()
 
-    def cancel(stream: PartitionStream) -> None:
+    def cancel(stream: ReadStream) -> None:
         asked.wait(20)
         stream.cancel()
 
     with HttpSource(answer, closes=True) as source:
-        stream = PartitionStream(
-            server, Ticket("d", 0, None, 0), locations=[source.url, NOWHERE], lane="auto"
-        )
-        pool = stream._pool(stream.address)
+        stream = partition_stream(server, Ticket("d", 0), locations=[source.url, NOWHERE])
         canceller = threading.Thread(target=cancel, args=(stream,))
         canceller.start()
         with pytest.raises(Closed):
             stream.open()
         canceller.join()
         stuck.set()
-        assert pool.left_alone is None
+        assert read_all(partition_stream(server, Ticket("d", 0), locations=[source.url, NOWHERE])) == ROWS
 
 
 def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck(
@@ -341,7 +336,7 @@ def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck
 
     with HttpSource(answer) as source:
         held = [
-            PartitionStream(server, Ticket("stuck", i), locations=[source.url], lane="bulk")
+            partition_stream(server, Ticket("stuck", i), locations=[source.url], lane="bulk")
             for i in range(32)
         ]
         for stream in held:

@@ -9,7 +9,7 @@ import pytest
 from flight_server.protocol import Ticket, Versions
 from flight_server.protocol.errors import Compacted, PartitionFailed, StaleTicket
 from spark_client.connection import RemoteServer, Timeouts
-from spark_client.lanes import BrokenStream, Closed, CutRead, VersionStream
+from spark_client.lanes import BrokenStream, Closed, CutRead, ReadStream, VersionCursor
 from tests.support.http_source import HEAD, HttpSource, chunk
 from tests.support.versions import Marked, encoded, marked, opening, whole
 
@@ -31,11 +31,13 @@ def server() -> Iterator[RemoteServer]:
     made.close()
 
 
-def stream_of(server: RemoteServer, source: HttpSource, versions: Versions = SNAPSHOT) -> VersionStream:
-    return VersionStream(server, Ticket("d", versions=versions), locations=[source.url], lane="bulk")
+def stream_of(server: RemoteServer, source: HttpSource, versions: Versions = SNAPSHOT) -> ReadStream:
+    return ReadStream(
+        server, VersionCursor(Ticket("d", versions=versions)), locations=[source.url], lane="bulk"
+    )
 
 
-def numbers_of(stream: VersionStream) -> list[int]:
+def numbers_of(stream: ReadStream) -> list[int]:
     try:
         found: list[int] = []
         while (run := stream.read_burst()) is not None:
@@ -46,9 +48,10 @@ def numbers_of(stream: VersionStream) -> list[int]:
         stream.close()
 
 
-def next_step(stream: VersionStream) -> tuple[int, list[int]]:
-    step = stream.read_step()
-    return step.version, [number for batch in step.batches for number in batch["n"].to_pylist()]
+def next_step(stream: ReadStream) -> tuple[int, list[int]]:
+    step = stream.read_burst()
+    assert step is not None
+    return step.part, [number for batch in step.batches for number in batch["n"].to_pylist()]
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -57,8 +60,9 @@ def test_a_snapshot_is_read_whole_and_says_its_version(server: RemoteServer, tog
     with HttpSource(lambda *_: whole(batches, together=together)) as source:
         stream = stream_of(server, source, Versions(as_of=7))
         assert numbers_of(stream) == [*range(1000), 1, 2]
-        assert stream.version == 7
-        assert stream.generation == "g1"
+        assert isinstance(stream.cursor, VersionCursor)
+        assert stream.cursor.version == 7
+        assert stream.cursor.generation == "g1"
         assert source.requests[0][0] == "/v1/datasets/d/partitions/0?as_of=7"
 
 
@@ -66,7 +70,7 @@ def test_the_versions_are_asked_for_also_where_a_location_has_a_path_of_its_own(
     with HttpSource(lambda *_: whole([marked([1], 9, last=True)])) as source:
         url = f"{source.url}/v1/datasets/d/partitions/0?generation=g1"
         ticket = Ticket("d", generation="g1", versions=Versions(as_of=9, after=3))
-        stream = VersionStream(server, ticket, locations=[url], lane="bulk")
+        stream = ReadStream(server, VersionCursor(ticket), locations=[url], lane="bulk")
         assert numbers_of(stream) == [1]
         assert source.requests[0][0] == "/v1/datasets/d/partitions/0?generation=g1&as_of=9&after=3"
 
@@ -198,6 +202,24 @@ def test_silence_is_no_failure_of_a_follower(server: RemoteServer) -> None:
         assert next_step(stream) == (5, [1])
         assert stream.resumes == 3
         stream.close()
+    silent.close()
+
+
+def test_silence_gives_a_follower_no_try_back(server: RemoteServer) -> None:
+    """Of a network that breaks each second connection, and is silent in the others."""
+    silent = RemoteServer(server.location, timeouts=Timeouts(stall_seconds=0.01, tries=2))
+    schema = encoded([marked([1], 5, last=True)])[0]
+
+    def answer(*_: object) -> list[bytes]:
+        source.closes = len(source.requests) % 2 == 1
+        return [HEAD, chunk(schema)]
+
+    with HttpSource(answer) as source:
+        stream = stream_of(silent, source, Versions(after=4, follow=True))
+        with pytest.raises(BrokenStream, match="after 3 tries at"):
+            next_step(stream)
+        stream.close()
+        assert len(source.requests) >= 5
     silent.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flight_server.protocol import Ticket, Versions
 from spark_client.connection import RemoteServer, Timeouts
-from spark_client.lanes import VersionStream
+from spark_client.lanes import ReadStream, VersionCursor
 from tests.support.examples import examples
 from tests.support.http_source import HttpSource
 from tests.support.versions import Marked, marked, opening
@@ -55,11 +55,12 @@ def test_a_follower_that_is_cut_anywhere_gets_every_step_once(
     server = RemoteServer("grpc://127.0.0.1:1", timeouts=NEVER_GIVES_UP)
     with HttpSource(answer, closes=True) as source:
         ticket = Ticket("d", generation="g1", versions=Versions(after=0, follow=True))
-        stream = VersionStream(server, ticket, locations=[source.url], lane="bulk")
+        stream = ReadStream(server, VersionCursor(ticket), locations=[source.url], lane="bulk")
         found = []
         for _ in sent:
-            step = stream.read_step()
-            found.append((step.version, [batch["n"].to_pylist() for batch in step.batches]))
+            step = stream.read_burst()
+            assert step is not None
+            found.append((step.part, [batch["n"].to_pylist() for batch in step.batches]))
         stream.close()
     server.close()
     assert found == sent

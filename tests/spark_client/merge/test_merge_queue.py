@@ -7,18 +7,14 @@ import pytest
 
 from flight_server.memory.pool import MemoryPool, Reservation
 from flight_server.protocol.errors import BadFrame
-from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue, Meter, Order
+from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue, Meter
 
 Item = Held[str] | str
 
 
-def queue_of(streams: int, order: Order = "arrival", limit_bytes: int | None = 100) -> MergeQueue[Item]:
-    return MergeQueue(streams, MemoryPool(limit_bytes), order)
-
-
-def push(queue: MergeQueue[Item], stream: int, text: str, size_bytes: int = 10) -> bool:
-    reservation = queue.admit(stream, size_bytes)
-    return queue.push(stream, text if reservation is None else Held(text, reservation))
+def push(queue: MergeQueue[Item], line: int, text: str, size_bytes: int = 10) -> bool:
+    reservation = queue.admit(line, size_bytes)
+    return queue.push(line, text if reservation is None else Held(text, reservation))
 
 
 def take_all(queue: MergeQueue[Item]) -> list[str]:
@@ -28,10 +24,10 @@ def take_all(queue: MergeQueue[Item]) -> list[str]:
     return texts
 
 
-def test_arrival_order_is_the_order_of_pushes() -> None:
-    queue = queue_of(2)
-    for stream, text in ((1, "a"), (0, "b"), (1, "c")):
-        push(queue, stream, text)
+def test_the_order_of_a_line_is_that_of_its_pushes() -> None:
+    queue: MergeQueue[Item] = MergeQueue(1, MemoryPool(100), feeders=2)
+    for text in "abc":
+        push(queue, 0, text)
     assert take_all(queue) == ["a", "b", "c"]
     assert queue.take() is WAIT
 
@@ -39,7 +35,7 @@ def test_arrival_order_is_the_order_of_pushes() -> None:
 def test_a_consumer_that_waits_gets_its_item_from_ram_though_the_pool_is_full() -> None:
     pool = MemoryPool(100)
     others = pool.reserve(95)
-    queue: MergeQueue[Item] = MergeQueue(2, pool, "stream")
+    queue: MergeQueue[Item] = MergeQueue(2, pool)
     assert queue.take() is WAIT
     assert queue.admit(1, 50) is None
     kept = queue.admit(0, 50)
@@ -75,7 +71,7 @@ def test_the_first_error_ends_it_and_releases_what_was_queued() -> None:
 
 
 def test_each_taker_gets_an_error_of_its_own_with_the_first_as_its_cause() -> None:
-    queue = queue_of(1)
+    queue: MergeQueue[Item] = MergeQueue(1, MemoryPool(100))
     cause = BadFrame("first")
     queue.fail(cause)
     with pytest.raises(BadFrame) as one:
@@ -108,7 +104,7 @@ def test_a_dictionary_is_counted_once_and_as_long_as_any_batch_or_the_stream_nee
 
 
 def test_a_line_of_several_feeders_ends_when_all_have_ended_it() -> None:
-    queue: MergeQueue[Item] = MergeQueue(2, MemoryPool(100), "stream", feeders=2)
+    queue: MergeQueue[Item] = MergeQueue(2, MemoryPool(100), feeders=2)
     push(queue, 0, "0a")
     push(queue, 1, "1a")
     queue.end(0)

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from flight_server.memory.pool import MemoryPool, Reservation
 from spark_client.lanes.lane import Closed
-from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue, Order
+from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue
+from spark_client.merge.stream_threads import Order
 from tests.support.examples import examples
 
 
@@ -113,7 +114,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.pool = MemoryPool(self.plan.budget_bytes)
-        self.queue = MergeQueue(len(self.plan.sizes), self.pool, self.plan.order)
+        streams = len(self.plan.sizes)
+        lines, feeders = (streams, 1) if self.plan.order == "stream" else (1, streams)
+        self.queue = MergeQueue(lines, self.pool, feeders)
         self.window = Window(self.plan.window_bytes)
         self.sent = [[] for _ in self.plan.sizes]
 
@@ -140,6 +143,7 @@ class World:
 
     def stream(self, stream: int) -> Iterator[object]:
         sizes = self.plan.sizes[stream]
+        line = stream if self.plan.order == "stream" else 0
         next_index = 0
         while next_index < len(sizes):
             if self.plan.breaks.get(stream) == next_index:
@@ -157,10 +161,10 @@ class World:
             for name in names:
                 self.window.used_bytes -= min(sizes[name.index], self.window.size_bytes)
             yield True
-            reservation = self.queue.admit(stream, sum(sizes[name.index] for name in names))
+            reservation = self.queue.admit(line, sum(sizes[name.index] for name in names))
             if reservation is not None:
                 # One step with admit: the threads hold the lock over both.
-                self.wake_if(self.queue.push(stream, Held(names, reservation)))
+                self.wake_if(self.queue.push(line, Held(names, reservation)))
                 del reservation
                 yield True
                 continue
@@ -170,10 +174,10 @@ class World:
                 self.fail(DiskFullError("disk"))
                 return
             yield True
-            self.wake_if(self.queue.push(stream, OnDisk(names)))
+            self.wake_if(self.queue.push(line, OnDisk(names)))
             yield True
         self.drained += 1
-        self.wake_if(self.queue.end(stream))
+        self.wake_if(self.queue.end(line))
 
     def consumer(self) -> Iterator[object]:
         while True:

@@ -19,8 +19,8 @@ from flight_server.protocol.errors import BadFrame, OutOfBudget, PartitionFailed
 from spark_client.connection import ForkedProcess
 from spark_client.lanes.lane import Closed
 from spark_client.merge import stream_threads
-from spark_client.merge.merge_queue import Order
 from spark_client.merge.merged import merge
+from spark_client.merge.stream_threads import Order
 from tests.support.fake_stream import (
     BATCH_BYTES,
     QUICK,

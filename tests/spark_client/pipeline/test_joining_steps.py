@@ -187,8 +187,7 @@ def test_a_persisted_exchange_is_found_by_a_cogroup_whose_other_side_has_keys_of
     one.persist()
     for _ in range(2):
         assert bag(plan.toDF()) == expected
-    assert plan.statistics is not None
-    assert [each.is_reused for each in plan.statistics.exchanges if each.rows == 90] == [True, False]
+    assert [each.is_reused for each in plan.statistics().exchanges if each.rows == 90] == [True, False]
 
 
 def test_a_cogroup_of_pandas_has_the_rows_of_sparks(
@@ -312,12 +311,17 @@ def test_a_function_of_one_iterator_and_one_table_is_refused(client: ShuffleClie
 
 
 def test_a_broadcast_side_is_refused_where_its_rows_would_come_from_each_task(
-    client: ShuffleClient, left: DataFrame
+    client: ShuffleClient, server: ServerProcess, left: DataFrame
 ) -> None:
     table = client.broadcast(pa.table({"k": [1]}), name="numbers")
     for how in ("right", "full"):
         with pytest.raises(InvalidRequest, match="once for each task; give the right side as a pipeline"):
             client.pipeline(left).join(table, "k", how)
+    with (
+        ShuffleClient(server.location) as other,
+        pytest.raises(InvalidRequest, match="at whose close it ends"),
+    ):
+        other.pipeline(left).join(table, "k")
     with pytest.raises(InvalidRequest, match="leave out partitions="):
         client.pipeline(left).join(table, "k", partitions=3)
     with pytest.raises(InvalidRequest, match="right side: no column 'x' in broadcast 'numbers'; it has 'k'"):

@@ -94,7 +94,7 @@ ERRORS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda p: p.aggregate({"id": "sum"}, by=7), "by is a column's name or a list of names, not 7"),
     (lambda p: p.distinct(), "cannot group by 'm'"),
     (lambda p: p.distinct("nmae"), "no column 'nmae'"),
-    (lambda p: p.union(7), "it takes a pipeline, not int"),
+    (lambda p: p.union(7), "the other side is a Pipeline, not int"),
     (lambda p: p.union(p.select("id")), "one side has 9 columns .* the other 1"),
     (
         lambda p: p.select("id").union(p.select("name")),
@@ -125,12 +125,37 @@ def test_a_step_that_cannot_work_says_why_when_it_is_added(
         step(pipeline)
 
 
-def test_pipelines_of_two_clients_are_no_union(spark: SparkSession, client: ShuffleClient) -> None:
-    with (
-        ShuffleClient("grpc://127.0.0.1:1") as other,
-        pytest.raises(InvalidRequest, match="of one ShuffleClient"),
-    ):
-        client.pipeline(spark.range(1)).union(other.pipeline(spark.range(1)))
+TOGETHER: dict[str, Callable[[Any, Any], Any]] = {
+    "union": lambda one, two: one.union(two),
+    "join": lambda one, two: one.join(two, "id"),
+    "as-of join": lambda one, two: one.join(two, "id", "asof", as_of=("at", "time")),
+    "cogroup": lambda one, two: one.exchange(2, "id").cogroup(two.exchange(2, "id")),
+}
+
+
+@pytest.mark.parametrize("step", TOGETHER)
+def test_pipelines_of_two_clients_or_sessions_are_not_brought_together(
+    spark: SparkSession, client: ShuffleClient, step: str
+) -> None:
+    def rows(owner: ShuffleClient, session: SparkSession, time: str) -> Pipeline:
+        return owner.pipeline(session.range(1)).select("id", **{time: "id"})
+
+    one = rows(client, spark, "at")
+    TOGETHER[step](one, rows(client, spark, "time"))
+    with ShuffleClient("grpc://127.0.0.1:1") as other:
+        for side in (rows(other, spark, "time"), rows(client, spark.newSession(), "time")):
+            with pytest.raises(InvalidRequest, match="must be of one ShuffleClient and Spark session"):
+                TOGETHER[step](one, side)
+
+
+def test_a_session_of_which_pyspark_makes_a_second_object_is_the_same(
+    spark: SparkSession, client: ShuffleClient
+) -> None:
+    session: Any = spark
+    again = type(spark)(session.sparkContext, session._jsparkSession)
+    assert again is not spark
+    one, two = client.pipeline(spark.range(1)), client.pipeline(again.range(1))
+    assert one.union(two).schema == one.schema
 
 
 def test_names_of_results_are_those_that_were_given(pipeline: Pipeline) -> None:
