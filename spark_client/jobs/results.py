@@ -31,7 +31,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest, NotFound, ServerLost
-from spark_client.executors import Portable, ShownFromUsers
+from spark_client.executors import Portable
 from spark_client.servers import DriverLoop, Holder, Scope
 
 from .sealed import SealedDataset
@@ -44,7 +44,7 @@ _scopes: ContextVar[tuple[tuple[Results, Scope], ...]] = ContextVar("scopes", de
 
 def reader(task: ReadTask, datasets: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function with which Spark's tasks read a result of these ``datasets``, or, without any, a scan."""
-    function = Portable(ShownFromUsers(partial(_read, task, datasets)))
+    function = Portable(partial(_read, task, datasets))
     if datasets:
         function.__name__ = "+".join(datasets)  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
