@@ -187,12 +187,12 @@ def reports_of_driver(job: Job, destinations: Destinations) -> list[Any] | None:
     tasks = [task for _, task in job.writes]
     # As Spark numbers the tasks of a union (``WriteTask``).
     numbers = count() if any(len(task.reading.shares) > 1 for task in tasks) else repeat(0)
-    reads = ReadLimit.of(tasks[0].reading.options.driver_bytes)
+    limit = ReadLimit.of(tasks[0].reading.options.driver_bytes)
     try:
         return [
             row
             for task in tasks
-            for row in _reports(task, replace(destinations[task.dataset], executors=None), numbers, reads)
+            for row in _reports(task, replace(destinations[task.dataset], executors=None), numbers, limit)
         ]
     except Exception as error:  # noqa: BLE001 - Spark's tasks raise it, if it is one of the rows
         _log.info("%s: left to Spark's tasks: %s", job.label, error)
@@ -206,11 +206,11 @@ def share_numbers(shares: Iterable[int]) -> Iterator[pa.RecordBatch]:
 
 
 def _reports(
-    task: WriteTask, destination: Destination, numbers: Iterator[int], reads: ReadLimit
+    task: WriteTask, destination: Destination, numbers: Iterator[int], limit: ReadLimit
 ) -> Iterator[Any]:
     for share in share_numbers(range(len(task.reading.shares))):
         producer, work = task.producer(next(numbers)), TaskWork(tasks=0)
-        with closing(task.rows(iter([share]), work, reads)) as rows:
+        with closing(task.rows(iter([share]), work, limit.count)) as rows:
             answer = task.write(destination, rows, producer, _ATTEMPT)
         yield from report(task.dataset, producer, _ATTEMPT, answer, work).to_pylist()
 
@@ -229,10 +229,10 @@ class NumberedTasks:
         for _ in nothing:
             pass
         # A query runs a union of writes of one task each in one task: round robin begins by its number.
-        given = 0 if all(tasks == 1 for tasks, _ in self.writes) else None
+        of_query = 0 if all(tasks == 1 for tasks, _ in self.writes) else None
         for tasks, run in self.writes:
             if number < tasks:
-                for batch in run(share_numbers([number]), given):
+                for batch in run(share_numbers([number]), of_query):
                     yield from batch.to_pylist()
                 return
             number -= tasks
@@ -276,5 +276,5 @@ def _may_be(spark: Any, destinations: Destinations) -> bool:
 
 
 def _with_tag(tags: str | None, tag: str) -> str:
-    given = tags.split(",") if tags else []
-    return ",".join(dict.fromkeys([*given, tag]))
+    before = tags.split(",") if tags else []
+    return ",".join(dict.fromkeys([*before, tag]))

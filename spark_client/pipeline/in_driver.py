@@ -95,13 +95,13 @@ def gathered(
     """
     found: list[Any] = []
     size_bytes, began = 0, perf_counter()
-    reads = ReadLimit.of(options.driver_bytes)
+    limit = ReadLimit.of(options.driver_bytes)
     for given, stages in inputs:
         # Without limits, which are for functions of users, and which Spark would be asked for.
         task = ReadTask(given.source, given.shares, stages, options=options)
         is_cast = task.gives(declared.schema)
         numbers = share_numbers(range(len(task.shares)))
-        with closing(task.batches(numbers, kept=True, reads=reads)) as batches:
+        with closing(task.batches(numbers, kept=True, count=limit.count)) as batches:
             for batch in batches:
                 found.append(batch if is_cast else declared.cast(batch))
                 size_bytes += batch.nbytes

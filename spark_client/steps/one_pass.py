@@ -64,6 +64,7 @@ NO_LIMITS = BatchLimits()
 
 T = TypeVar("T")
 Kept: TypeAlias = bool | Callable[[pa.RecordBatch], bool]
+Count: TypeAlias = Callable[[str, pa.RecordBatch], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Pass:
     partition: int | None = None
     limits: BatchLimits = NO_LIMITS
     memory: TaskMemory = field(default_factory=TaskMemory)
-    count: Callable[[str, Any], None] | None = None
+    count: Count | None = None
     lent: Lent = field(default_factory=Lent)
 
     def keeps(self, batch: pa.RecordBatch) -> bool:
