@@ -46,7 +46,7 @@ class ExchangeWrite:
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedJob:
     """One job of Spark; after it has ended the run does not read ``releases`` again."""
 
     writes: tuple[ExchangeWrite, ...]
@@ -59,7 +59,7 @@ def jobs_of(
     kept: Collection[Exchange] = (),
     held: HeldJoins = NOTHING_HELD,
     first: Sequence[Exchange] = (),
-) -> list[Job]:
+) -> list[PlannedJob]:
     """The jobs, in order, after which all that are ``wanted`` can be read.
 
     Args:
@@ -86,7 +86,7 @@ def jobs_of(
         if each not in stay:
             last_reader.setdefault(each, 0)
     return [
-        Job(writes, tuple(each for each, last in last_reader.items() if last == number))
+        PlannedJob(writes, tuple(each for each, last in last_reader.items() if last == number))
         for number, writes in enumerate(written)
     ]
 

@@ -54,7 +54,7 @@ from spark_client.jobs import (
 from spark_client.servers import RERUNS
 from spark_client.steps import Stage
 
-from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, outdated, reads_of
+from .decided_jobs import ExchangeRead, ExchangeWrite, PlannedJob, jobs_of, outdated, reads_of
 from .in_driver import DriverRows, driver_bytes, driver_may_run, gathered
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
 from .run_statistics import ExchangeStatistics, RunStatistics
@@ -281,7 +281,7 @@ class Execution:
             for persisted in self._claimed.values():
                 persisted.end(self)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> PlannedJob | None:
         """The next job; None after the last one."""
         first = self._sides.decide(self._written, self._kept)
         jobs = jobs_of(self._wanted, self._written.keys(), self._kept, self._sides.held, first)
@@ -343,7 +343,7 @@ class Execution:
             self._persisted[node] = self._shuffles.persisted.find(node)
         return self._persisted[node]
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: PlannedJob) -> None:
         here = self._is_for_driver([write.leg for write in job.writes])
         reads: list[_Read] = []
         targets = [self._target(write, reads, here=here) for write in job.writes]

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
-from spark_client.pipeline.decided_jobs import Job, jobs_of, outdated, reads_of
+from spark_client.pipeline.decided_jobs import PlannedJob, jobs_of, outdated, reads_of
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, exchanges
 from spark_client.steps import FinalStage, JoinStage, MapStage, PartialStage, SortStage, Stage
 
@@ -45,7 +45,7 @@ def joined(
     return of(Pair(PlanPart(left), PlanPart(right, tuple(before))), stage, *after)
 
 
-def shown(jobs: Collection[Job]) -> list[str]:
+def shown(jobs: Collection[PlannedJob]) -> list[str]:
     """Each job as ``written(read, …) + written(read, …) - released``."""
     return [
         " + ".join(f"{each.exchange}({_names(read.exchange for read in each.reads)})" for each in job.writes)
