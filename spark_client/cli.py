@@ -17,17 +17,17 @@ _EXTRA = ("typer", "rich")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; None for the command line's arguments. Raises SystemExit: it did not end well."""
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
         from spark_client.commands import run  # noqa: PLC0415 - needs the extra
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise
-        code = _without_extra(given)
+        code = _without_extra(words)
     except KeyboardInterrupt:  # imports take a second
         code = _INTERRUPTED
     else:
-        code = run(given)
+        code = run(words)
     if code:
         sys.exit(code)
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -32,20 +32,22 @@ from typing import (
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, KeepRule, check_dataset_name
-from spark_client.connection import (
-    CREDENTIALS,
-    Closable,
-    Reading,
-    RemoteServer,
-    ServerArguments,
-    Timeouts,
-    Writing,
-    check_locations,
-    embedded,
-)
+from spark_client.connection import Closable, RemoteServer, check_locations, embedded
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.hosts import Copies, HostFiles
 from spark_client.servers import DriverServer, ServerList
+from spark_client.settings import (
+    CREDENTIALS,
+    EMBEDDED,
+    EXECUTORS,
+    LEASE_SECONDS,
+    ClientOptions,
+    apart,
+    check_options,
+    of_calls,
+    open_client,
+    session_arguments,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,25 +60,11 @@ if TYPE_CHECKING:
     from spark_client.lookup import Lookups
     from spark_client.pipeline import Pipeline
 
-LEASE_SECONDS = 300.0
 _LEAST_BYTES = 256 << 20
 """Of the servers of an executor."""
 
 _registered: weakref.WeakKeyDictionary[SparkSession, ShuffleClient] = weakref.WeakKeyDictionary()
 """Whose settings each session's source ``flight`` has."""
-
-
-class ClientArguments(ServerArguments, total=False):
-    """Those of a :class:`ShuffleClient`."""
-
-    location: str | None
-    copies: Copies | None
-    lease_seconds: float | None
-
-
-def _check_names(call: str, given: Iterable[str], names: frozenset[str]) -> None:
-    if unknown := set(given) - names:
-        raise TypeError(f"{call} got an unexpected keyword argument {min(unknown)!r}")
 
 
 class ShuffleClient(DatasetCalls, Closable):
@@ -98,29 +86,18 @@ class ShuffleClient(DatasetCalls, Closable):
         lease_seconds: how long the client's datasets outlive a driver that died.
     """
 
-    def __init__(
-        self,
-        location: str,
-        *,
-        copies: Copies | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        **arguments: Unpack[ServerArguments],
-    ) -> None:
-        _check_names("ShuffleClient()", arguments, ServerArguments.__optional_keys__)
+    def __init__(self, location: str, **options: Unpack[ClientOptions]) -> None:
+        check_options("ShuffleClient()", options)
         locations = check_locations(location)
-        self._begin(ServerList(RemoteServer(locations[0], **arguments), locations), lease_seconds, copies)
+        self._begin(ServerList(RemoteServer(locations[0], **of_calls(options)), locations), options)
 
     def _begin(
-        self,
-        servers: ServerList,
-        lease_seconds: float,
-        copies: Copies | None,
-        executors: ExecutorServers | None = None,
+        self, servers: ServerList, options: ClientOptions, executors: ExecutorServers | None = None
     ) -> None:
         self._servers = servers
         self._server = servers.first
-        self._lease_seconds = lease_seconds
-        self._copies = copies or Copies()
+        self._lease_seconds = options.get("lease_seconds") or LEASE_SECONDS
+        self._copies = options.get("copies") or Copies()
         HostFiles(self._copies).sweep()
         self._embedded: embedded.Embedded | None = None
         self._executors = executors
@@ -130,7 +107,9 @@ class ShuffleClient(DatasetCalls, Closable):
         self._closed = False
 
     @classmethod
-    def getOrCreate(cls, spark: SparkSession, **given: Unpack[ClientArguments]) -> ShuffleClient:  # noqa: N802 - Spark's name
+    def getOrCreate(  # noqa: N802 - Spark's name
+        cls, spark: SparkSession, *, location: str | None = None, **options: Unpack[ClientOptions]
+    ) -> ShuffleClient:
         """The client of the session's ``spark.flight.shuffle.*``, Classic or Connect.
 
         Arguments win over the session; this folder's README has the settings. Equal settings and arguments give the
@@ -142,20 +121,18 @@ class ShuffleClient(DatasetCalls, Closable):
         (:meth:`in_executors`) elsewhere.
 
         Raises:
-            InvalidRequest: an unknown or wrong setting; the message names the setting.
+            InvalidRequest: an unknown or wrong setting, or an option of another type; the message names it.
         """
-        from spark_client.settings import EMBEDDED, EXECUTORS, client_arguments, open_client  # noqa: PLC0415 - only here
-
-        _check_names("ShuffleClient.getOrCreate()", given, ClientArguments.__optional_keys__)
-        arguments = client_arguments(spark, given)
+        check_options("ShuffleClient.getOrCreate()", options)
+        arguments = session_arguments(spark, {"location": location, **options})
 
         def make() -> ShuffleClient:
-            others = {k: value for k, value in arguments.items() if k not in ("location", *CREDENTIALS)}
+            of_started = {k: value for k, value in arguments.items() if k not in ("location", *CREDENTIALS)}
             match arguments["location"]:
                 case where if where == EMBEDDED:
-                    return cls.embedded(**others)
+                    return cls.embedded(**of_started)
                 case where if where == EXECUTORS:
-                    return cls.in_executors(spark, **others)
+                    return cls.in_executors(spark, **of_started)
                 case _:
                     return cls(**arguments)
 
@@ -165,48 +142,32 @@ class ShuffleClient(DatasetCalls, Closable):
         return client
 
     @classmethod
-    def embedded(
-        cls,
-        *,
-        lease_seconds: float = LEASE_SECONDS,
-        timeouts: Timeouts | None = None,
-        reading: Reading | None = None,
-        writing: Writing | None = None,
-        copies: Copies | None = None,
-        reachable: bool = False,
-        **server_options: Any,
-    ) -> Self:
+    def embedded(cls, *, reachable: bool = False, **options: Any) -> Self:
         """A client with embedded servers on loopback, one for each four cores of this machine, which end with ``close``
         or with this process. They demand a random token; ``headers`` has it for other clients.
 
         Args:
-            copies: as for the client, like the others; the servers sweep these directories, too.
             reachable: a cluster's executors reach the servers. They listen on the address by which this host reaches
                 ``spark.driver.host`` of the session, on Spark Classic that one itself.
                 Where executors know this host by another name, as behind a container's ports, give ``host="0.0.0.0"``,
                 ``advertise_host=``, ``port=`` and ``http_port=``.
-            server_options: the servers' settings, for example ``memory_limit="2GiB"``, which they share evenly.
+            options: those of the client without credentials; the servers sweep the directories of ``copies``, too. All
+                others are the servers' settings, for example ``memory_limit="2GiB"``, which they share evenly.
                 ``workers`` says how many servers there are. With ``port``, ``http_port`` or ``data_dir`` it is one,
                 unless it is given.
 
         Raises:
-            InvalidRequest: the server has no such setting; or there is no session to say where executors are.
+            InvalidRequest: the server has no such setting; an option has another type; or there is no session to say
+                where executors are.
             Unavailable: a server did not start; the message says why.
         """
-        if reachable and "host" not in server_options:
-            server_options["host"] = _address_of_driver()
-        if copies is not None and copies.dirs is not None:
-            server_options.setdefault("host_file_dirs", copies.dirs)
-        process = embedded.start(**server_options)
-        client = cls(
-            ",".join(process.locations),
-            token=process.token,
-            lease_seconds=lease_seconds,
-            timeouts=timeouts,
-            reading=reading,
-            writing=writing,
-            copies=copies,
-        )
+        own, settings = apart("ShuffleClient.embedded()", options)
+        if reachable and "host" not in settings:
+            from spark_client.executors import address_of_driver  # noqa: PLC0415 - needs PySpark
+
+            settings["host"] = address_of_driver()
+        process = embedded.start(**_sweeping(own) | settings)
+        client = cls(",".join(process.locations), **own | {"token": process.token})
         client._embedded = process
         # Of several, one that ends is a server that is lost, and its supervisor starts it again.
         client._server.embedded = len(process.locations) == 1
@@ -220,13 +181,8 @@ class ShuffleClient(DatasetCalls, Closable):
         *,
         memory_limit: str | int | None = None,
         scratch_dirs: Sequence[str] = (),
-        lease_seconds: float = LEASE_SECONDS,
-        timeouts: Timeouts | None = None,
-        reading: Reading | None = None,
-        writing: Writing | None = None,
-        copies: Copies | None = None,
         driver: Mapping[str, Any] | None = None,
-        **server_options: Any,
+        **options: Any,
     ) -> Self:
         """A client of servers in a cluster's executors, one for each four cores of an executor, started by the first
         task there that writes to an exchange, see ``executors.executor_servers``. They demand a random token, and end
@@ -239,26 +195,33 @@ class ShuffleClient(DatasetCalls, Closable):
             memory_limit: of each executor's servers together, such as ``"2GiB"``; None for half of
                 ``spark.executor.memoryOverhead``, at least 256 MiB. More waits on disk.
             scratch_dirs: where executors' servers keep that, instead of Spark's local directories; the first is used.
-            driver: options of the server on the driver's host, as for :meth:`embedded`.
-            server_options: further ones of the executors' servers, such as ``workers``, how many each executor has;
-                ``offload_to`` is also for the driver's.
+            driver: settings of the server on the driver's host, as for :meth:`embedded`.
+            options: those of the client without credentials. All others are settings of the executors' servers, such
+                as ``workers``, how many each executor has; ``offload_to`` is also for the driver's.
 
         Raises:
-            InvalidRequest: the session does not say where its driver is. A job that the executors cannot run servers
-                for raises it, too: packages are missing, or address space is; the message says what to do.
+            InvalidRequest: an option has another type; the session does not say where its driver is. A job that the
+                executors cannot run servers for raises it, too: packages are missing, or address space is; the message
+                says what to do.
         """
-        if memory_limit is not None:
-            server_options["memory_limit"] = memory_limit
-        driver = driver or {}
-        if copies is not None and copies.dirs is not None:
-            driver = {"host_file_dirs": copies.dirs, **driver}
-            server_options.setdefault("host_file_dirs", copies.dirs)
-        if "offload_to" in server_options:
-            driver = {"offload_to": server_options["offload_to"], **driver}
-        calls = {"timeouts": timeouts, "reading": reading, "writing": writing}
-        servers, executors = _servers_in_executors(spark, calls, server_options, tuple(scratch_dirs), driver)
+        from spark_client.executors import ExecutorServers, address_of_driver  # noqa: PLC0415 - needs PySpark
+        from spark_client.jobs import overhead_bytes  # noqa: PLC0415 - as above
+
+        own, settings = apart("ShuffleClient.in_executors()", options)
+        if memory_limit is None:
+            memory_limit = max(_LEAST_BYTES, overhead_bytes(spark) // 2)
+        shared = {name: settings[name] for name in ("offload_to",) if name in settings}
+        of_driver = _sweeping(own) | shared | dict(driver or {})
+        if "host" not in of_driver:
+            of_driver["host"] = address_of_driver(spark)
+        settings = _sweeping(own) | settings | {"memory_limit": memory_limit}
+        token = secrets.token_urlsafe(32)
+        like = RemoteServer(EXECUTORS, direct=True, **of_calls(own) | {"token": token})
+        like.patient = True  # those of executors have answered a task before the client knows them
+        driver_host = str(spark.conf.get("spark.driver.host"))
+        executors = ExecutorServers(token, (driver_host, 9), settings, tuple(scratch_dirs))
         client = cls.__new__(cls)
-        client._begin(servers, lease_seconds, copies, executors)
+        client._begin(ServerList(like, home=DriverServer(like, of_driver | {"token": token})), own, executors)
         return client
 
     @property
@@ -314,6 +277,11 @@ class ShuffleClient(DatasetCalls, Closable):
     # Spark's rows: pipelines, scans, results and broadcasts.
 
     def pipeline(self, df: DataFrame) -> Pipeline:
+        """A pipeline over the rows of a DataFrame, which has no step yet and runs nothing.
+
+        Raises:
+            InvalidRequest: ``df`` is no DataFrame of Spark, or has a column without an Arrow type.
+        """
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         return Pipeline.of_frame(self._owned(), df)
@@ -484,20 +452,21 @@ class ShuffleClient(DatasetCalls, Closable):
 
     def close(self) -> None:
         """Drop the client's results and broadcasts, end threads, connections, embedded server and those in executors.
-        Twice is fine.
+        Twice is fine. What a server that does not answer holds ends with its lease.
         """
         with self._lock:
             self._closed = True
             shuffles, self._shuffles = self._shuffles, None
-        if shuffles is not None:
-            shuffles.close()
-        if self._embedded is not None:
-            # Of several, too, from now on: a read that is open ends, and does not wait for a supervisor.
-            self._server.never_returns()
-        self._servers.end()
-        self._server.close()
-        if self._embedded is not None:
-            self._embedded.close()
+        with ExitStack() as ends:  # the last one first; each, also where one before it raises
+            if self._embedded is not None:
+                ends.callback(self._embedded.close)
+            ends.callback(self._server.close)
+            ends.callback(self._servers.end)
+            if self._embedded is not None:
+                # Of several, too, from now on: a read that is open ends, and does not wait for a supervisor.
+                ends.callback(self._server.never_returns)
+            if shuffles is not None:
+                ends.callback(shuffles.close)
 
     def __enter__(self) -> Self:
         self._open()
@@ -525,51 +494,7 @@ class ShuffleClient(DatasetCalls, Closable):
             return self._shuffles
 
 
-def _servers_in_executors(
-    spark: SparkSession,
-    calls: Mapping[str, Any],
-    options: Mapping[str, Any],
-    scratch_dirs: tuple[str, ...],
-    driver: Mapping[str, Any],
-) -> tuple[ServerList, ExecutorServers]:
-    """What a client of :meth:`ShuffleClient.in_executors` has.
-
-    Args:
-        calls: arguments of a ``RemoteServer``, for all of them.
-        options: of the executors' servers.
-        driver: of the server on the driver's host.
-    """
-    from spark_client.executors import ExecutorServers  # noqa: PLC0415 - needs PySpark, which get and put do not
-    from spark_client.jobs import overhead_bytes  # noqa: PLC0415 - as above
-    from spark_client.settings import EXECUTORS  # noqa: PLC0415 - only here
-
-    token = secrets.token_urlsafe(32)
-    like = RemoteServer(EXECUTORS, token=token, direct=True, **calls)
-    host = driver["host"] if "host" in driver else _address_of_driver(spark)
-    home = DriverServer(like, {**driver, "host": host, "token": token})
-    options = {"memory_limit": max(_LEAST_BYTES, overhead_bytes(spark) // 2), **options}
-    return ServerList(like, home=home), ExecutorServers(
-        token, (str(spark.conf.get("spark.driver.host")), 9), options, scratch_dirs
-    )
-
-
-def _address_of_driver(spark: SparkSession | None = None) -> str:
-    """The address of this host for a session's executors, those of the active one for None: that by which this host
-    reaches ``spark.driver.host``, which on Spark Classic is this host.
-
-    Raises:
-        InvalidRequest: there is no session; or its driver's host is not known, or has no address here.
-    """
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - not for clients without Spark
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
-
-    from spark_client.executors import address_towards  # noqa: PLC0415 - as above
-
-    try:
-        host = (spark or SparkSession.active()).conf.get("spark.driver.host")
-        return address_towards(str(host))
-    except (PySparkException, OSError) as error:
-        raise InvalidRequest(
-            "by which address do executors reach this host? Make the Spark session first, whose spark.driver.host says "
-            f"it, or give host= and advertise_host= ({error})"
-        ) from error
+def _sweeping(options: ClientOptions) -> dict[str, Any]:
+    """The setting of a server that sweeps the directories of the client's copies."""
+    copies = options.get("copies")
+    return {} if copies is None or copies.dirs is None else {"host_file_dirs": copies.dirs}

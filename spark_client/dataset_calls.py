@@ -76,7 +76,8 @@ class DatasetCalls:
         raise NotImplementedError
 
     def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:
-        """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written.
+        """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written. When
+        an error or Ctrl-C ends the call, they get an error and not a short dataset.
 
         Args:
             name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
@@ -153,13 +154,18 @@ class DatasetCalls:
         that are not published yet: dataset, generation, mode, rows and bytes so far, and the seconds after which the
         server drops each if nothing is written to it. The first 100; ``drop(dataset, generation)`` ends one, and a task
         that still writes it fails.
+
+        Raises as :meth:`datasets`.
         """
         answers, gone = self._why(name)
         return Listed((each for answer in answers for each in answer["staged"]["writes"]), gone)
 
     def datasets(self, prefix: str = "") -> Listed[DatasetInfo]:
-        """The datasets whose names begin with ``prefix``, on the servers that answer; ``gone`` of the list names the
-        others.
+        """The datasets whose names begin with ``prefix``, on the servers that answer within 10 s; ``gone`` of the list
+        names the others. Only one server is asked until the deadline of a call, and again while it restarts.
+
+        Raises:
+            FlightShuffleError: no server has answered.
         """
         self._open()
         answers, gone = self._servers.answers(lambda server, **how: server.list_flights(prefix, **how))
@@ -186,13 +192,17 @@ class DatasetCalls:
         supervisors: ``location``, ``start``, ``datasets``, and used and limit of memory and disk; or why one is
         ``gone``, which else is None. Of a dataset, those that hold it. Principals that do not see all of a server do
         not have these and other numbers of it.
+
+        Raises:
+            NotFound: there is no dataset of that name.
+            FlightShuffleError: as :meth:`datasets`.
         """
         self._open()
         return self._servers.statistics(name)
 
     def why(self, name: str | None = None) -> Listed[dict[str, Any]]:
         """Each waiting stream, or of one dataset, on the servers that answer: the reason, how long it has waited, and
-        its peer. ``gone`` of the list names the other servers.
+        its peer. ``gone`` of the list names the other servers. Raises as :meth:`statistics`.
         """
         answers, gone = self._why(name)
         return Listed((each for answer in answers for each in answer.get("waits", [])), gone)
@@ -233,9 +243,11 @@ class DatasetCalls:
                 endpoints = [of[each] for each in _known_partitions(name, partitions, of)]
             streams = partition_streams(server, endpoints, lane=reading.lane)
         else:
-            wanted = range(parts) if partitions is None else _known_partitions(name, partitions, range(parts))
-            parts = len(wanted)
-            streams = DatasetRef.of(server, name, info).portion_streams(wanted)
+            indexes = (
+                range(parts) if partitions is None else _known_partitions(name, partitions, range(parts))
+            )
+            parts = len(indexes)
+            streams = DatasetRef.of(server, name, info).portion_streams(indexes)
         return how(
             streams,
             parts=parts,
@@ -246,15 +258,15 @@ class DatasetCalls:
         )
 
 
-def _known_partitions(name: str, wanted: Sequence[int], known: Collection[int | None]) -> Sequence[int]:
-    """``wanted``. Raises NotFound: the dataset has none of that index; InvalidRequest: no index, or one twice."""
-    if not wanted or len({*wanted}) < len(wanted):
-        raise InvalidRequest(f"partitions are one index or more, each once, not {[*wanted]}")
-    if missing := [each for each in wanted if each not in known]:
+def _known_partitions(name: str, indexes: Sequence[int], known: Collection[int | None]) -> Sequence[int]:
+    """``indexes``. Raises NotFound: the dataset has none of that index; InvalidRequest: no index, or one twice."""
+    if not indexes or len({*indexes}) < len(indexes):
+        raise InvalidRequest(f"partitions are one index or more, each once, not {[*indexes]}")
+    if missing := [each for each in indexes if each not in known]:
         raise NotFound(
             f"dataset {name!r} has {len(known)} partitions, and none of index {missing[0]}", dataset=name
         )
-    return wanted
+    return indexes
 
 
 def _put_command(name: str, mode: str) -> PutCommand:

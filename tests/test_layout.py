@@ -69,7 +69,7 @@ ENVIRONMENT_ALLOWED = frozenset(
         "flight_server/host/unused_libraries.py",
         "flight_server/tracing/spans.py",
         "spark_client/connection/embedded.py",
-        "spark_client/connection/advice.py",
+        "spark_client/commands/doctor.py",
         "spark_client/executors/executor_servers.py",
         "spark_client/executors/interpreter.py",
         "spark_client/executors/shipping.py",

@@ -198,12 +198,12 @@ class _Run:
 
     def slices(self, first: int, last: int) -> list[pa.RecordBatch]:
         """The rows from ``first`` to before ``last``, not copied."""
-        found = []
+        slices = []
         for (block, start, _, _), (begin, end) in zip(self._parts, pairwise(self._rows), strict=True):
             low, high = max(first, begin), min(last, end)
             if low < high:
-                found.append(block.rows.slice(start + low - begin, high - low))
-        return found
+                slices.append(block.rows.slice(start + low - begin, high - low))
+        return slices
 
     def _find_row(self, row: int) -> tuple[int, int]:
         """The row, and the bits of the rows before it."""

@@ -67,16 +67,16 @@ def _codes(column: Any) -> NDArray[np.int32]:
         # The dictionary of all chunks may have as much text.
         column = column.cast(wide)
     encoded = column.dictionary_encode(null_encoding="encode")
-    found = [values(chunk.indices, np.int32) for chunk in encoded.chunks]
-    return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.int32), *found])
+    chunks = [values(chunk.indices, np.int32) for chunk in encoded.chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate([np.zeros(0, np.int32), *chunks])
 
 
 def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Each list as the bytes of its elements' codes."""
-    found = [elements(chunk) for chunk in column.chunks]
-    codes = group_codes([pa.chunked_array([inner for inner, _ in found], column.type.value_type)])
+    lists_of_chunks = [elements(chunk) for chunk in column.chunks]
+    codes = group_codes([pa.chunked_array([inner for inner, _ in lists_of_chunks], column.type.value_type)])
     numbers, lists = values(codes, np.int32), []
-    for chunk, (inner, bounds) in zip(column.chunks, found, strict=True):
+    for chunk, (inner, bounds) in zip(column.chunks, lists_of_chunks, strict=True):
         lists.append(byte_lists(chunk, bounds, numbers[: len(inner)]))
         numbers = numbers[len(inner) :]
     return pa.chunked_array(lists, pa.large_binary())

@@ -119,12 +119,12 @@ class NumberedRows:
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each row, rounded up, without dictionaries."""
-        found = np.empty(self.count, np.int64)
+        sizes = np.empty(self.count, np.int64)
         for batch, start in zip(self.batches, self._starts.tolist(), strict=False):
-            found[start : start + batch.num_rows] = batch_row_bits(batch)
-        found += 7
-        found >>= 3
-        return found
+            sizes[start : start + batch.num_rows] = batch_row_bits(batch)
+        sizes += 7
+        sizes >>= 3
+        return sizes
 
     def bytes_before(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """The bytes of all rows before each place of ``order``, and of all rows."""
@@ -171,21 +171,21 @@ def together(
     """The batches, neighbours joined up to this size, without empty ones. Empties the given list, so that joined
     batches are released on the way. With ``copied`` none shares memory with the given ones, but for dictionaries.
     """
-    found: list[pa.RecordBatch] = []
+    whole: list[pa.RecordBatch] = []
     small: list[pa.RecordBatch] = []
     small_bytes = 0
     batches.reverse()
     while batches:
         batch = batches.pop()
         if small and small_bytes + batch.nbytes > size_bytes:
-            found.extend(joined(small, copied=copied))
+            whole.extend(joined(small, copied=copied))
             small, small_bytes = [], 0
         if batch.num_rows:
             small.append(batch)
             small_bytes += batch.nbytes
     if small:
-        found.extend(joined(small, copied=copied))
-    return found
+        whole.extend(joined(small, copied=copied))
+    return whole
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:

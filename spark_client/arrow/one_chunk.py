@@ -38,19 +38,19 @@ def counts(batch: pa.RecordBatch | pa.Table) -> list[int]:
     return [count for column in batch.columns for count in _counts(column)]
 
 
-def fits_one_chunk(schema: pa.Schema, found: Sequence[int] = ()) -> bool:
+def fits_one_chunk(schema: pa.Schema, counts: Sequence[int] = ()) -> bool:
     """Whether a table of this schema, and of these counts, can be in one chunk."""
     if not schema.types or not all(map(_is_known, schema.types)):
         return False
     widths = [width for each in schema.types for width in _offset_widths(each)]
-    return all(width == 8 or count < 1 << 31 for width, count in zip(widths, found, strict=False))
+    return all(width == 8 or count < 1 << 31 for width, count in zip(widths, counts, strict=False))
 
 
 class OneChunk:
     """The layout of a table of so many rows."""
 
-    def __init__(self, schema: pa.Schema, rows: int, found: Sequence[int]) -> None:
-        left = iter(found)
+    def __init__(self, schema: pa.Schema, rows: int, counts: Sequence[int]) -> None:
+        left = iter(counts)
         place = _Place()
         self._schema = schema
         self._rows = rows
@@ -74,10 +74,10 @@ class OneChunk:
         """The table over the bytes. Raises ValueError: they are of another table, or not all there."""
         if data.size != self.size_bytes:
             raise ValueError(f"has {data.size} bytes instead of {self.size_bytes}")
-        rows, *found = np.frombuffer(data, np.int64, offset=self._end).tolist()
+        rows, *null_counts = np.frombuffer(data, np.int64, offset=self._end).tolist()
         if rows != self._rows:
             raise ValueError(f"has {rows} rows instead of {self._rows}")
-        nulls = iter(found)
+        nulls = iter(null_counts)
         return pa.Table.from_arrays([each.read(data, nulls) for each in self._columns], schema=self._schema)
 
 
@@ -235,10 +235,10 @@ def _is_known(kind: pa.DataType) -> bool:
 
 def _offsets(array: Any) -> NDArray[Any]:
     dtype = np.int64 if _offset_width(array.type) == 8 else np.int32
-    found: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype)[
+    offsets: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype)[
         array.offset : array.offset + len(array) + 1
     ]
-    return found
+    return offsets
 
 
 def _children(array: Any) -> list[Any]:

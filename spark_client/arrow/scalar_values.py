@@ -19,10 +19,10 @@ _OFFSET = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
 
 def known_zone(zone: str) -> str:
     """The zone under a name that Arrow knows: Java's fixed offsets, such as ``GMT+2``, as ``+02:00``."""
-    found = _OFFSET.fullmatch(zone)
-    if found is None:
+    offset = _OFFSET.fullmatch(zone)
+    if offset is None:
         return {"Z": "UTC", "UT": "UTC"}.get(zone, zone)
-    sign, hours, minutes = found.groups()
+    sign, hours, minutes = offset.groups()
     return f"{sign}{int(hours):02}:{minutes or '00'}"
 
 
@@ -48,10 +48,10 @@ def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
         tried = [array]
     for column in tried:
         try:
-            found: list[Any] = column.to_pylist()
+            plain: list[Any] = column.to_pylist()
         except (ValueError, OverflowError, LookupError):  # the last: pytz's and zoneinfo's unknown zones
             continue
-        return found
+        return plain
     return [scalar if scalar.is_valid else None for scalar in array]
 
 

@@ -72,13 +72,13 @@ def held_buffers(batch: pa.RecordBatch) -> dict[int, int]:
 
 def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
     """The :func:`allocations` that the batch's dictionaries keep alive."""
-    found = [
+    dictionaries = [
         dictionary
         for column in batch.columns
         if not types.is_primitive(column.type) and has_dictionary(column.type)
         for dictionary in _dictionaries(column)
     ]
-    return allocations(found) if found else {}
+    return allocations(dictionaries) if dictionaries else {}
 
 
 def own_bytes(batch: pa.RecordBatch) -> int:

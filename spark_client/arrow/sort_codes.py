@@ -152,11 +152,11 @@ class SortCodes:
 
     def changes(self) -> NDArray[np.bool_]:
         """Of each row but the last, whether the next one has other keys."""
-        found = np.zeros(max(0, self.rows - 1), np.bool_)
+        changed = np.zeros(max(0, self.rows - 1), np.bool_)
         for column in self.columns:
             less, greater = _neighbours(column)
-            found |= less | greater
-        return found
+            changed |= less | greater
+        return changed
 
     def place(self, row: int) -> tuple[Any, ...]:
         """A row's codes as Python values; compared, they give the rows' order."""
@@ -211,11 +211,11 @@ def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:
     if types.is_null(kind):
         return []
     if types.is_struct(kind):
-        found: list[tuple[Column, bool]] = [(_flag(_valid(array), len(array), key), False)]
+        columns: list[tuple[Column, bool]] = [(_flag(_valid(array), len(array), key), False)]
         for field, inner in zip(kind, array.flatten(), strict=True):
             # Inside of a value, nulls are less than values; its order as a whole is reversed.
-            found += _codes(inner, SortKey(f"{key.column}.{field.name}", key.descending))
-        return found
+            columns += _codes(inner, SortKey(f"{key.column}.{field.name}", key.descending))
+        return columns
     if has_elements(kind) and not types.is_map(kind):
         return _binary_codes(_list_codes(array, key.column), _valid(array), key)
     if is_bytes(kind) or types.is_fixed_size_binary(kind):
@@ -346,14 +346,14 @@ def _neighbours(column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 def ranges_of(rows: SortCodes, boundaries: SortCodes) -> NDArray[np.int32]:
     """The range, 0 to the number of boundaries, of each row. The boundaries ascend."""
-    found = np.zeros(rows.rows, np.int64)
+    codes = np.zeros(rows.rows, np.int64)
     bounds = np.zeros(boundaries.rows, np.int64)
     for column, other, descending in zip(rows.columns, boundaries.columns, rows.descending, strict=True):
         inner, at_bounds = _places(column, other, descending=descending)
         base = 2 * boundaries.rows + 1
-        found, bounds = found * base + inner, bounds * base + at_bounds
-        found, bounds = _among(found, bounds), _among(bounds, bounds)
-    return np.searchsorted(bounds, found, side="right").astype(np.int32)
+        codes, bounds = codes * base + inner, bounds * base + at_bounds
+        codes, bounds = _among(codes, bounds), _among(bounds, bounds)
+    return np.searchsorted(bounds, codes, side="right").astype(np.int32)
 
 
 def _places(column: Any, boundaries: Any, *, descending: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -362,11 +362,11 @@ def _places(column: Any, boundaries: Any, *, descending: bool) -> tuple[NDArray[
         return _among(column, boundaries), _among(boundaries, boundaries)
     wide = pa.large_binary()
     known = pa.array(sorted(set(boundaries.to_pylist())), wide)
-    found = []
+    places = []
     for data in (column.cast(wide), boundaries.cast(wide)):
         low, high = (_search(known, data, side) for side in ("left", "right"))
-        found.append(2 * len(known) - low - high if descending else low + high)
-    return found[0], found[1]
+        places.append(2 * len(known) - low - high if descending else low + high)
+    return places[0], places[1]
 
 
 def _search(known: Any, data: Any, side: Any) -> NDArray[np.int64]:

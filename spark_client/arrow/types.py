@@ -63,12 +63,12 @@ class Declared:
         return tuple([field.name for field in self.schema if not field.nullable])
 
     def _columns(self, batch: Any) -> list[Any]:
-        given, declared = list(batch.schema.names), list(self.schema.names)
-        if given == declared:
+        returned, declared = list(batch.schema.names), list(self.schema.names)
+        if returned == declared:
             return list(batch.columns)
-        counts, wanted = Counter(given), set(declared)
+        counts, expected = Counter(returned), set(declared)
         missing = [name for name in declared if name not in counts]
-        extra = [name for name in given if name not in wanted]
+        extra = [name for name in returned if name not in expected]
         twice = sorted(name for name, count in counts.items() if count > 1)
         if missing or extra or twice:
             parts = [
@@ -83,10 +83,10 @@ class Declared:
                 column=(missing or extra or twice)[0],
             )
         if not self.by_name:
-            displaced = next(name for name, wanted in zip(given, declared, strict=True) if name != wanted)
+            displaced = next(name for name, other in zip(returned, declared, strict=True) if name != other)
             raise self._error(
                 displaced,
-                f"is out of order: the result has {', '.join(given)}, declared is {', '.join(declared)}; "
+                f"is out of order: the result has {', '.join(returned)}, declared is {', '.join(declared)}; "
                 "select the columns in the declared order",
             )
         return [batch.column(name) for name in declared]
@@ -188,40 +188,40 @@ def _kind(type_: Any) -> str:
     return next((kind for kind, belongs in _KINDS if belongs(type_)), str(type_))
 
 
-def _refusal(given: Any, declared: Any) -> str | None:
+def _refusal(actual: Any, declared: Any) -> str | None:
     """Why a cast would change the values' meaning; None if it would not."""
     while True:
-        if isinstance(given, pa.BaseExtensionType):
-            given = given.storage_type
-        elif pa.types.is_dictionary(given) or pa.types.is_run_end_encoded(given):
-            given = given.value_type
+        if isinstance(actual, pa.BaseExtensionType):
+            actual = actual.storage_type
+        elif pa.types.is_dictionary(actual) or pa.types.is_run_end_encoded(actual):
+            actual = actual.value_type
         else:
             break
-    if given == declared or pa.types.is_null(given):
+    if actual == declared or pa.types.is_null(actual):
         return None
-    kind, wanted = _kind(given), _kind(declared)
-    if kind == "local timestamp" and wanted == "instant":
+    kind, declared_kind = _kind(actual), _kind(declared)
+    if kind == "local timestamp" and declared_kind == "instant":
         return "say which zone its values are in with pyarrow.compute.assume_timezone"
-    if kind == "instant" and wanted == "local timestamp":
+    if kind == "instant" and declared_kind == "local timestamp":
         return "take the local time with pyarrow.compute.local_timestamp"
-    if kind != wanted:
-        return f"a {kind} is not made a {wanted} silently; convert it in the function or change the schema"
-    if wanted == "list":
-        return _inner_refusal(given.value_type, declared.value_type)
-    if wanted == "map":
-        return _inner_refusal(given.key_type, declared.key_type) or _inner_refusal(
-            given.item_type, declared.item_type
+    if kind != declared_kind:
+        return f"a {kind} is not made a {declared_kind} silently; convert it in the function or change the schema"
+    if declared_kind == "list":
+        return _inner_refusal(actual.value_type, declared.value_type)
+    if declared_kind == "map":
+        return _inner_refusal(actual.key_type, declared.key_type) or _inner_refusal(
+            actual.item_type, declared.item_type
         )
-    if wanted == "struct":
-        names, expected = [field.name for field in given], [field.name for field in declared]
+    if declared_kind == "struct":
+        names, expected = [field.name for field in actual], [field.name for field in declared]
         if names != expected:
             return f"its fields are {', '.join(names)}, declared are {', '.join(expected)}"
-        refusals = (_inner_refusal(a.type, b.type) for a, b in zip(given, declared, strict=True))
+        refusals = (_inner_refusal(a.type, b.type) for a, b in zip(actual, declared, strict=True))
         return next((refusal for refusal in refusals if refusal), None)
     return None
 
 
-def _inner_refusal(given: Any, declared: Any) -> str | None:
-    if _is_list_view(given) and given != declared:
+def _inner_refusal(actual: Any, declared: Any) -> str | None:
+    if _is_list_view(actual) and actual != declared:
         return "pyarrow does not convert list views inside of other types: make them lists in the function"
-    return _refusal(given, declared)
+    return _refusal(actual, declared)

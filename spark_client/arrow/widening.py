@@ -67,13 +67,13 @@ def widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind, safe=not types.is_floating(kind))
 
 
-def has_more_digits(kind: pa.DataType, given: pa.DataType) -> bool:
+def has_more_digits(kind: pa.DataType, other: pa.DataType) -> bool:
     """Whether a decimal of the kind holds all values of the given one, in the same bits."""
     return bool(
         types.is_decimal128(kind)
-        and types.is_decimal128(given)
-        and kind.scale == given.scale
-        and kind.precision >= given.precision
+        and types.is_decimal128(other)
+        and kind.scale == other.scale
+        and kind.precision >= other.precision
     )
 
 
@@ -109,14 +109,14 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _elements_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """A list column, first in its own layout: Arrow's cast to another layout then changes no element."""
-    given, element, buffers = column.type, kind.value_field, column.buffers()
-    if types.is_fixed_size_list(given):
-        layout, own = pa.list_(element, given.list_size), buffers[:1]
+    own_type, element, buffers = column.type, kind.value_field, column.buffers()
+    if types.is_fixed_size_list(own_type):
+        layout, own = pa.list_(element, own_type.list_size), buffers[:1]
     else:
-        layout, own = (pa.large_list if types.is_large_list(given) else pa.list_)(element), buffers[:2]
+        layout, own = (pa.large_list if types.is_large_list(own_type) else pa.list_)(element), buffers[:2]
     elements = widened(column.values, kind.value_type)
-    found = pa.Array.from_buffers(layout, len(column), own, offset=column.offset, children=[elements])
-    return found if layout == kind else found.cast(kind)
+    array = pa.Array.from_buffers(layout, len(column), own, offset=column.offset, children=[elements])
+    return array if layout == kind else array.cast(kind)
 
 
 def _nearest_doubles(column: pa.Array) -> pa.Array:
@@ -134,8 +134,8 @@ def _nearest_doubles(column: pa.Array) -> pa.Array:
 
 
 def _with_nulls_of(numbers: NDArray[np.float64], column: pa.Array) -> pa.Array:
-    found = array_over(numbers)
+    array = array_over(numbers)
     if not column.null_count:
-        return found
+        return array
     validity = pa.concat_arrays([column]).buffers()[0] if column.offset else column.buffers()[0]
-    return pa.Array.from_buffers(pa.float64(), len(column), [validity, found.buffers()[1]])
+    return pa.Array.from_buffers(pa.float64(), len(column), [validity, array.buffers()[1]])

@@ -116,7 +116,7 @@ class Changelog:
             Conflict: the number is below the last one of its id and was not committed, or that may have been forgotten.
             FlightShuffleError: the put failed.
         """
-        return self._put_once(data, self._rows.given, transaction)
+        return self._put_once(data, self._rows.in_schema, transaction)
 
     def retract(
         self,
@@ -270,7 +270,7 @@ class Changelog:
 
         Open followers hold, too, and are no part of it: ``statistics`` has their number.
         """
-        found = [
+        holds = [
             HeldVersion(
                 each["hold"],
                 each["version"],
@@ -280,7 +280,7 @@ class Changelog:
             )
             for each in self.statistics()["holds"]
         ]
-        return sorted(found, key=lambda hold: hold.version)
+        return sorted(holds, key=lambda hold: hold.version)
 
     def release(self, hold: HeldVersion | VersionHold | str) -> None:
         """End a hold of any client. Its reader gets ``Compacted`` once the changelog was compacted further; a query
@@ -315,14 +315,14 @@ class Changelog:
         """
         with about(self.name, self.ref.server.location):
             answer = self.ref.server.action("statistics", DatasetRequest(self.name).encode())
-        said = answer["datasets"][self.name]
-        if said["generation"] != self.ref.generation:
+        facts = answer["datasets"][self.name]
+        if facts["generation"] != self.ref.generation:
             raise StaleTicket(
                 f"changelog {self.name!r} was dropped and created again: open it again, its versions begin at 1",
                 dataset=self.name,
                 generation=self.ref.generation,
             )
-        if not isinstance(numbers := said.get("changelog"), dict):
+        if not isinstance(numbers := facts.get("changelog"), dict):
             raise InvalidRequest(f"dataset {self.name!r} is no changelog", dataset=self.name)
         return numbers
 

@@ -36,15 +36,15 @@ class PutRows:
         self._plain = Declared(self._stage, schema, by_name=True)
         self._counted = Declared(self._stage, schema.append(_DIFF), by_name=True)
 
-    def given(self, rows: Any) -> Any:
+    def in_schema(self, rows: Any) -> Any:
         """With ``_diff`` only if the rows have it."""
         return self.counted(rows) if DIFF_COLUMN in rows.schema.names else self._plain.cast(rows)
 
     def batches(self, data: Any) -> list[Batch]:
-        """The batches of data as for ``ShuffleClient.put``, each as :meth:`given` makes it."""
+        """The batches of data as for ``ShuffleClient.put``, each as :meth:`in_schema` makes it."""
         if isinstance(data, pa.RecordBatch):
-            return [self.given(data)]
-        return [self.given(batch) for batch in as_reader(data)]
+            return [self.in_schema(data)]
+        return [self.in_schema(batch) for batch in as_reader(data)]
 
     def keys(self, rows: Any) -> Any:
         """The columns of the key, of a batch or table that has these and no other."""
@@ -65,12 +65,12 @@ class PutRows:
             ) from error
 
     def _check_key(self, names: Sequence[str]) -> None:
-        wanted = self._key.schema.names
-        if not wanted:
+        key_names = self._key.schema.names
+        if not key_names:
             raise InvalidRequest(
                 f"{self._stage} has no keep rule with a key, by which its rows could be deleted: retract them"
             )
-        if sorted(names) != sorted(wanted):
+        if sorted(names) != sorted(key_names):
             raise InvalidRequest(
                 f"{self._stage}: a delete takes the columns of the key and no other, {self._shown_key}; it was given "
                 f"{', '.join(map(repr, names))}"

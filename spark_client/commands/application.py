@@ -27,7 +27,7 @@ import typer
 from typer.main import get_command
 
 from flight_server.protocol import FlightShuffleError
-from spark_client.connection import TimedOut, Unreachable
+from spark_client.connection import NoAnswer
 
 from . import dataset_commands, doctor, server_commands, transfer_commands
 from .printing import printable
@@ -52,11 +52,11 @@ for _group in (dataset_commands, transfer_commands, doctor, server_commands):
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. None for the command line's arguments."""
-    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
         with ctrl_c_remembered():
             answer: Any = get_command(_app).main(
-                given or ["--help"], prog_name=PROGRAM, standalone_mode=False
+                words or ["--help"], prog_name=PROGRAM, standalone_mode=False
             )
     except _UsageError as error:
         return _say(USAGE, cast("Any", error).format_message())
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ended.code if isinstance(ended.code, int) else 0
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except (Unreachable, TimedOut) as error:
+    except NoAnswer as error:
         return _say(UNREACHABLE, error.message)
     except FlightShuffleError as error:
         # Where the client explains the server's error, it names calls of Python.
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _say(
             REFUSED, f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         )
-    if not given:
+    if not words:
         return USAGE
     return answer if isinstance(answer, int) else 0
 

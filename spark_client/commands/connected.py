@@ -15,7 +15,7 @@ import typer
 
 from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.connection import ClientCertificate, RemoteServer, ServerArguments, Timeouts, TlsContexts
+from spark_client.connection import ClientCertificate, RemoteServer, ServerOptions, Timeouts, TlsContexts
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, and nothing else")]
 
@@ -29,14 +29,14 @@ class Link:
     """
 
     location: str
-    credentials: ServerArguments = field(repr=False)
+    credentials: ServerOptions = field(repr=False)
     as_json: bool
 
     def tls(self) -> ssl.SSLContext:
         """As the client's connections have it. Raises Unauthenticated: the client's certificate cannot be presented."""
-        given = self.credentials
-        certificate = ClientCertificate.of(given.get("tls_client_cert"), given.get("tls_client_key"))
-        return TlsContexts(given.get("tls_root_certs"), certificate).newest()
+        options = self.credentials
+        certificate = ClientCertificate.of(options.get("tls_client_cert"), options.get("tls_client_key"))
+        return TlsContexts(options.get("tls_root_certs"), certificate).newest()
 
     def client(self) -> ShuffleClient:
         """A client of the servers. Raises BadParameter: the location is no address."""
@@ -104,7 +104,7 @@ def _link(
         )
     if (tls_client_cert is None) != (tls_client_key is None):
         raise typer.BadParameter("--tls-client-cert and --tls-client-key go together")
-    credentials = ServerArguments(
+    credentials = ServerOptions(
         token=token_file or token or None,
         tls_root_certs=None if tls_root_certs is None else tls_root_certs.read_bytes(),
         tls_client_cert=tls_client_cert,
@@ -119,9 +119,9 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
     shared = [*inspect.signature(_link, eval_str=True).parameters.values()]
 
     @functools.wraps(function)
-    def run(**given: Any) -> None:
-        link = _link(**{each.name: given.pop(each.name) for each in shared})
-        function(link, **given)
+    def run(**options: Any) -> None:
+        link = _link(**{each.name: options.pop(each.name) for each in shared})
+        function(link, **options)
 
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # what inspect reads first
         [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *shared]

@@ -9,7 +9,7 @@ import typer
 
 from flight_server.protocol import FlightShuffleError
 from spark_client import DatasetInfo
-from spark_client.connection import TimedOut, Unreachable
+from spark_client.connection import NoAnswer
 
 from .connected import Link, connected
 from .printing import duration, print_json, print_line, print_table, size
@@ -31,19 +31,19 @@ def _list(
     if "://" in prefix:
         raise typer.BadParameter(f"no dataset's name begins with {prefix!r}; a server is named by -s")
     with link.client() as client:
-        found = client.datasets(prefix)
+        infos = client.datasets(prefix)
     if link.as_json:
-        for each in found:
+        for each in infos:
             print_json(_listed(each))
     else:
         print_table(
             ("name", ">partitions", ">rows", ">size"),
             [
                 (each.name, each.partitions, _known(each.rows), size(_known(each.size_bytes)))
-                for each in found
+                for each in infos
             ],
         )
-    _check_all_answered(found.gone)
+    _check_all_answered(infos.gone)
 
 
 def _check_all_answered(gone: list[dict[str, Any]]) -> None:
@@ -117,7 +117,7 @@ def _drop(link: Link, names: Annotated[list[str], typer.Argument(help="the datas
         for name in names:
             try:
                 client.drop(name)
-            except (Unreachable, TimedOut):
+            except NoAnswer:
                 raise
             except FlightShuffleError as error:
                 refused.append(error)
@@ -135,8 +135,8 @@ def _why(
 ) -> None:
     """Show each stream that waits: for what, how long, and its peer; the longest first."""
     with link.client() as client:
-        found = client.why(name)
-    waits = sorted(found, key=lambda each: -each["seconds"])
+        listed = client.why(name)
+    waits = sorted(listed, key=lambda each: -each["seconds"])
     if link.as_json:
         for each in waits:
             print_json(each)
@@ -151,4 +151,4 @@ def _why(
         )
     else:
         print_line("no stream waits")
-    _check_all_answered(found.gone)
+    _check_all_answered(listed.gone)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import shutil
 import socket
 import ssl
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from email.parser import BytesHeaderParser
 from email.utils import parsedate_to_datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +24,7 @@ import typer
 
 from flight_server.protocol import FlightShuffleError, Forbidden, Unauthenticated
 from spark_client import Timeouts
-from spark_client.connection import TimedOut, Unreachable, check_locations, proxy_of
+from spark_client.connection import NoAnswer, check_locations, is_remote
 
 from .connected import Link, connected
 from .printing import print_json, print_line, size
@@ -61,7 +64,7 @@ class Finding:
     server: str | None = None
 
 
-def found(check: str, text: str, remedy: str = "", *, bad: bool = False, warn: bool = False) -> Finding:
+def finding(check: str, text: str, remedy: str = "", *, bad: bool = False, warn: bool = False) -> Finding:
     """``bad`` if it is, else ``warn`` if it is that."""
     return Finding("bad" if bad else "warn" if warn else "ok", check, text, remedy if bad or warn else None)
 
@@ -125,7 +128,7 @@ class ServerChecks:
     def findings(self) -> Iterator[Finding]:
         """All of them."""
         statistics: dict[str, Any] = {}
-        said: FlightShuffleError | None = None
+        refusal: FlightShuffleError | None = None
         silent = False
         trouble, _ = self._asked(self._host, self._port, _PREFACE)
         if trouble is None:
@@ -135,49 +138,52 @@ class ServerChecks:
                     places = server.action("locations")["put_locations"]
                     statistics = server.action("statistics")
             except FlightShuffleError as error:
-                said, silent = error, isinstance(error, Unreachable | TimedOut)
+                refusal, silent = error, isinstance(error, NoAnswer)
                 if not isinstance(error, Unauthenticated | Forbidden):
                     what = "does not answer a call" if silent else "is another"
                     trouble = f"speaks gRPC, and {what}: {error.message}", "name the port of flight-server"
-        yield found("gRPC port", *(trouble or ("answers",)), bad=trouble is not None)
+        yield finding("gRPC port", *(trouble or ("answers",)), bad=trouble is not None)
         if name := proxy_of(self._location):  # not its value, which may have a password
             text = f"gRPC connects through the proxy of the variable {name}, HTTP to the server itself"
             remedy = f"add {self._host} to no_proxy, here and on executors, unless the proxy is meant"
-            yield found("proxy", text, remedy, bad=silent, warn=True)
+            yield finding("proxy", text, remedy, bad=silent, warn=True)
         if trouble is None:
-            yield self._token(said)
+            yield self._token(refusal)
         if statistics and places:
             yield from self._http_port(places[0])
         servers = statistics.get("servers") or [{}]
         if (host := servers[0].get("host")) is not None:  # which is shown to some principals only
-            limit, there = sum(each["memory_limit_bytes"] for each in servers), host["memory_bytes"]
-            text = f"--memory-limit is {size(limit)}, and its container or machine has {size(there)}"
-            remedy, tight = "lower --memory-limit, or give it more memory", limit + _LITTLE_BYTES > there
-            yield found("memory limit", text, remedy, bad=limit > there, warn=tight)
+            limit, memory_bytes = sum(each["memory_limit_bytes"] for each in servers), host["memory_bytes"]
+            text = f"--memory-limit is {size(limit)}, and its container or machine has {size(memory_bytes)}"
+            remedy, tight = (
+                "lower --memory-limit, or give it more memory",
+                limit + _LITTLE_BYTES > memory_bytes,
+            )
+            yield finding("memory limit", text, remedy, bad=limit > memory_bytes, warn=tight)
 
-    def _token(self, said: FlightShuffleError | None) -> Finding:
-        given = self._link.credentials.get("token") is not None
-        if isinstance(said, Unauthenticated):
-            text = "the given one is not this server's" if given else "one is wanted, and none was given"
-            return found("token", text, "say --token-file, or set FLIGHT_SHUFFLE_TOKEN", bad=True)
-        if said is not None:
-            return found("token", said.message, "check as an administrator, too", warn=True)
-        return found("token", "the server takes it" if given else "the server takes calls without one")
+    def _token(self, refusal: FlightShuffleError | None) -> Finding:
+        has_token = self._link.credentials.get("token") is not None
+        if isinstance(refusal, Unauthenticated):
+            text = "the given one is not this server's" if has_token else "one is wanted, and none was given"
+            return finding("token", text, "say --token-file, or set FLIGHT_SHUFFLE_TOKEN", bad=True)
+        if refusal is not None:
+            return finding("token", refusal.message, "check as an administrator, too", warn=True)
+        return finding("token", "the server takes it" if has_token else "the server takes calls without one")
 
     def _http_port(self, place: str) -> Iterator[Finding]:
         parts = urlsplit(place)
         trouble, answer = self._asked(parts.hostname or "", parts.port or 0, _REQUEST)
-        yield found("HTTP port", *(trouble or ("answers",)), bad=trouble is not None)
+        yield finding("HTTP port", *(trouble or ("answers",)), bad=trouble is not None)
         date = BytesHeaderParser().parsebytes(answer.partition(b"\r\n")[2])["Date"]
         if trouble is None and date is not None:
             ahead = parsedate_to_datetime(date).timestamp() + 0.5 - time.time()  # it has whole seconds
             text = f"the server's is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this one"
             apart, remedy = abs(ahead) >= CLOCK_SECONDS, "set both by one time server (chrony)"
-            yield found("clock", text, remedy, bad=apart)
+            yield finding("clock", text, remedy, bad=apart)
 
     def _asked(self, host: str, port: int, question: bytes) -> tuple[tuple[str, str] | None, bytes]:
         """What is wrong with a port, and what to change, or None; and what it answers to the question."""
-        trouble, detail, said, connected = "cannot be reached", "", b"", False
+        trouble, detail, answer, connected = "cannot be reached", "", b"", False
         try:
             with socket.create_connection((host, port), self._seconds) as sock:
                 connected, asked = True, sock
@@ -188,7 +194,7 @@ class ServerChecks:
                 trouble = "wants a certificate of the client" if self._is_tls else _ENDS
                 with asked:
                     asked.sendall(question)
-                    said = asked.recv(1024)
+                    answer = asked.recv(1024)
         except ConnectionRefusedError:
             trouble = "refuses connections"
         except ssl.SSLCertVerificationError as error:
@@ -197,12 +203,12 @@ class ServerChecks:
             if connected and isinstance(error, TimeoutError):
                 trouble = "takes connections and is silent"
             detail = "" if connected else f": {error}"
-        if said[3:4] == _SETTINGS_FRAME if question is _PREFACE else said.startswith(b"HTTP/1."):
-            return None, said
-        if said and not said.startswith(_TLS_ALERT):
-            trouble, detail = "speaks another protocol", f": it answers {said[:20]!r}"
+        if answer[3:4] == _SETTINGS_FRAME if question is _PREFACE else answer.startswith(b"HTTP/1."):
+            return None, answer
+        if answer and not answer.startswith(_TLS_ALERT):
+            trouble, detail = "speaks another protocol", f": it answers {answer[:20]!r}"
         where = f"{port}" if host == self._host else f"{port} of {host}, which the server names,"
-        return (f"{where} {trouble}{detail}", _REMEDIES[trouble]), said
+        return (f"{where} {trouble}{detail}", _REMEDIES[trouble]), answer
 
 
 def _shared_memory() -> Finding:
@@ -212,19 +218,19 @@ def _shared_memory() -> Finding:
     except OSError as error:
         size_bytes, text = 0, f"cannot be used: {error.strerror}"
     remedy = "mount one, or a larger one: copies of broadcasts and lookups go to the temporary directory"
-    return found(str(SHARED_MEMORY), text, remedy, warn=size_bytes < _LITTLE_BYTES)
+    return finding(str(SHARED_MEMORY), text, remedy, warn=size_bytes < _LITTLE_BYTES)
 
 
 def python_of_tasks(python: str | None, *, named: bool) -> Finding:
     """Compare the interpreter that Spark starts for tasks here with this one. ``named``: by the command line."""
-    here, there = _versions_of(sys.executable), _versions_of(python or "python3")
+    here, theirs = _versions_of(sys.executable), _versions_of(python or "python3")
     text = f"PYSPARK_PYTHON is {python}" if python else "PYSPARK_PYTHON is not set, so Spark takes python3"
-    differs = here != there
-    text += f", which says {there!r}, and this one {here!r}" if differs else ""
+    differs = here != theirs
+    text += f", which says {theirs!r}, and this one {here!r}" if differs else ""
     remedy = (
         f"name another, such as {sys.executable}; or let it pip install flight-shuffle and the same versions"
     )
-    return found("Spark's Python", text, remedy, bad=differs and named, warn=differs)
+    return finding("Spark's Python", text, remedy, bad=differs and named, warn=differs)
 
 
 def _versions_of(python: str) -> str:
@@ -235,3 +241,27 @@ def _versions_of(python: str) -> str:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return str(error)
     return (done.stdout or done.stderr).strip().rpartition("\n")[2]
+
+
+def proxy_of(location: str) -> str | None:
+    """The variable by which gRPC in this process goes through a proxy to a server that the client did not start; None
+    without one. gRPC looks at the variables in this order, in small letters only, and for TLS as for plain TCP.
+    """
+    host, name = urlsplit(location).hostname or "", _set("grpc_proxy", "https_proxy", "http_proxy")
+    if name is None or not is_remote(location):
+        return None
+    left_out = os.environ.get(_set("no_grpc_proxy", "no_proxy") or "", "")
+    entries = filter(None, map(str.strip, left_out.split(",")))
+    return None if any(map(partial(_covers, host), entries)) else name
+
+
+def _set(*variables: str) -> str | None:
+    return next((each for each in variables if os.environ.get(each)), None)
+
+
+def _covers(host: str, entry: str) -> bool:
+    """Whether an entry of ``no_proxy``, the end of a name or a network, is for the host."""
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return host.lower().endswith(entry.lower())

@@ -31,15 +31,15 @@ def add_to(app: typer.Typer) -> None:
 def _servers(link: Link) -> None:
     """List servers and what they hold; exit status 1 if one is gone."""
     with link.client() as client:
-        found = client.statistics().get("servers")
-    if found is None:
+        servers = client.statistics().get("servers")
+    if servers is None:
         raise Forbidden('the server shows numbers of its own only to principals with read or admin on ""')
-    for each in found:
+    for each in servers:
         if link.as_json:
             print_json(each)
         else:
             print_line(_server_line(each))
-    if any(each["gone"] is not None for each in found):
+    if any(each["gone"] is not None for each in servers):
         raise typer.Exit(1)
 
 
@@ -57,8 +57,8 @@ def _server_line(server: dict[str, Any]) -> str:
 def _holds(link: Link, changelog: Changelog) -> None:
     """List the holds that keep versions of a changelog readable."""
     with link.client() as client:
-        found = client.changelog(changelog).holds()
-    for hold in found:
+        listed = client.changelog(changelog).holds()
+    for hold in listed:
         if link.as_json:
             print_json(asdict(hold))
         else:

@@ -1,11 +1,12 @@
 """The client's side of a server: connections, calls, errors, leases, and the embedded server."""
 
-from .advice import ClientCertificate, TlsContexts, about, check_locations, check_mode, is_loopback, proxy_of
+from .advice import ClientCertificate, TlsContexts, about, check_locations, check_mode, is_loopback, is_remote
 from .calls import (
     AWAY,
     Call,
     EmbeddedEnded,
     ForkedProcess,
+    NoAnswer,
     TimedOut,
     Unreachable,
     immortal_in_children,
@@ -14,5 +15,13 @@ from .calls import (
 )
 from .closable import Closable
 from .leases import LeaseKeeper, drop, owner, owner_of_process, user
-from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
-from .transport import CREDENTIALS, RemoteServer, ServerArguments
+from .stream_options import (
+    Compression,
+    Credentials,
+    Reading,
+    ServerOptions,
+    Timeouts,
+    Writing,
+    check_compression,
+)
+from .transport import RemoteServer

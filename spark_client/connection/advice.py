@@ -2,24 +2,17 @@
 
 Guarantee: an error from here names the caller's argument and the Python call that helps. The server's own error is
 its ``__cause__``, with the same class and ``detail``.
-
-Proxies
-    gRPC takes those of the environment by itself, also to an address of this host. No proxy is between a client and a
-    server that it has started, or that is on loopback. To another server gRPC takes the proxy that the environment
-    names, and :func:`proxy_of` says so; the bulk lane takes none.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -48,33 +41,11 @@ def is_loopback(host: str | None) -> bool:
 
 
 def is_remote(location: str) -> bool:
-    """Whether the address has a host, and that is not this one's loopback."""
+    """Whether the address has a host, and that is not this one's loopback. To such a server gRPC takes the proxy that
+    the environment names, unless the client has started it; the bulk lane takes none.
+    """
     host = urlsplit(location).hostname
     return bool(host) and not is_loopback(host)
-
-
-def proxy_of(location: str) -> str | None:
-    """The variable by which gRPC in this process goes through a proxy to a server that the client did not start; None
-    without one. gRPC looks at the variables in this order, in small letters only, and for TLS as for plain TCP.
-    """
-    host, name = urlsplit(location).hostname or "", _set("grpc_proxy", "https_proxy", "http_proxy")
-    if name is None or not is_remote(location):
-        return None
-    left_out = os.environ.get(_set("no_grpc_proxy", "no_proxy") or "", "")
-    entries = filter(None, map(str.strip, left_out.split(",")))
-    return None if any(map(partial(_covers, host), entries)) else name
-
-
-def _set(*variables: str) -> str | None:
-    return next((each for each in variables if os.environ.get(each)), None)
-
-
-def _covers(host: str, entry: str) -> bool:
-    """Whether an entry of ``no_proxy``, the end of a name or a network, is for the host."""
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return host.lower().endswith(entry.lower())
 
 
 def check_location(location: Any) -> str:
@@ -106,13 +77,13 @@ def check_locations(location: Any) -> tuple[str, ...]:
     """
     if not isinstance(location, str):
         return (check_location(location),)
-    found: list[str] = []
+    addresses: list[str] = []
     for each in filter(None, (part.strip() for part in location.split(","))):
         if each.startswith(_DNS):
-            found += _resolved(check_location(each.removeprefix(_DNS)))
+            addresses += _resolved(check_location(each.removeprefix(_DNS)))
         else:
-            found.append(check_location(each))
-    return tuple(dict.fromkeys(found)) or (check_location(location),)
+            addresses.append(check_location(each))
+    return tuple(dict.fromkeys(addresses)) or (check_location(location),)
 
 
 def _resolved(location: str) -> list[str]:

@@ -17,10 +17,23 @@ Fork
     keeps the holders of such objects.
 
 Restarts
-    A call is made again while its server is away for a moment (:func:`retrying`): after a pause, as often as
-    ``Timeouts.tries`` says, and not begun again later than ``within_seconds`` after its first failure; then its last
-    error is raised. Callers repeat only calls that are fine twice: the server may have done the work whose answer was
-    lost.
+    What a call does, by what its server does:
+
+    ===============================================  =====================  ============================
+    the server                                       the error              the call
+    ===============================================  =====================  ============================
+    refuses the connection, or it breaks             :class:`Unreachable`   is made again (``AWAY``)
+    ends, and says so                                ``Draining``           is made again (``AWAY``)
+    is silent until the call's deadline              :class:`TimedOut`      raises
+    was embedded in a client, and cannot be reached  :class:`EmbeddedEnded` raises
+    answers with any other error                     that one               raises, or as its caller says
+    ===============================================  =====================  ============================
+
+    It is made again after a pause, as often as ``Timeouts.tries`` says, and not begun again later than
+    ``within_seconds`` after its first failure; then its last error is raised (:func:`retrying`). Only calls are that
+    are fine twice: the server may have done the work whose answer was lost. Calls with a later turn or a loop of their
+    own say ``once``, and raise each error. So does a call to a server of which this process has had no answer, and no
+    other process has told it: its address may be wrong (``RemoteServer.patient``).
 
     A start of a server does not come back. So for data of one start a refusal is an answer (:func:`refuses`), and
     silence is none.
@@ -66,7 +79,13 @@ _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS = 0.2
 
 
-class Unreachable(Unavailable):
+class NoAnswer(Unavailable):
+    """The server gave no answer to a call."""
+
+    code = "no_answer"
+
+
+class Unreachable(NoAnswer):
     """The connection could not be made, or broke."""
 
     code = "unreachable"
@@ -88,7 +107,7 @@ class EmbeddedEnded(Unreachable):
         )
 
 
-class TimedOut(Unavailable):
+class TimedOut(NoAnswer):
     """The server did not answer before the deadline of the call."""
 
     code = "timed_out"
@@ -169,7 +188,7 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
     sentence = _SUFFIX.sub("", _PREFIX.sub("", str(error))) or type(error).__name__
     at = f"{sentence} ({call.place})"
     where = {"server": call.location} | ({} if call.dataset is None else {"dataset": call.dataset})
-    # pyarrow gives a unary call's missed deadline as a bare OSError.
+    # pyarrow's get_schema gives a missed deadline as a bare OSError.
     if isinstance(error, flight.FlightTimedOutError) or "returned timeout error" in str(error):
         return TimedOut(f"no answer before the deadline: {at}", **where)
     if isinstance(error, flight.FlightUnauthenticatedError):
@@ -206,7 +225,7 @@ def _make_immortal() -> None:
 
 
 AWAY = (Unreachable, Draining)
-"""The errors of calls to a server that restarts."""
+"""The errors of calls to a server that may restart."""
 
 
 def retrying(
@@ -217,12 +236,14 @@ def retrying(
     again: Callable[[], bool] = lambda: True,
 ) -> T:
     """The result of ``call``, which is made again while it raises one of ``errors`` and ``again`` allows it. Any other
-    error is raised at once. Blocks; cannot be cancelled.
+    error is raised at once, and so is :class:`EmbeddedEnded`. Blocks; cannot be cancelled.
     """
     until, failures = float("inf"), 0
     while True:
         try:
             return call()
+        except EmbeddedEnded:
+            raise
         except errors:
             failures += 1
             until = min(until, time.monotonic() + within_seconds)
@@ -248,8 +269,8 @@ def _refused(host: str | None, port: int | None) -> bool:
         return False
     try:
         socket.create_connection((host, port), _LOOK_SECONDS, all_errors=True).close()
-    except ExceptionGroup as found:  # of one error for each address of the host
-        return all(isinstance(each, ConnectionRefusedError) for each in found.exceptions)
+    except ExceptionGroup as group:  # of one error for each address of the host
+        return all(isinstance(each, ConnectionRefusedError) for each in group.exceptions)
     except OSError:  # the host has no address
         return False
     return False

@@ -1,6 +1,7 @@
 """Servers on loopback that the driver starts and that end with the driver: one, or the workers of one supervisor.
 
-Guarantee: :func:`start` returns when all of them serve, or raises with their last lines. The process ends by
+Guarantee: :func:`start` returns when all of them serve, or raises with their last lines (:func:`serving`, which also
+waits for the servers of executors). The process ends by
 SIGTERM at :meth:`Embedded.close` and at the interpreter's end (by SIGKILL after ``STOP_SECONDS``), and when the
 driver dies in any other way, SIGKILL included: it reads a pipe (``--exit-with-parent``) whose other end the driver
 holds. A process that was forked from the driver without ``exec`` holds it, too; the server then ends with the last of
@@ -16,15 +17,16 @@ import atexit
 import collections
 import json
 import os
-import re
 import secrets
 import subprocess
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from flight_server.protocol import InvalidRequest, Unavailable, errors
 
@@ -32,37 +34,17 @@ PROGRAM = "flight_server"
 """The module that runs a server."""
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
+_POLL_SECONDS = 0.01
 _TAIL_LINES = 20
+_REFUSES_SETTINGS = 2
+"""The exit code of a server whose command line, environment or file has a wrong setting."""
 _FOR_ONE = frozenset({"workers", "config", "port", "http_port", "data_dir"})
 """Options of one server, unless they say how many: a port, or a directory that outlives the machine's cores."""
 _PATHS = ("config", "data_dir", "host_file_dirs", "source_roots", "tls_cert", "tls_key")
-_UNKNOWN = re.compile(r"No such option: ([^│|]*[^│|\s])")
-"""What the server's command line says of an option that it does not have, with the nearest ones."""
+PLAIN = {"TYPER_USE_RICH": "0"}
+"""In the environment of a server: its errors are lines without frames."""
 _ROOT = Path(errors.__file__).resolve().parents[2]
 """The server runs where the packages are, and finds them even if they are not installed."""
-
-
-class _Log:
-    """Reads the server's output; keeps its ready line and its last lines."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self.tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-        self.ready: dict[str, Any] = {}
-        self.decided = threading.Event()
-        self._stream = stream
-
-    def read(self) -> None:
-        """Read to the end, also after the ready line: the server would block on a full pipe."""
-        try:
-            for line in self._stream:
-                self.tail.append(line.rstrip())
-                if not self.ready and (ready := ready_line(line)):
-                    self.ready = ready
-                    self.decided.set()
-        except ValueError:
-            pass  # ``close`` has closed the pipe
-        finally:
-            self.decided.set()
 
 
 class Embedded:
@@ -73,13 +55,15 @@ class Embedded:
     """
 
     def __init__(self, process: subprocess.Popen[str], token: str) -> None:
-        assert process.stdout is not None
         self.token = token
+        self.locations: Sequence[str] = ()
+        """Of all workers, when it serves."""
         self._process = process
-        self._log = _Log(process.stdout)
         # Thread and finalizer must not refer to this object: it could never be collected.
+        self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._ready: list[str] = []
         self._reader = threading.Thread(
-            target=_read, args=(self._log, process), name="embedded-server-log", daemon=True
+            target=_read, args=(process, self._ready, self._tail), name="embedded-server-log", daemon=True
         )
         self._reader.start()
         weakref.finalize(self, process.terminate).atexit = False
@@ -89,11 +73,6 @@ class Embedded:
     def location(self) -> str:
         """The first one."""
         return self.locations[0]
-
-    @property
-    def locations(self) -> list[str]:
-        """Of all workers."""
-        return list(self._log.ready["locations"])
 
     @property
     def pid(self) -> int:
@@ -114,19 +93,44 @@ class Embedded:
         _running.discard(self)
 
     def wait_until_ready(self) -> None:
-        """Return when the server serves; raise as :func:`start` if it ends, or after ``START_SECONDS``."""
-        log = self._log
-        if not log.decided.wait(START_SECONDS):
-            raise Unavailable(f"the embedded server was not ready within {START_SECONDS:g} s; {log.tail}")
-        if not log.ready:
-            code = self._process.wait(STOP_SECONDS)
-            last = " | ".join(log.tail) or "nothing"
-            if (option := _UNKNOWN.search(last)) is not None:
-                raise InvalidRequest(
-                    f"the server has no option {option[1]}; flight-server --help lists those there are, which have "
-                    "underscores here"
-                )
-            raise Unavailable(f"the embedded server ended with code {code}; it wrote last: {last}")
+        """Raises as :func:`serving`."""
+
+        def lines() -> list[str]:
+            if self._process.poll() is not None:
+                self._reader.join(STOP_SECONDS)
+            return [*self._ready, *self._tail]
+
+        self.locations = serving(self._process, lines, "the embedded server")
+
+
+def serving(process: subprocess.Popen[Any], lines: Callable[[], list[str]], server: str) -> tuple[str, ...]:
+    """Wait until a server that was started serves. The locations of all its workers.
+
+    Args:
+        lines: gives what it has written, its ready line and the last lines at least.
+        server: what errors call it.
+
+    Raises:
+        InvalidRequest: it does not take its settings; the message has its own words.
+        Unavailable: it has ended, or does not serve within ``START_SECONDS``; likewise, with its last lines.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        code, is_late = process.poll(), time.monotonic() > deadline
+        written = lines()
+        if ready := next(filter(None, map(_ready_line, written)), None):
+            return tuple(ready["locations"])
+        if code is not None or is_late:
+            break
+        time.sleep(_POLL_SECONDS)
+    last = " | ".join(filter(None, written[-_TAIL_LINES:])) or "nothing"
+    if code == _REFUSES_SETTINGS:
+        raise InvalidRequest(
+            f"{server} refuses its settings; it wrote: {last}; flight-server --help lists those there are, which have "
+            "underscores here"
+        )
+    end = f"was not ready within {START_SECONDS:g} s" if code is None else f"ended with code {code}"
+    raise Unavailable(f"{server} {end}; it wrote last: {last}")
 
 
 def start(**options: Any) -> Embedded:
@@ -140,19 +144,22 @@ def start(**options: Any) -> Embedded:
             (the server's setting says more); with ``port``, ``http_port`` or ``data_dir`` one.
 
     Raises:
-        InvalidRequest: the server has no such option; the message names the nearest.
-        Unavailable: it did not start; the message has its last lines.
+        InvalidRequest, Unavailable: as :func:`serving`.
     """
-    given = {"host": "127.0.0.1", "port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True}
+    defaults = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "http_port": 0,
+        "log_format": "json",
+        "exit_with_parent": True,
+    }
     token = str(options.pop("token", None) or secrets.token_urlsafe(32))
     # Below the environment and above nothing: a flag would win over what the user has set there.
     workers = {} if options.keys() & _FOR_ONE else {"FLIGHT_SERVER_WORKERS": "0"}
-    # As wide as that: what the command line refuses stands in one line.
-    told = {"FLIGHT_SERVER_TOKEN": token, "COLUMNS": "1000"}
     process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
-        [sys.executable, "-m", PROGRAM, *flags(given | options)],
+        [sys.executable, "-m", PROGRAM, *flags(defaults | options)],
         cwd=_ROOT,
-        env={**workers, **os.environ, **told},
+        env={**workers, **os.environ, **PLAIN, "FLIGHT_SERVER_TOKEN": token},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -170,20 +177,20 @@ def start(**options: Any) -> Embedded:
 
 def flags(options: Mapping[str, Any]) -> list[str]:
     """The command line of a server with these options; see :func:`start`."""
-    found: list[str] = []
+    words: list[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
-            found.append(flag)
+            words.append(flag)
         elif value is not None and value is not False:
             for each in value if isinstance(value, list | tuple) else [value]:
                 # Paths are relative to this process, and the server runs in another directory.
-                found += [flag, str(Path(each).resolve() if name in _PATHS else each)]
-    return found
+                words += [flag, str(Path(each).resolve() if name in _PATHS else each)]
+    return words
 
 
-def ready_line(line: str) -> dict[str, Any]:
-    """What the line says of a server that is ready; empty if it is another one."""
+def _ready_line(line: str) -> dict[str, Any]:
+    """The facts of a server that is ready; empty if the line is another one."""
     try:
         body = json.loads(line)
     except ValueError:
@@ -200,8 +207,14 @@ def _close_all() -> None:
         each.close()
 
 
-def _read(log: _Log, process: subprocess.Popen[str]) -> None:
-    log.read()
+def _read(process: subprocess.Popen[str], ready: list[str], tail: collections.deque[str]) -> None:
+    """Read what the server writes to its end, also after the ready line: it would block on a full pipe."""
+    assert process.stdout is not None
+    with suppress(ValueError):  # ``close`` has closed the pipe
+        for line in process.stdout:
+            if not ready and _ready_line(line):
+                ready.append(line)
+            tail.append(line.rstrip())
     process.wait()
     _close_pipes(process)
 

@@ -1,14 +1,23 @@
-"""The client's options for its streams: lane, checksums, the budget of a merge, and how long each wait may last."""
+"""The options of the client's calls to a server: credentials, lane, the budget of a merge, and how long each wait may
+last.
+"""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar, Literal, TypedDict
 
 from flight_server.protocol import InvalidRequest
 
 Compression = Literal["auto", "lz4", "zstd"] | None
+
+
+def check_lane(lane: object) -> None:
+    """Raise InvalidRequest if there is no such lane."""
+    if lane not in ("auto", "grpc", "bulk"):
+        raise InvalidRequest(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
 
 
 def check_compression(compression: object) -> None:
@@ -32,6 +41,9 @@ class Reading:
             the driver instead of Spark's tasks, and so do the last steps of ``collect`` and ``count``; 0: none
             (``pipeline.in_driver``). One thread reads 8 MiB in about the time that two jobs of Spark take before they
             read a row.
+
+    Raises:
+        InvalidRequest: another lane.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
@@ -39,6 +51,9 @@ class Reading:
     scratch_dir: str | None = None
     gathered_bytes: int = 64 << 20
     driver_bytes: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        check_lane(self.lane)
 
 
 @dataclass(frozen=True)
@@ -52,13 +67,14 @@ class Writing:
             host (``lanes.messages``); ``lz4`` and ``zstd`` compress all.
 
     Raises:
-        InvalidRequest: another compression.
+        InvalidRequest: another lane or compression.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
     compression: Compression = "auto"
 
     def __post_init__(self) -> None:
+        check_lane(self.lane)
         check_compression(self.compression)
 
 
@@ -100,3 +116,20 @@ class Timeouts:
         """
         most = min(self.backoff_limit_seconds, self.backoff_seconds * 2 ** (failures - 1))
         return random.uniform(most / 2, most)  # noqa: S311 - not a secret
+
+
+class Credentials(TypedDict, total=False):
+    """The options that belong to one server's address; ``ShuffleClient`` says what each means."""
+
+    token: str | Path | None
+    tls_root_certs: bytes | None
+    tls_client_cert: bytes | Path | None
+    tls_client_key: bytes | Path | None
+
+
+class ServerOptions(Credentials, total=False):
+    """The options of the calls to servers. None stands for the default, here of the class."""
+
+    timeouts: Timeouts | None
+    reading: Reading | None
+    writing: Writing | None

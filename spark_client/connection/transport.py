@@ -1,18 +1,13 @@
 """One server address: its gRPC connections and calls. The only file that makes pyarrow.flight clients.
 
 Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises one error of ``protocol.errors``
-(``calls``). The first call opens the first connection.
-
-Restarts
-    A call to a server that is away for a moment is made again (``retrying``), also while gRPC still pauses after its
-    last attempt to connect. Exceptions: ``once``, for calls that have a later turn or a loop of their own, or are not
-    fine twice; an embedded server, which does not come back; and a server of which this process has had no answer and
-    no other process has told it: its address may be wrong, and the error says so at once.
+(``calls``, which says what a call does while its server restarts). The first call opens the first connection.
 
 Connections
     A :class:`RemoteServer` opens at most ``CONNECTIONS`` TCP connections and uses them in turn; HTTP/2 carries any
-    number of streams over each. :func:`shared_server`, which unpickling and :meth:`RemoteServer.at` call, gives one
-    :class:`RemoteServer` for equal arguments in a process, so Spark tasks share it.
+    number of streams over each. Unpickling gives one :class:`RemoteServer` for equal arguments in a process
+    (:func:`shared_server`), so Spark tasks share it. One that a program made has its own for other addresses
+    (:meth:`RemoteServer.at`).
 
 Windows and limits, with ``n`` connections and ``s`` open streams
     ======================================  ==============  =====================================
@@ -46,7 +41,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import pyarrow as pa
 from pyarrow import flight
@@ -55,35 +50,21 @@ from flight_server.protocol import FlightShuffleError, dump_json, parse_json
 
 from .advice import ClientCertificate, is_remote, read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children, retrying
-from .stream_options import Reading, Timeouts, Writing
+from .stream_options import Reading, ServerOptions, Timeouts, Writing
 
 CONNECTIONS = 4
 WINDOW_BYTES = 4 << 20
-CREDENTIALS = ("token", "tls_root_certs", "tls_client_cert", "tls_client_key")
-"""The arguments that belong to one server's address."""
 T = TypeVar("T")
 
 _grpc_pid: int | None = None
 """The process that made the first gRPC call: its forked children must not make any."""
 
 
-class ServerArguments(TypedDict, total=False):
-    """Those of a :class:`RemoteServer` that its clients take, too, documented at ``ShuffleClient``."""
-
-    token: str | Path | None
-    tls_root_certs: bytes | None
-    tls_client_cert: bytes | Path | None
-    tls_client_key: bytes | Path | None
-    timeouts: Timeouts | None
-    reading: Reading | None
-    writing: Writing | None
-
-
 class _Connections:
     def __init__(self) -> None:
         immortal_in_children(self)
         self.pid = os.getpid()
-        self.lock = threading.RLock()  # what is attached may be a peer, which is kept under it, too
+        self.lock = threading.RLock()  # making what is attached may attach something
         self.clients: dict[Any, flight.FlightClient] = {}
         self.turn = itertools.count()
         self.attached: dict[Any, Any] = {}
@@ -93,41 +74,36 @@ class RemoteServer:
     """One server address and the options of its calls. Thread-safe; pickles to its arguments.
 
     Args:
-        token: sent as ``authorization: Bearer …`` with every call; of a path, pickles have the path only.
         embedded: it is a client's own, which ends with the client: errors say so.
         direct: the client has started it, so that no proxy is between, see ``advice``.
+        options: a token is sent as ``authorization: Bearer …`` with every call; of a path, pickles have the path only.
 
-    ``patient``: whether calls are made again from the first one on, see *Restarts*; else from the first answer on.
+    ``patient``: whether calls are made again, see *Restarts* of ``calls``, from the first one on; else from the first
+    answer on.
+
+    Raises:
+        InvalidRequest: a client's certificate without its key, or the key alone.
     """
 
     def __init__(
-        self,
-        location: str,
-        *,
-        token: str | Path | None = None,
-        tls_root_certs: bytes | None = None,
-        tls_client_cert: bytes | Path | None = None,
-        tls_client_key: bytes | Path | None = None,
-        timeouts: Timeouts | None = None,
-        reading: Reading | None = None,
-        writing: Writing | None = None,
-        embedded: bool = False,
-        direct: bool = False,
+        self, location: str, *, embedded: bool = False, direct: bool = False, **options: Unpack[ServerOptions]
     ) -> None:
         self.location = location
-        self.given_token = token
-        self.tls_root_certs = tls_root_certs
-        self.tls_client_cert = tls_client_cert
-        self.tls_client_key = tls_client_key
-        self.client_certificate = ClientCertificate.of(tls_client_cert, tls_client_key)
-        self.timeouts = timeouts or Timeouts()
-        self.reading = reading or Reading()
-        self.writing = writing or Writing()
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self.timeouts = options.get("timeouts") or Timeouts()
+        self.reading = options.get("reading") or Reading()
+        self.writing = options.get("writing") or Writing()
+        self.tls_root_certs = options.get("tls_root_certs")
+        self.client_certificate = ClientCertificate.of(
+            options.get("tls_client_cert"), options.get("tls_client_key")
+        )
         self.embedded = embedded
         self.direct = direct
         self.patient = False
         self._connections = _Connections()
+        self._is_shared = False
         self._peers: dict[str, RemoteServer] | None = None
+        """All that :meth:`at` made from it or from one of them, and itself."""
 
     def __repr__(self) -> str:
         return f"<Server {self.location}>"  # without the token: logs and error messages have this
@@ -137,47 +113,43 @@ class RemoteServer:
         """The token; that of a file as the file is now. Raises Unauthenticated: the file cannot be read, or is
         empty.
         """
-        return read_token(self.given_token) if isinstance(self.given_token, Path) else self.given_token
+        token = self._options.get("token")
+        return read_token(token) if isinstance(token, Path) else cast("str | None", token)
+
+    @property
+    def options(self) -> ServerOptions:
+        """Each one that is not None, and the defaults of those that a class has."""
+        defaults = {"timeouts": self.timeouts, "reading": self.reading, "writing": self.writing}
+        return cast("ServerOptions", self._options | defaults)
 
     def _arguments(self) -> dict[str, Any]:
-        return {
-            "token": self.given_token,
-            "tls_root_certs": self.tls_root_certs,
-            "tls_client_cert": self.tls_client_cert,
-            "tls_client_key": self.tls_client_key,
-            "timeouts": self.timeouts,
-            "reading": self.reading,
-            "writing": self.writing,
-            "embedded": self.embedded,
-            "direct": self.direct,
-        }
+        return {"embedded": self.embedded, "direct": self.direct, **self.options}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (shared_server, (self.location, self._arguments()))
 
     def at(self, location: str) -> RemoteServer:
-        """The server of another address, with the same credentials and options: the process's shared one, or after
-        :meth:`keep_peers` one of this object's own.
+        """The server of another address, with the same credentials and options: this object's own, which its
+        :meth:`close` closes, too; of one that :func:`shared_server` made, the process's shared one.
         """
         if location == self.location:
             return self
-        if self._peers is None:
+        if self._is_shared:
             return shared_server(location, self._arguments())
-        with self._connections.lock:
-            if location not in self._peers:
-                self._peers[location] = peer = RemoteServer(location, **self._arguments())
-                peer._peers = self._peers
-            return self._peers[location]
-
-    def keep_peers(self) -> None:
-        """From now on the servers of :meth:`at` are this object's own, and :meth:`close` closes them, too."""
-        self._peers = {self.location: self}
+        with self._here().lock:
+            if self._peers is None:
+                self._peers = {self.location: self}
+            peers = self._peers
+        if (peer := peers.get(location)) is None:
+            # Two threads may make one at the same time, each at another peer; both use the first.
+            peer = peers.setdefault(location, RemoteServer(location, **self._arguments()))
+            peer._peers, peer.patient = peers, self.patient
+        return peer
 
     def never_returns(self) -> None:
-        """Say that it was embedded in a client, which is closed, as were those that :meth:`keep_peers` keeps."""
-        with self._here().lock:
-            for each in (self, *(self._peers or {}).values()):
-                each.embedded = True
+        """Say that it was embedded in a client, which is closed, as were those of :meth:`at`."""
+        for each in (self, *(self._peers or {}).values()):
+            each.embedded = True
 
     def own_at(self, location: str) -> RemoteServer:
         """A server that is embedded in the client, with the same credentials and options."""
@@ -244,8 +216,10 @@ class RemoteServer:
             return cast("T", connections.attached[key])
 
     def close(self) -> None:
-        """Close connections and attached objects. A later call opens new ones; twice is fine."""
-        peers, self._peers = self._peers or {}, None if self._peers is None else {self.location: self}
+        """Close connections and attached objects, and those of its own peers. A later call opens new ones; twice is
+        fine.
+        """
+        peers, self._peers = self._peers or {}, None
         for peer in peers.values():
             if peer is not self:
                 peer._peers = None
@@ -278,7 +252,7 @@ class RemoteServer:
     def riding_out(
         self, call: Callable[[], T], timeout_seconds: float | None = None, *, once: bool = False
     ) -> T:
-        """The result of ``call``, which is made again as *Restarts* says."""
+        """The result of ``call``, which is made again as *Restarts* of ``calls`` says."""
         if once or self.embedded or not self.patient:
             answer = call()
         else:
@@ -310,10 +284,12 @@ class RemoteServer:
         *,
         once: bool = False,
     ) -> dict[str, Any]:
-        """The JSON object in the action's last result; empty without one. ``once``: see *Restarts*."""
+        """The JSON object in the action's last result; empty without one. ``once``: see *Restarts* of ``calls``."""
         data = body if isinstance(body, bytes) else dump_json(body)
         results = self._ask(
-            lambda client: list(client.do_action(flight.Action(name, data), self.options(timeout_seconds))),
+            lambda client: list(
+                client.do_action(flight.Action(name, data), self.call_options(timeout_seconds))
+            ),
             timeout_seconds,
             once=once,
         )
@@ -322,7 +298,7 @@ class RemoteServer:
     def flight_info(self, dataset: str, timeout_seconds: float | None = None) -> flight.FlightInfo:
         descriptor = flight.FlightDescriptor.for_path(dataset)
         return self._ask(
-            lambda client: client.get_flight_info(descriptor, self.options(timeout_seconds)),
+            lambda client: client.get_flight_info(descriptor, self.call_options(timeout_seconds)),
             timeout_seconds,
             dataset=dataset,
         )
@@ -331,7 +307,7 @@ class RemoteServer:
         """The dataset's schema; :class:`Unavailable` while the server does not know it."""
         descriptor = flight.FlightDescriptor.for_path(dataset)
         return self._ask(
-            lambda client: client.get_schema(descriptor, self.options(timeout_seconds)).schema,
+            lambda client: client.get_schema(descriptor, self.call_options(timeout_seconds)).schema,
             timeout_seconds,
             dataset=dataset,
             once=once,
@@ -340,7 +316,7 @@ class RemoteServer:
     def list_flights(
         self, prefix: str = "", timeout_seconds: float | None = None, *, once: bool = False
     ) -> list[flight.FlightInfo]:
-        call = prefix.encode(), self.options(timeout_seconds)
+        call = prefix.encode(), self.call_options(timeout_seconds)
         return self._ask(lambda client: list(client.list_flights(*call)), timeout_seconds, once=once)
 
     def open_put(
@@ -383,7 +359,7 @@ class RemoteServer:
         shown = "; ".join(json.dumps(wait, separators=(", ", ": ")) for wait in waits[:3])
         return shown + (f"; and {len(waits) - 3} more" if len(waits) > 3 else "")
 
-    def options(self, timeout_seconds: float | None = None) -> flight.FlightCallOptions:
+    def call_options(self, timeout_seconds: float | None = None) -> flight.FlightCallOptions:
         """Call options with a deadline, by default ``call_seconds``."""
         return flight.FlightCallOptions(timeout=timeout_seconds or self.timeouts.call_seconds)
 
@@ -393,11 +369,11 @@ _servers: weakref.WeakValueDictionary[tuple[Any, ...], RemoteServer] = weakref.W
 
 def shared_server(location: str, arguments: dict[str, Any]) -> RemoteServer:
     """The process's :class:`RemoteServer` for these arguments."""
-    key = (location, *arguments.values())
+    key = (location, *sorted(arguments.items()))
     server = _servers.get(key)
     if server is None:
         server = RemoteServer(location, **arguments)
-        server.patient = True  # the process that sent it here has reached it
+        server._is_shared = server.patient = True  # the process that sent it here has reached it
         # Two threads may make one at the same time; both use the first.
         server = _servers.setdefault(key, server)
     return server

@@ -130,16 +130,18 @@ class FlightReader(DataSourceReader):
         self._shares = shares
 
     @classmethod
-    def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightReader:
+    def plan(cls, options: SourceOptions, source: Found, struct: StructType) -> FlightReader:
         """Share the dataset out. Raises InvalidRequest: a column or an option that the dataset does not have, or a type
         that cannot be cast to ``struct``'s.
         """
         options.refuse(OF_CHANGELOGS, "is no changelog")
-        schema = SparkSchema.of(found.schema, options.dataset, struct)
+        schema = SparkSchema.of(source.schema, options.dataset, struct)
         # Of a spread dataset the server knows the rows of its own portion only.
-        partitions = _filled(found) if found.sealed and not found.ref.is_spread else range(found.partitions)
+        partitions = (
+            _filled(source) if source.sealed and not source.ref.is_spread else range(source.partitions)
+        )
         # Without one Spark would make one of its own.
-        return cls(found.ref, schema, tuple(map(Share, partitions)) or (Share(None),))
+        return cls(source.ref, schema, tuple(map(Share, partitions)) or (Share(None),))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the shares: each task gets its own.
@@ -218,9 +220,9 @@ def pages(ref: DatasetRef, first: int, end: int | None) -> Iterator[tuple[int, d
         first = last
 
 
-def _filled(found: Found) -> list[int]:
+def _filled(source: Found) -> list[int]:
     """The partitions of a sealed dataset that are not empty."""
-    facts = pages(found.ref, 0, found.partitions)
+    facts = pages(source.ref, 0, source.partitions)
     return [index for index, known in facts if known is not None and known["rows"]]
 
 
@@ -298,21 +300,21 @@ class VersionRows:
                 f"({error.message})",
                 **error.detail,
             ) from error
-        keeper = LeaseKeeper(lambda *_: hold.renew(), hold.lease_seconds)
-        keeper.add(self.dataset, self.ref.generation)
+        keeper = LeaseKeeper(hold.renew, hold.lease_seconds, f"a hold of {self.dataset}")
+        keeper.begin()
         held.callback(keeper.close)
 
 
-def plan_versions(options: SourceOptions, found: Found, struct: StructType) -> FlightReader:
+def plan_versions(options: SourceOptions, source: Found, struct: StructType) -> FlightReader:
     """The reader of a snapshot or of deltas, which are held from now on.
 
     Raises:
         Compacted: the version is gone; the error says which there are.
         InvalidRequest: there is no such version yet, or an option, column or type as for :meth:`FlightReader.plan`.
     """
-    schema = SparkSchema.of(with_diff(found.schema), options.dataset, struct)
-    given = options.get("hold_lease_seconds")
-    hold = new_hold(found.ref, given or PLAN_SECONDS)
+    schema = SparkSchema.of(with_diff(source.schema), options.dataset, struct)
+    lease_seconds = options.get("hold_lease_seconds")
+    hold = new_hold(source.ref, lease_seconds or PLAN_SECONDS)
     as_of, after = options.get("as_of"), options.get("after")
     held = hold.renew(as_of if after is None else after)
     if as_of is None:
@@ -323,5 +325,7 @@ def plan_versions(options: SourceOptions, found: Found, struct: StructType) -> F
             f"before 'after', and not {as_of}",
             dataset=options.dataset,
         )
-    rows = VersionRows(found.ref, Versions(as_of, after), replace(hold, lease_seconds=given or AGAIN_SECONDS))
+    rows = VersionRows(
+        source.ref, Versions(as_of, after), replace(hold, lease_seconds=lease_seconds or AGAIN_SECONDS)
+    )
     return FlightReader(rows, schema, (Share(0),))

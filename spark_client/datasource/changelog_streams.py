@@ -112,7 +112,7 @@ class ChangelogStreamReader(QueryReader):
         self._renewed: tuple[tuple[str, int | None], float, HeldVersions] | None = None
 
     @classmethod
-    def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> ChangelogStreamReader:
+    def plan(cls, options: SourceOptions, source: Found, struct: StructType) -> ChangelogStreamReader:
         """The reader of a changelog. Raises InvalidRequest: an option, a column or a type as for
         ``FlightReader.plan``.
         """
@@ -126,7 +126,7 @@ class ChangelogStreamReader(QueryReader):
             options.get("hold_lease_seconds") or STREAM_LEASE_SECONDS,
             options.get("fail_on_data_loss"),
         )
-        return cls(found.ref, SparkSchema.of(with_diff(found.schema), options.dataset, struct), following)
+        return cls(source.ref, SparkSchema.of(with_diff(source.schema), options.dataset, struct), following)
 
     # On the driver.
 

@@ -55,25 +55,25 @@ class FlightDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark's schema of the dataset, as the server has it now. Raises as :func:`find` and :func:`spark_struct`."""
         options = self._options_for(ANY_READ)
-        found = find(options.server(), options.dataset)
-        self._generation = found.ref.generation
-        given = with_diff(found.schema) if found.is_changelog else found.schema
-        return spark_struct(given, options.dataset, options.get("columns"))
+        source = find(options.server(), options.dataset)
+        self._generation = source.ref.generation
+        schema = with_diff(source.schema) if source.is_changelog else source.schema
+        return spark_struct(schema, options.dataset, options.get("columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options_for(BATCH_READ)
-        found = find(options.server(), options.dataset, self._generation)
-        plan = plan_versions if found.is_changelog else FlightReader.plan
-        return plan(options, found, schema)
+        source = find(options.server(), options.dataset, self._generation)
+        plan = plan_versions if source.is_changelog else FlightReader.plan
+        return plan(options, source, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's call, as below
         return FlightWriter.plan(self._options_for(BATCH_WRITE), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
         options = self._options_for(STREAM_READ)
-        found = find(options.server(), options.dataset)
-        plan = ChangelogStreamReader.plan if found.is_changelog else FlightStreamReader.plan
-        return plan(options, found, schema)
+        source = find(options.server(), options.dataset)
+        plan = ChangelogStreamReader.plan if source.is_changelog else FlightStreamReader.plan
+        return plan(options, source, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's signature
         return FlightStreamWriter.plan(self._options_for(STREAM_WRITE), schema, overwrite=overwrite)
@@ -93,16 +93,16 @@ class _Registered:
     """Where Spark unpickles it, the class; where the package is missing, an error that names the remedy."""
 
     def __init__(self, defaults: RemoteServer, location: str) -> None:
-        self._given = defaults, location
+        self._arguments = defaults, location
 
     @staticmethod
     def name() -> str:
         return NAME
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return portable(_with_defaults, *self._given)
+        return portable(_with_defaults, *self._arguments)
 
 
 def _with_defaults(defaults: RemoteServer, location: str) -> type[FlightDataSource]:
-    given = {"defaults": defaults, "location": location}
-    return type(FlightDataSource.__name__, (FlightDataSource,), given)
+    attributes = {"defaults": defaults, "location": location}
+    return type(FlightDataSource.__name__, (FlightDataSource,), attributes)

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from flight_server.protocol import InvalidRequest, Transaction
-from spark_client.connection import Reading, RemoteServer, Timeouts, Writing
+from spark_client.connection import RemoteServer, ServerOptions
 from spark_client.servers import owner_of
 from spark_client.settings import (
     ANY_READ,
@@ -27,7 +26,7 @@ from spark_client.settings import (
     STREAM_READ,
     STREAM_WRITE,
     Option,
-    fields_of,
+    of_values,
     options_of,
 )
 
@@ -41,14 +40,14 @@ class SourceOptions:
     """
 
     def __init__(
-        self, given: Mapping[str, str], use: str, defaults: RemoteServer | None = None, location: str = ""
+        self, texts: Mapping[str, str], use: str, defaults: RemoteServer | None = None, location: str = ""
     ) -> None:
         self._defaults = defaults
         self._location = location or ("" if defaults is None else defaults.location)
         self._values: dict[str, Any] = {}
         self._use = use
         options = options_of(BATCH_READ, STREAM_READ) if use == ANY_READ else options_of(use)
-        for name, text in given.items():
+        for name, text in texts.items():
             known = _option_name(name)
             option = options.get(known)
             if option is None:
@@ -87,34 +86,24 @@ class SourceOptions:
 
     def refuse(self, options: Iterable[Option], why: str) -> None:
         """Raise InvalidRequest if one of these options is given."""
-        given = [option.name for option in options if option.name in self._values]
-        if given:
+        names = [option.name for option in options if option.name in self._values]
+        if names:
             raise InvalidRequest(
-                f"{self._use}: dataset {self.dataset!r} {why}, so it takes no option {given[0]!r}",
+                f"{self._use}: dataset {self.dataset!r} {why}, so it takes no option {names[0]!r}",
                 dataset=self.dataset,
-                option=given[0],
+                option=names[0],
             )
 
     def server(self) -> RemoteServer:
         """The server of the dataset, not connected yet. Patient from the first call on: a running stream plans each
         batch in a new process, also while its server restarts.
         """
-        values, base = self._values, self._defaults
-        text = values.get("location", self._location)
+        text = self._values.get("location", self._location)
+        base, direct = ServerOptions(), False
+        if self._defaults is not None and text == self._location:
+            base, direct = self._defaults.options, self._defaults.direct
         location = owner_of(self.dataset, text.split(","))
-        if base is None or text != self._location:
-            base = RemoteServer(location)
-        server = RemoteServer(
-            location,
-            token=values.get("token", values.get("token_file", base.given_token)),
-            tls_root_certs=values.get("tls_root_certs", base.tls_root_certs),
-            tls_client_cert=values.get("tls_client_cert", base.tls_client_cert),
-            tls_client_key=values.get("tls_client_key", base.tls_client_key),
-            timeouts=replace(base.timeouts, **fields_of(Timeouts, values)),
-            reading=replace(base.reading, **fields_of(Reading, values)),
-            writing=replace(base.writing, **fields_of(Writing, values)),
-            direct=base.direct,
-        )
+        server = RemoteServer(location, direct=direct, **of_values(self._values, base))
         server.patient = True
         return server
 

@@ -66,10 +66,10 @@ class SparkSchema:
         the dataset does not have these columns, or not in types that can be cast to these.
         """
         _checked_names(schema, dataset, struct.names)
-        found = cls(Declared(f"dataset {dataset!r}", utc_arrow_schema(struct)))
+        made = cls(Declared(f"dataset {dataset!r}", utc_arrow_schema(struct)))
         # Refused here, not in a task.
-        found.cast(pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema))
-        return found
+        made.cast(pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema))
+        return made
 
     def cast(self, batch: Any) -> Any:
         """The batch as Spark takes it. Raises InvalidRequest: a value does not fit."""

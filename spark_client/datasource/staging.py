@@ -105,28 +105,28 @@ def deleted_schema(options: SourceOptions, server: RemoteServer) -> Any:
         NotFound: there is no such dataset.
         InvalidRequest: it is no changelog, or one without a key.
     """
-    found = Changelog.find(server, options.dataset)
-    if not found.key:
+    changelog = Changelog.find(server, options.dataset)
+    if not changelog.key:
         raise InvalidRequest(
             f"changelog {options.dataset!r} has no keep rule with a key, by which its rows could be deleted: write "
             f"them with -1 in column {DIFF_COLUMN!r}, which retracts them",
             dataset=options.dataset,
         )
-    return pa.schema([found.schema.field(name) for name in found.key])
+    return pa.schema([changelog.schema.field(name) for name in changelog.key])
 
 
-def appended_schema(options: SourceOptions, server: RemoteServer, given: Any) -> Any:
-    """The schema for an append of rows of the schema ``given``; None if there is no such dataset, nor is one made.
+def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -> Any:
+    """The schema for an append of rows of the schema ``schema``; None if there is no such dataset, nor is one made.
     Raises AlreadyExists, InvalidRequest: the name leads to no changelog, or to one with another keep rule.
     """
     name, keep = options.dataset, options.get("changelog")
-    has_diff = DIFF_COLUMN in given.names
+    has_diff = DIFF_COLUMN in schema.names
     try:
         known = server.schema(name)
     except NotFound:
         known = None
     if keep is not None:
-        known = known or _without_diff(given)
+        known = known or _without_diff(schema)
         request = CreateRequest(
             name,
             Kind.CHANGELOG,
@@ -299,14 +299,22 @@ class Staging:
             return RepeatedWrite()
         staged = [first_answer]
         names = itertools.chain([attempt], (f"{attempt}.{number}" for number in itertools.count(1)))
-        with contextlib.closing(LeaseKeeper(self._renew, float(first_answer["lease_seconds"]))) as keeper:
+        generation, lease_seconds = "", float(first_answer["lease_seconds"])
+
+        def renew() -> None:
+            request = DatasetRequest(self.request.dataset, generation)
+            self.server.action("renew", request.encode(), once=True)
+
+        what = f"a write to {self.request.dataset}"
+        with contextlib.closing(LeaseKeeper(renew, lease_seconds, what)) as keeper:
 
             def send() -> StagedWrite | RepeatedWrite:
+                nonlocal generation
                 answer = staged.pop() if staged else self.stage(once=True)
                 if answer.get("repeated"):
                     return RepeatedWrite()
                 generation = str(answer["generation"])
-                keeper.add(self.request.dataset, generation)
+                keeper.begin()
                 left = iter(rows)
                 first = next(left, None)
                 if first is None:
@@ -333,9 +341,6 @@ class Staging:
             for _, frame in coalescer.finish():
                 stream.write(frame, producer)
             stream.commit()
-
-    def _renew(self, dataset: str, generation: str) -> None:
-        self.server.action("renew", DatasetRequest(dataset, generation).encode(), once=True)
 
     def seal(self, messages: Iterable[Any], transaction: Transaction | None = None) -> None:
         """Make exactly what these messages report readable, in one step. Called again if its answer is lost; and once

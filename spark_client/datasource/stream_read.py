@@ -165,26 +165,26 @@ class FlightStreamReader(QueryReader):
         self._limit = limit
 
     @classmethod
-    def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightStreamReader:
+    def plan(cls, options: SourceOptions, source: Found, struct: StructType) -> FlightStreamReader:
         """The reader of a dataset. Raises InvalidRequest: several limits, an option, column or type as for
         ``FlightReader.plan``, or a dataset that is spread over servers, of which each knows the rows of its portion.
         """
         options.refuse(OF_CHANGELOGS, "is no changelog")
-        if found.ref.is_spread:
+        if source.ref.is_spread:
             raise InvalidRequest(
                 f"dataset {options.dataset!r} is an exchange over several servers, which grows no more: read it with "
                 "spark.read",
                 dataset=options.dataset,
             )
-        schema = SparkSchema.of(found.schema, options.dataset, struct)
-        given = [name for name in LIMITS if options.get(name) is not None]
-        if len(given) > 1:
-            raise InvalidRequest(f"give one limit of a trigger, not {' and '.join(given)}")
+        schema = SparkSchema.of(source.schema, options.dataset, struct)
+        limits = [name for name in LIMITS if options.get(name) is not None]
+        if len(limits) > 1:
+            raise InvalidRequest(f"give one limit of a trigger, not {' and '.join(limits)}")
         kinds = dict(zip(LIMITS, (ReadMaxRows, ReadMaxBytes, ReadMaxFiles), strict=True))
-        if given and ReadMaxRows is None:
-            raise InvalidRequest(f"option {given[0]!r} needs Spark 4.2 or later")
-        limit = kinds[given[0]](options.get(given[0])) if given else None
-        return cls(found.ref, schema, options.get("starting"), limit)
+        if limits and ReadMaxRows is None:
+            raise InvalidRequest(f"option {limits[0]!r} needs Spark 4.2 or later")
+        limit = kinds[limits[0]](options.get(limits[0])) if limits else None
+        return cls(source.ref, schema, options.get("starting"), limit)
 
     # On the driver.
 

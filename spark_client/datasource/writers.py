@@ -49,12 +49,12 @@ from .staging import StagedWrite, Staging
 
 
 class FlightWriter(DataSourceArrowWriter):
-    """One job's write. ``wanted`` is False if the dataset is to be left as it is: it exists, or has this write."""
+    """One job's write. ``writes`` is False if the dataset is to be left as it is: it exists, or has this write."""
 
-    def __init__(self, staging: Staging, *, ignore: bool, wanted: bool) -> None:
+    def __init__(self, staging: Staging, *, ignore: bool, writes: bool) -> None:
         self._staging = staging
         self._ignore = ignore
-        self._wanted = wanted
+        self._writes = writes
 
     @classmethod
     def plan(cls, options: SourceOptions, struct: StructType, *, overwrite: bool) -> FlightWriter:
@@ -80,19 +80,19 @@ class FlightWriter(DataSourceArrowWriter):
                     "option 'exists' 'append' or 'ignore'",
                     **error.detail,
                 ) from error
-            return cls(staging, ignore=True, wanted=False)
-        return cls(staging, ignore=ignore, wanted=not repeated)
+            return cls(staging, ignore=True, writes=False)
+        return cls(staging, ignore=ignore, writes=not repeated)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return portable(_writer, self._staging, self._ignore, self._wanted)
+        return portable(_writer, self._staging, self._ignore, self._writes)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self._staging.write(iterator) if self._wanted else WriterCommitMessage()
+        return self._staging.write(iterator) if self._writes else WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows of these tasks. Raises as :meth:`Staging.seal`."""
         try:
-            if self._wanted:
+            if self._writes:
                 self._staging.seal(messages)
         except AlreadyExists:
             self.abort(messages)
@@ -101,13 +101,13 @@ class FlightWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - of some tasks only
         """Drop the staged rows, also of tasks that no message tells of. A server out of reach does it by itself."""
-        if self._wanted:
+        if self._writes:
             with contextlib.suppress(FlightShuffleError):
                 self._staging.drop([str(self._staging.stage(once=True)["generation"])])
 
 
-def _writer(staging: Staging, ignore: bool, wanted: bool) -> FlightWriter:  # noqa: FBT001 - called by pickle
-    return FlightWriter(staging, ignore=ignore, wanted=wanted)
+def _writer(staging: Staging, ignore: bool, writes: bool) -> FlightWriter:  # noqa: FBT001 - called by pickle
+    return FlightWriter(staging, ignore=ignore, writes=writes)
 
 
 class FlightStreamWriter(DataSourceStreamArrowWriter):

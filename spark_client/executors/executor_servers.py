@@ -30,7 +30,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -38,13 +37,15 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flight_server.host import machine
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer, embedded, refuses
 
-START_SECONDS = 60.0
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 ANSWER_SECONDS = 10.0
 ADDRESS_SPACE_BYTES = 2 << 30
 """An idle server needs 0.45 GB of address space, a busy one what its threads and buffers map."""
@@ -59,7 +60,6 @@ _NEEDED = (
     "uvloop",
 )
 """The modules of the extra ``server``."""
-_TAIL_LINES = 20
 _CONFIG = "server.toml"
 """An empty file. Its path on the command line says whose server a process is."""
 _CANNOT = "no server can run in this executor: "
@@ -86,8 +86,8 @@ def cores_of(pid: int) -> int | None:
     mode.
     """
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    found = [after for word, after in pairwise(words) if word == b"--cores" and after.isdigit()]
-    return int(found[-1]) if found else None
+    counts = [after for word, after in pairwise(words) if word == b"--cores" and after.isdigit()]
+    return int(counts[-1]) if counts else None
 
 
 def start_of(pid: int) -> int | None:
@@ -166,7 +166,7 @@ class ExecutorServers:
         Raises:
             InvalidRequest: no Spark executor runs this process; or its Python lacks packages, or its address space is
                 limited too tightly: the message says what to change, also to :func:`reason_of`.
-            Unavailable: they have ended, or do not serve within ``START_SECONDS``; likewise, with their last
+            Unavailable: they have ended, or do not serve within ``embedded.START_SECONDS``; likewise, with their last
                 lines. Or the directories cannot be written, or the driver's host has no address.
         """
         known = _known.get(self.token)
@@ -212,7 +212,7 @@ class ExecutorServers:
         _check_packages()
         config, process_of_executor = folder / _CONFIG, executor_process()
         config.touch()
-        given = {
+        settings = {
             "host": address_towards(*self.driver),
             "port": 0,
             "http_port": 0,
@@ -228,9 +228,10 @@ class ExecutorServers:
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own module with the application's own options
-                [sys.executable, "-m", "flight_server", *embedded.flags(given | dict(self.options))],
+                [sys.executable, "-m", "flight_server", *embedded.flags(settings | dict(self.options))],
                 env={
                     **os.environ,
+                    **embedded.PLAIN,
                     "FLIGHT_SERVER_TOKEN": self.token,
                     "PYTHONPATH": os.pathsep.join(_paths()),
                     "TMPDIR": str(scratch),
@@ -242,8 +243,11 @@ class ExecutorServers:
                 start_new_session=True,
             )
         try:
-            ready = _wait_until_ready(process, log)
-            locations = tuple(ready["locations"])
+            locations = embedded.serving(
+                process,
+                lambda: log.read_text(errors="replace").splitlines(),
+                f"{_CANNOT}that of the executor on {socket.gethostname()}",
+            )
             running = RunningServers(locations, process.pid, start_of(process.pid) or 0)
             _write_private(folder / "server.json", json.dumps(vars(running)))
         except BaseException:
@@ -256,8 +260,8 @@ class ExecutorServers:
 
 def reason_of(error: BaseException) -> str | None:
     """Why a task could not start its server, by the error of its job; None if the job failed otherwise."""
-    found = _REASON.search(str(error))
-    return None if found is None else found[0]
+    reason = _REASON.search(str(error))
+    return None if reason is None else reason[0]
 
 
 def address_towards(host: str, port: int = 9) -> str:
@@ -270,6 +274,26 @@ def address_towards(host: str, port: int = 9) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+def address_of_driver(spark: SparkSession | None = None) -> str:
+    """The address of this host for a session's executors, those of the active one for None: that by which this host
+    reaches ``spark.driver.host``, which on Spark Classic is this host.
+
+    Raises:
+        InvalidRequest: there is no session; or its driver's host is not known, or has no address here.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - not for clients without Spark
+    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - as above
+
+    try:
+        host = (spark or Session.active()).conf.get("spark.driver.host")
+        return address_towards(str(host))
+    except (PySparkException, OSError) as error:
+        raise InvalidRequest(
+            "by which address do executors reach this host? Make the Spark session first, whose spark.driver.host says "
+            f"it, or give host= and advertise_host= ({error})"
+        ) from error
 
 
 _known: dict[str, RunningServers] = {}
@@ -287,8 +311,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _read(path: Path) -> RunningServers | None:
     try:
-        said = json.loads(path.read_text())
-        return RunningServers(tuple(said["locations"]), said["pid"], said["started"])
+        facts = json.loads(path.read_text())
+        return RunningServers(tuple(facts["locations"]), facts["pid"], facts["started"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None  # none was started yet
 
@@ -307,7 +331,7 @@ def _end_unknown(folder: Path) -> None:
                 signal.pidfd_send_signal(ended, signal.SIGKILL)
                 waiting = select.poll()
                 waiting.register(ended, select.POLLIN)
-                waiting.poll(START_SECONDS * 1000)
+                waiting.poll(embedded.STOP_SECONDS * 1000)
             finally:
                 os.close(ended)
 
@@ -319,26 +343,6 @@ def _write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     unfinished.rename(path)
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        ended = process.poll() is not None
-        lines = log.read_text(errors="replace").splitlines()
-        if said := next(filter(None, map(embedded.ready_line, lines)), None):
-            return said
-        if ended or time.monotonic() > deadline:
-            how = (
-                f"ended with code {process.returncode}"
-                if ended
-                else f"was not ready within {START_SECONDS:g} s"
-            )
-            last = " | ".join(lines[-_TAIL_LINES:]) or "nothing"
-            raise Unavailable(
-                f"{_CANNOT}that of the executor on {socket.gethostname()} {how}; it wrote last: {last}"
-            )
-        time.sleep(0.02)
 
 
 def _check_address_space() -> None:
@@ -366,8 +370,8 @@ def _check_packages() -> None:
 
 def _paths() -> list[str]:
     """Where this process finds modules, without the zip that ``ship`` sends, which has no server."""
-    found = [each for each in sys.path if each and not _is_client(each)]
-    return [str(Path(each).resolve()) for each in found]
+    paths = [each for each in sys.path if each and not _is_client(each)]
+    return [str(Path(each).resolve()) for each in paths]
 
 
 def _is_client(path: str) -> bool:

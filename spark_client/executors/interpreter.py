@@ -38,17 +38,17 @@ def check_interpreter(spark: SparkSession) -> None:
     if "connect" in type(spark).__module__:
         return
     name = os.environ.get("PYSPARK_PYTHON") or "python3"
-    found = shutil.which(name)
-    if found is None and "/" in name:
+    python = shutil.which(name)
+    if python is None and "/" in name:
         return  # from an archive that Spark unpacks for its tasks
-    if found is not None and Path(found).parent == Path(sys.executable).parent:
+    if python is not None and Path(python).parent == Path(sys.executable).parent:
         return
     # Last, because it is a trip to the JVM.
     if not (spark.conf.get("spark.master") or "").startswith("local"):
         return
-    if (reason := _unfit(found)) is not None:
+    if (reason := _unfit(python)) is not None:
         raise InvalidRequest(
-            f"Spark would run its tasks with {found or name}, which {reason}: set PYSPARK_PYTHON to the driver's "
+            f"Spark would run its tasks with {python or name}, which {reason}: set PYSPARK_PYTHON to the driver's "
             'interpreter before the session is made, by os.environ["PYSPARK_PYTHON"] = sys.executable or in the shell'
         )
 

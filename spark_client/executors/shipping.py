@@ -79,9 +79,9 @@ def shown_from_users(function: Task) -> Task:
         return function
     import pyspark  # noqa: PLC0415 - only tasks come here
 
-    def run(*given: Any) -> Iterator[Any]:
+    def run(*arguments: Any) -> Iterator[Any]:
         try:
-            yield from function(*given)
+            yield from function(*arguments)
         except Exception as error:  # noqa: BLE001 - raised again
             raise error.with_traceback(_of_users(error.__traceback__) or error.__traceback__)  # noqa: B904 - it is the same error
 
@@ -168,8 +168,8 @@ class Portable:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    def __call__(self, *given: Any) -> Any:
-        return self._function(*given)
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return portable(shown_from_users, self._function)
@@ -206,8 +206,8 @@ def _loader() -> Callable[[bytes, str], Any]:
         try:
             import spark_client  # noqa: PLC0415 - as above
 
-            found = getattr(spark_client, "__version__", "of an unknown version")
-            if found == version:
+            installed = getattr(spark_client, "__version__", "of an unknown version")
+            if installed == version:
                 from spark_client.executors import settle  # noqa: PLC0415 - as above
 
                 settle()
@@ -226,7 +226,7 @@ def _loader() -> Callable[[bytes, str], Any]:
             raise ImportError(f"{here} has no package {missing!r}: {remedy}") from error
         place = next(iter(spark_client.__path__), "?")
         raise ImportError(
-            f"{here} has flight-shuffle {found} in {place}, and the driver has {version}: "
+            f"{here} has flight-shuffle {installed} in {place}, and the driver has {version}: "
             "install the driver's there, or call ship(spark) of the ShuffleClient before the session's first job"
         )
 
@@ -245,14 +245,14 @@ def _sources() -> dict[str, bytes]:
     waiting = [each for each in client.rglob("*.py") if client / "commands" not in each.parents]
     # At the top, too: there Spark looks for data sources. An installed wheel has it only there.
     registration = client / "datasource" / _REGISTRATION
-    found = {_REGISTRATION: (registration if registration.is_file() else root / _REGISTRATION).read_bytes()}
+    files = {_REGISTRATION: (registration if registration.is_file() else root / _REGISTRATION).read_bytes()}
     while waiting:
         path = waiting.pop()
         name = path.relative_to(root)
-        if name.as_posix() not in found:
-            found[name.as_posix()] = path.read_bytes()
+        if name.as_posix() not in files:
+            files[name.as_posix()] = path.read_bytes()
             waiting += _imports_of(root, name, path.read_bytes())
-    return found
+    return files
 
 
 def _imports_of(root: Path, name: Path, source: bytes) -> Iterator[Path]:

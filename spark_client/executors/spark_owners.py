@@ -25,15 +25,17 @@ def owner_of_task() -> str | None:
     context = TaskContext.get()
     if context is None:
         return None
-    said = context.getLocalProperty
-    streaming, execution = said(_QUERY), said(_EXECUTION)
+    property_of = context.getLocalProperty
+    streaming, execution = property_of(_QUERY), property_of(_EXECUTION)
     if streaming is not None:
-        query: str | None = f"streaming query {_name(said(_DESCRIPTION))}{streaming}, run {said(_RUN)}"
+        query: str | None = (
+            f"streaming query {_name(property_of(_DESCRIPTION))}{streaming}, run {property_of(_RUN)}"
+        )
     else:
         query = None if execution is None else f"SQL query {execution}"
-    host = said("spark.driver.host")
+    host = property_of("spark.driver.host")
     return owner(
-        _application(said("spark.app.name"), said("spark.app.id")),
+        _application(property_of("spark.app.name"), property_of("spark.app.id")),
         query,
         None if host is None else f"driver {host}",
         user(),

@@ -150,14 +150,14 @@ class HostFiles:
 
     def open(self, key: str) -> HostFile | None:
         for directory in self._directories:
-            if (found := _open_shared(directory.path / f"{key}.arrows")) is not None:
-                return found
+            if (file := _open_shared(directory.path / f"{key}.arrows")) is not None:
+                return file
         return None
 
     def opened(self, prefix: str) -> dict[str, float]:
         """The keys of files that begin with ``prefix``, and when each was last opened."""
-        found = [entry for directory in self._directories for entry in directory.entries(prefix)]
-        return {each.key: each.opened for each in found if each.kind == "arrows"}
+        entries = [entry for directory in self._directories for entry in directory.entries(prefix)]
+        return {each.key: each.opened for each in entries if each.kind == "arrows"}
 
     def locked(self, key: str, deadline_seconds: float) -> AbstractContextManager[int]:
         """Hold the lock of a key, which need not be a file's. Raises as :meth:`open_or_make`."""
@@ -191,11 +191,11 @@ class HostFiles:
             raise Unavailable(_NO_DIRECTORY)
         for directory in self._directories:
             directory.prepare()
-        if (found := self.open(key)) is not None:
-            return found
+        if (file := self.open(key)) is not None:
+            return file
         with locked(self._directories[0].path / f"{key}.lock", deadline_seconds, "fetching"):
-            if (found := self.open(key)) is not None:
-                return found
+            if (file := self.open(key)) is not None:
+                return file
             self._remove_parts(key)
             if time.monotonic() - _swept.get(self.bases, -SWEEP_SECONDS) >= SWEEP_SECONDS:
                 self.sweep()
@@ -339,16 +339,16 @@ def _open_shared(path: Path) -> HostFile | None:
         if error.errno == errno.ELOOP:  # we make no symbolic links
             return None
         raise
-    found = HostFile(path, descriptor)
+    file = HostFile(path, descriptor)
     try:
         _share(path, descriptor)
-        if found.is_current:
+        if file.is_current:
             os.utime(descriptor)
-            return found
+            return file
     except BaseException:
-        found.close()
+        file.close()
         raise
-    found.close()
+    file.close()
     return None
 
 

@@ -92,32 +92,32 @@ class TimedRows:
     def _entries(self, parts: Sequence[tuple[Any, NDArray[np.bool_] | None]]) -> Positions:
         """Each row's key by its number in the index; -1 if the row matches nothing."""
         index = self.held.index
-        found = np.full(len(self.held), -1, np.int64)
+        entries = np.full(len(self.held), -1, np.int64)
         counts = index.counts(np.arange(index.entries))
         each = np.repeat(np.arange(index.entries), counts)
         within = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
-        found[index.rows(each, within)] = each
+        entries[index.rows(each, within)] = each
         start = 0
         for times, valid in parts:
             if valid is not None:
-                found[start : start + len(times)][~valid] = -1
+                entries[start : start + len(times)][~valid] = -1
             start += len(times)
-        return found
+        return entries
 
     def match(self, batch: pa.RecordBatch, keys: MatchKeys) -> Positions:
         """For each row of a left batch the number of its match in ``held``, or -1."""
-        found = np.full(batch.num_rows, -1, np.int64)
+        matches = np.full(batch.num_rows, -1, np.int64)
         if not len(self._places):
-            return found
-        given, rows = keys.of(batch)
+            return matches
+        matching, rows = keys.of(batch)
         times, valid = self._as_of.times(batch.column(self._as_of.left))
-        entries = found.copy()
-        entries[slice(None) if rows is None else rows] = self.held.index.find(given)
+        entries = matches.copy()
+        entries[slice(None) if rows is None else rows] = self.held.index.find(matching)
         if valid is not None:
             entries[~valid] = -1
         asked = np.flatnonzero(entries >= 0)
-        found[asked] = self._nearest(entries[asked], times[asked])
-        return found
+        matches[asked] = self._nearest(entries[asked], times[asked])
+        return matches
 
     def _nearest(self, entries: Positions, times: NDArray[Any]) -> Positions:
         as_of = self._as_of
@@ -143,8 +143,8 @@ class TimedRows:
         first = entries * self._base
         places = _find(self._places, first + _find(self._known, times, side), "left")
         if forward:
-            there = self._places[np.minimum(places, len(self._places) - 1)] < first + self._base
-            return np.where((places < len(self._places)) & there, places, -1)
+            within = self._places[np.minimum(places, len(self._places) - 1)] < first + self._base
+            return np.where((places < len(self._places)) & within, places, -1)
         places -= 1
         return np.where(self._places[places] >= first, places, -1)
 
@@ -160,9 +160,9 @@ class TimedRows:
         return distance
 
 
-def _find(ordered: NDArray[Any], wanted: NDArray[Any], side: Literal["left", "right"]) -> Positions:
+def _find(ordered: NDArray[Any], needles: NDArray[Any], side: Literal["left", "right"]) -> Positions:
     """As ``searchsorted``, with the wanted values in order: their places are then neighbours in a core's cache."""
-    order = np.argsort(wanted)
-    places = np.empty(len(wanted), np.int64)
-    places[order] = np.searchsorted(ordered, wanted[order], side=side)
+    order = np.argsort(needles)
+    places = np.empty(len(needles), np.int64)
+    places[order] = np.searchsorted(ordered, needles[order], side=side)
     return places

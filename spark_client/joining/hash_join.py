@@ -56,7 +56,7 @@ class Probing:
         self.held_is_left = holds_left
         self.held_side = plan.side(left=holds_left)
         self.side = plan.side(left=not holds_left)
-        self._found: list[NDArray[np.uint8]] = []
+        self._matched: list[NDArray[np.uint8]] = []
 
     def hold(self, batches: Sequence[pa.RecordBatch]) -> HeldRows:
         return HeldRows(joined(batches), self.held_side.keys, self.held_side.schema)
@@ -76,47 +76,47 @@ class Probing:
                 every = np.full(batch.num_rows, -1, np.int64)
                 every[rows] = entries
                 entries = every
-            found = entries >= 0
+            matches = entries >= 0
             if marks:
-                matched[entries[found]] = True
+                matched[entries[matches]] = True
             if self.held_side.exists:
                 continue
-            ever = found if first and last else self._ever(number, found)
+            ever = matches if first and last else self._ever(number, matches)
             if self.side.exists:
                 if last:
                     chosen = np.flatnonzero(ever == (self.plan.how == "semi"))
                     yield from self._streamed_alone(batch, chosen)
                 continue
             alone = ~ever if last and self.side.kept else None
-            yield from self._pairs(held, batch, entries, found, alone)
+            yield from self._pairs(held, batch, entries, matches, alone)
         if marks:
             yield from self._held_alone(held, matched)
 
-    def _ever(self, number: int, found: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _ever(self, number: int, matches: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which rows of the streamed batch of this number have had a match in any block so far."""
-        bits = np.packbits(found)
-        if number == len(self._found):
-            self._found.append(bits)
+        bits = np.packbits(matches)
+        if number == len(self._matched):
+            self._matched.append(bits)
         else:
-            self._found[number] |= bits
-        return np.unpackbits(self._found[number], count=len(found)).view(np.bool_)
+            self._matched[number] |= bits
+        return np.unpackbits(self._matched[number], count=len(matches)).view(np.bool_)
 
     def _pairs(
         self,
         held: HeldRows,
         batch: pa.RecordBatch,
         entries: Positions,
-        found: NDArray[np.bool_],
+        matches: NDArray[np.bool_],
         alone: NDArray[np.bool_] | None,
     ) -> Iterator[pa.RecordBatch]:
         """The matches, and the rows that are ``alone``."""
-        shown = found if alone is None else found | alone
+        shown = matches if alone is None else matches | alone
         streamed = only(batch, self.side.schema)
         picker: Picker | None = None
         sizes = row_sizes([streamed])
         widest = largest(sizes) + held.widest_bytes
         for rows, numbers in self._matches(held.index, entries, shown):
-            valid = None if alone is None else found[rows]
+            valid = None if alone is None else matches[rows]
             pieces: Iterable[tuple[int, int]] = [(0, len(rows))]
             if widest * len(rows) > PIECE_BYTES:
                 pieces = _pieces(sizes_of(sizes, rows) + sizes_of(held.sizes, numbers, valid))

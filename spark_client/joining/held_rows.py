@@ -54,10 +54,10 @@ class HeldRows:
         there is not used.
         """
         if valid is None or valid.all():
-            return self._taken(numbers)
-        return spread(self._taken(numbers[valid]), valid)
+            return self._rows_at(numbers)
+        return spread(self._rows_at(numbers[valid]), valid)
 
-    def _taken(self, numbers: Positions) -> pa.RecordBatch:
+    def _rows_at(self, numbers: Positions) -> pa.RecordBatch:
         return self._rows.take(numbers) if len(numbers) else self._nothing
 
 
@@ -92,9 +92,9 @@ def sizes_of(sizes: Sizes, rows: Positions, valid: NDArray[np.bool_] | None = No
         return np.full(len(rows), sizes, np.int64)
     if valid is None:
         return sizes[rows]
-    found = np.zeros(len(rows), np.int64)
-    found[valid] = sizes[rows[valid]]
-    return found
+    filled = np.zeros(len(rows), np.int64)
+    filled[valid] = sizes[rows[valid]]
+    return filled
 
 
 def _index_of(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> KeyIndex:
@@ -116,8 +116,8 @@ def _concat(columns: Sequence[pa.Array]) -> pa.Array:
 def _parts(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[Keys, Positions]]:
     before = 0
     for batch in batches:
-        found, rows = keys.of(batch)
-        yield found, (np.arange(batch.num_rows) if rows is None else rows) + before
+        part, rows = keys.of(batch)
+        yield part, (np.arange(batch.num_rows) if rows is None else rows) + before
         before += batch.num_rows
 
 
@@ -140,10 +140,10 @@ def held_table(table: pa.Table, side: Side, cast: Callable[[pa.Table], pa.Table]
     known = _known.get(address)
     if known is None or known.table() is not table:
         known = _known[address] = _Known(weakref.ref(table, lambda _: _known.pop(address, None)))
-    wanted = (side.keys, side.schema)
-    if wanted not in known.rows:
+    form = (side.keys, side.schema)
+    if form not in known.rows:
         batches = cast(table).to_batches()
         if len(batches) > 1 and table.nbytes <= COPIED_BYTES:
             batches = joined(batches)
-        known.rows[wanted] = HeldRows(batches, side.keys, side.schema)
-    return known.rows[wanted]
+        known.rows[form] = HeldRows(batches, side.keys, side.schema)
+    return known.rows[form]

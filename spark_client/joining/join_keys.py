@@ -96,12 +96,12 @@ class KeyForm:
 
 def present(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:
     """Which rows have no null in these columns; None for all."""
-    found: NDArray[np.bool_] | None = None
+    every: NDArray[np.bool_] | None = None
     for column in columns:
         if column.null_count:
             valid = flags(column.is_valid())
-            found = valid if found is None else found & valid
-    return found
+            every = valid if every is None else every & valid
+    return every
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -144,9 +144,9 @@ def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 def _common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     (digits, scale), (other_digits, other_scale) = _digits(left), _digits(right)
     most = max(scale, other_scale)
-    wanted = max(digits - scale, other_digits - other_scale) + most
+    precision = max(digits - scale, other_digits - other_scale) + most
     # Spark rounds where no decimal holds both; a rounded key would be another key.
-    return pa.decimal128(wanted, most) if wanted <= _MAX_DIGITS else None
+    return pa.decimal128(precision, most) if precision <= _MAX_DIGITS else None
 
 
 def _digits(kind: pa.DataType) -> tuple[int, int]:
@@ -158,12 +158,12 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys in their normal form, without nulls. ``given`` are their hashes, where they are not those of
+    """Keys in their normal form, without nulls. ``known_hashes`` are their hashes, where they are not those of
     ``row_hashes``, which are computed when first asked for: what is found without them need not wait for them.
     """
 
     columns: tuple[pa.Array, ...]
-    given: NDArray[np.uint64] | None = None
+    known_hashes: NDArray[np.uint64] | None = None
     exact: bool = False
 
     @classmethod
@@ -177,7 +177,7 @@ class Keys:
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:
-        return row_hashes(self.columns, len(self)) if self.given is None else self.given
+        return row_hashes(self.columns, len(self)) if self.known_hashes is None else self.known_hashes
 
     @property
     def numbers(self) -> NDArray[np.int64] | None:
@@ -190,10 +190,10 @@ class Keys:
 
     def same(self, others: Sequence[pa.Array]) -> NDArray[np.bool_]:
         """For each row, whether the other keys' columns have the same there."""
-        found = np.ones(len(self), np.bool_)
+        equal = np.ones(len(self), np.bool_)
         for ours, theirs in zip(self.columns, others, strict=True):
-            found &= same(ours, theirs)
-        return found
+            equal &= same(ours, theirs)
+        return equal
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,6 @@ class MatchKeys:
         keys, rows = self.of(batch)
         if rows is None:
             return keys.hashes
-        found = row_hashes([array_over(np.arange(batch.num_rows))], batch.num_rows)
-        found[rows] = keys.hashes
-        return found
+        hashes = row_hashes([array_over(np.arange(batch.num_rows))], batch.num_rows)
+        hashes[rows] = keys.hashes
+        return hashes

@@ -77,12 +77,12 @@ class JoinPlan:
         sides = [iter(batch.columns) if batch is not None else None for batch in (left, right)]
         columns = []
         for column, field in zip(self.columns, self.schema, strict=True):
-            found = [
+            arrays = [
                 next(side)
                 for side, name in zip(sides, (column.left, column.right), strict=True)
                 if side is not None and name is not None
             ]
-            columns.append(_first_valid(found, field.type) if found else pa.nulls(rows, field.type))
+            columns.append(_first_valid(arrays, field.type) if arrays else pa.nulls(rows, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 

@@ -50,7 +50,7 @@ class KeyIndex:
             begins = np.ones(len(sorts), np.bool_)
             begins[1:] = sorts[1:] != sorts[:-1]
             if not keys.exact:
-                order = _told_apart(keys, order, begins)
+                order = _distinguished(keys, order, begins)
             starts = np.flatnonzero(begins)
             if self._range is not None:
                 self._range = _Range(sorts[starts].view(np.int64))
@@ -84,22 +84,22 @@ class KeyIndex:
         """The entry of each key, or -1."""
         if self._range is not None and (numbers := keys.numbers) is not None:
             return self._range.find(numbers)
-        wanted = keys.hashes
+        hashes = keys.hashes
         # A hash below the lowest wraps around, and is then above the highest.
-        buckets = np.minimum((wanted - self._low) >> self._shift, self._last).view(np.int64)
+        buckets = np.minimum((hashes - self._low) >> self._shift, self._last).view(np.int64)
         places: Positions = self._places[buckets].astype(np.int64)
-        there = self._hashes[places]
-        behind = np.flatnonzero(there < wanted)
+        nearest = self._hashes[places]
+        behind = np.flatnonzero(nearest < hashes)
         for _ in range(_STEPS):
             if not len(behind):
                 break
             places[behind] += 1
-            there[behind] = self._hashes[places[behind]]
-            behind = behind[there[behind] < wanted[behind]]
+            nearest[behind] = self._hashes[places[behind]]
+            behind = behind[nearest[behind] < hashes[behind]]
         if len(behind):
-            places[behind] = np.searchsorted(self._hashes[: self.entries], wanted[behind])
-            there[behind] = self._hashes[places[behind]]
-        places[(there != wanted) | (places == self.entries)] = -1
+            places[behind] = np.searchsorted(self._hashes[: self.entries], hashes[behind])
+            nearest[behind] = self._hashes[places[behind]]
+        places[(nearest != hashes) | (places == self.entries)] = -1
         if self._keys is not None:
             self._compare(keys, places)
         return places
@@ -107,8 +107,8 @@ class KeyIndex:
     def counts(self, entries: Positions) -> Positions:
         """How many rows each entry has; 0 for -1."""
         # The place before the first is the last: its bound minus the one before it is not used.
-        found = self._bounds[entries + 1] - self._bounds[entries]
-        return np.where(entries >= 0, found, 0)
+        counts = self._bounds[entries + 1] - self._bounds[entries]
+        return np.where(entries >= 0, counts, 0)
 
     def rows(self, entries: Positions, within: Positions | None = None) -> Positions:
         """The rows of entries, counted from 0 for each; the first if ``within`` is None. Any row for -1."""
@@ -166,7 +166,7 @@ def _close_numbers(keys: Keys) -> NDArray[np.int64] | None:
     return numbers if places < most else None
 
 
-def _told_apart(keys: Keys, order: Positions, begins: NDArray[np.bool_]) -> Positions:
+def _distinguished(keys: Keys, order: Positions, begins: NDArray[np.bool_]) -> Positions:
     """The order in which rows of one key are neighbours; marks where each key begins."""
     again = np.flatnonzero(~begins)
     if not len(again) or keys.take(order[again - 1]).same(keys.take(order[again]).columns).all():

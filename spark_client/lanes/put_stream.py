@@ -85,12 +85,9 @@ def open_writing(
     Raises:
         InvalidRequest: an unknown codec; or only the bulk lane is allowed, and the server names no place for it.
         FlightShuffleError: the server's error, or the server cannot be reached.
-        ValueError: an unknown lane.
     """
     check_compression(compression)
     lane = server.writing.lane
-    if lane not in ("auto", "grpc", "bulk"):
-        raise ValueError(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
     if lane == "grpc":
         return GrpcWriter(server, command, schema, compression, once=once)
 

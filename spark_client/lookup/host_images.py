@@ -83,11 +83,11 @@ class LayerName:
 
     @classmethod
     def parse(cls, key: str) -> LayerName | None:
-        found = _KEY.fullmatch(key)
-        if found is None:
+        parts = _KEY.fullmatch(key)
+        if parts is None:
             return None
-        after = None if found["after"] is None else int(found["after"], 16)
-        return cls(after, int(found["version"], 16))
+        after = None if parts["after"] is None else int(parts["after"], 16)
+        return cls(after, int(parts["version"], 16))
 
 
 def stack(names: Iterable[LayerName], version: int) -> list[LayerName] | None:
@@ -99,9 +99,9 @@ def stack(names: Iterable[LayerName], version: int) -> list[LayerName] | None:
     for name in sorted(names, key=lambda each: (each.version, -1 if each.after is None else each.after)):
         below = [] if name.after is None else best.get(name.after)
         if below is not None and name.version <= version:
-            known, found = best.get(name.version), [*below, name]
-            if known is None or (-found[0].version, len(found)) < (-known[0].version, len(known)):
-                best[name.version] = found
+            known, layers = best.get(name.version), [*below, name]
+            if known is None or (-layers[0].version, len(layers)) < (-known[0].version, len(known)):
+                best[name.version] = layers
     return best[max(best)] if best else None
 
 
@@ -200,10 +200,10 @@ class HostImages:
     def _open(self, version: int) -> Image | None:
         """The image of that version, or of one before it."""
         for _ in range(_TRIES):
-            wanted = stack(self._names(), version)
-            if wanted is None:
+            names = stack(self._names(), version)
+            if names is None:
                 return None
-            layers = [open_layers.get(self._files, name.key(self.prefix)) for name in wanted]
+            layers = [open_layers.get(self._files, name.key(self.prefix)) for name in names]
             if all(layers):
                 return Image([layer for layer in layers if layer is not None])
             # One was removed between the look at the names and its opening.

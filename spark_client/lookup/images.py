@@ -62,7 +62,7 @@ class Image:
 
     def find(self, keys: Keys) -> Matches:
         """All rows with these keys, in the keys' order."""
-        found: list[tuple[Positions, Positions, Positions]] = []
+        matches: list[tuple[Positions, Positions, Positions]] = []
         waiting: Positions | None = None
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
@@ -71,14 +71,14 @@ class Image:
             if waiting is not None:
                 positions = waiting[positions]
             live = rows < layer.live
-            found.append((positions[live], np.full(int(live.sum()), number), rows[live]))
+            matches.append((positions[live], np.full(int(live.sum()), number), rows[live]))
             if number:
                 decided = np.ones(len(keys), np.bool_) if waiting is None else np.zeros(len(keys), np.bool_)
                 if waiting is not None:
                     decided[waiting] = True
                 decided[positions] = False
                 waiting = np.flatnonzero(decided)
-        positions, layers, rows = (np.concatenate(each) for each in zip(*found, strict=True))
+        positions, layers, rows = (np.concatenate(each) for each in zip(*matches, strict=True))
         order = np.argsort(positions, kind="stable")
         return Matches(positions[order], layers[order], rows[order])
 
@@ -107,8 +107,8 @@ def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tup
     key_count = image.layers[0].key_count
     hashes = Keys.of(rows.columns[:key_count]).hashes
     keys, key_firsts = _groups(_columns(rows, key_count), hashes)
-    wanted = _columns(Picker(rows).take(key_firsts), key_count)
-    before = image.find(Keys(tuple(wanted.columns), hashes[key_firsts]))
+    asked = _columns(Picker(rows).take(key_firsts), key_count)
+    before = image.find(Keys(tuple(asked.columns), hashes[key_firsts]))
     # A cast would do the same, but makes invalid lists of nulls without a type.
     old = pa.RecordBatch.from_arrays(image.take(before, slice(None)).columns, schema=rows.schema)
     every = pa.concat_batches([old, rows])
@@ -124,7 +124,7 @@ def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tup
         kept = old.num_rows + asserted
     alive = np.zeros(len(key_firsts), np.bool_)
     alive[np.concatenate([before.positions, keys])[kept]] = True
-    gone = _keys_only(Picker(wanted).take(np.flatnonzero(~alive)), rows.schema)
+    gone = _keys_only(Picker(asked).take(np.flatnonzero(~alive)), rows.schema)
     return pa.concat_batches([Picker(every).take(kept), gone]), len(kept)
 
 
@@ -205,11 +205,11 @@ def _same_rows(batch: pa.RecordBatch, first: Positions, second: Positions) -> ND
     """For each pair of row numbers of the batch, whether the two rows have the same bits: the count of one float is
     never changed for another one.
     """
-    found = np.ones(len(first), np.bool_)
+    equal = np.ones(len(first), np.bool_)
     one, two = array_over(first), array_over(second)
     for column in batch.columns:
-        found &= same(column.take(one), column.take(two), bits=True)
-    return found
+        equal &= same(column.take(one), column.take(two), bits=True)
+    return equal
 
 
 def _keys_only(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

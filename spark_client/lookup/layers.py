@@ -107,18 +107,18 @@ class Index:
         chosen = Index(self.entries[kept[self.numbers]])
         return Index(chosen.hashes | (np.cumsum(kept) - 1 + first)[chosen.numbers].astype(np.uint64))
 
-    def find(self, wanted: NDArray[np.uint64]) -> tuple[Positions, Positions, Positions]:
-        """Of sorted hashes, as :attr:`hashes`, those that there are: their places in ``wanted``, the first entry of
+    def find(self, hashes: NDArray[np.uint64]) -> tuple[Positions, Positions, Positions]:
+        """Of sorted hashes, as :attr:`hashes`, those that there are: their places in ``hashes``, the first entry of
         each, and how many it has.
         """
-        low = np.searchsorted(self.entries, wanted)
+        low = np.searchsorted(self.entries, hashes)
         last = len(self.entries) - 1
-        hits = np.flatnonzero(self.entries[np.minimum(low, last)] & _HASH == wanted)
-        low, wanted = low[hits], wanted[hits]
+        hits = np.flatnonzero(self.entries[np.minimum(low, last)] & _HASH == hashes)
+        low, hashes = low[hits], hashes[hits]
         counts = np.ones(len(hits), np.int64)
         # Most hashes have one entry, and need no second search.
-        more = np.flatnonzero((self.entries[np.minimum(low + 1, last)] & _HASH == wanted) & (low < last))
-        counts[more] = np.searchsorted(self.entries, wanted[more] | _NUMBER, side="right") - low[more]
+        more = np.flatnonzero((self.entries[np.minimum(low + 1, last)] & _HASH == hashes) & (low < last))
+        counts[more] = np.searchsorted(self.entries, hashes[more] | _NUMBER, side="right") - low[more]
         return hits, low, counts
 
 
@@ -234,9 +234,9 @@ class Layer:
         if not self.rows or not len(keys):
             return nothing, nothing
         # Sorted, because neighbours in the index are then read one after the other.
-        wanted = Index.of(keys.hashes)
-        hits, low, counts = self.index.find(wanted.hashes)
-        positions = np.repeat(wanted.numbers[hits], counts)
+        asked = Index.of(keys.hashes)
+        hits, low, counts = self.index.find(asked.hashes)
+        positions = np.repeat(asked.numbers[hits], counts)
         before = np.cumsum(counts) - counts
         places = np.arange(len(positions)) + np.repeat(low - before, counts)
         rows = Index(self.index.entries[places]).numbers

@@ -40,9 +40,9 @@ def probe(image: Image, forms: Sequence[KeyForm], columns: Sequence[pa.Array]) -
         return image.find(Keys.of([form.normal(each) for form, each in zip(forms, columns, strict=True)]))
     rows = np.flatnonzero(valid)
     at = array_over(rows)
-    taken = [form.normal(each.take(at)) for form, each in zip(forms, columns, strict=True)]
-    found = image.find(Keys.of(taken))
-    return Matches(rows[found.positions], found.layers, found.rows)
+    normal = [form.normal(each.take(at)) for form, each in zip(forms, columns, strict=True)]
+    matches = image.find(Keys.of(normal))
+    return Matches(rows[matches.positions], matches.layers, matches.rows)
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class Join:
             left = Picker(left).take(rows)
         has = numbers >= 0
         chosen = numbers[has]
-        found = Matches(matches.positions[chosen], matches.layers[chosen], matches.rows[chosen])
-        taken = image.take(found, slice(len(self.keys), None))
+        shown = Matches(matches.positions[chosen], matches.layers[chosen], matches.rows[chosen])
+        right = image.take(shown, slice(len(self.keys), None))
         if not has.all():
-            taken = spread(taken, has)
-        return pa.RecordBatch.from_arrays([*left.columns, *taken.columns], schema=self.schema)
+            right = spread(right, has)
+        return pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self.schema)
 
 
 def _reorder(batch: pa.RecordBatch, first: Sequence[str]) -> pa.RecordBatch:

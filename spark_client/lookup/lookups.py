@@ -76,10 +76,10 @@ class Lookups:
         struct = declared_struct(spark, df.schema, where)
         left, ref, schema = arrow_schema(spark, struct, where), *self._find(name)
         pairs = dict(on) if isinstance(on, Mapping) else {key: key for key in _names(on)}
-        keys = _found(left, list(pairs), f"{where}: the DataFrame")
+        keys = _spelled(left, list(pairs), f"{where}: the DataFrame")
         for key in keys:
             check_key(struct[key], where)
-        others = _found(schema, list(pairs.values()), f"{where}: the changelog")
+        others = _spelled(schema, list(pairs.values()), f"{where}: the changelog")
         columns = [column for column in schema.names if column not in others]
         _check_collisions(left.names, columns, where)
         right = spark_struct(schema, name, [*others, *columns])
@@ -158,15 +158,15 @@ def _names(of: Sequence[str] | str) -> list[str]:
     return names
 
 
-def _found(schema: pa.Schema, names: Sequence[str], where: str) -> list[str]:
+def _spelled(schema: pa.Schema, names: Sequence[str], where: str) -> list[str]:
     """The names as the schema spells them."""
     try:
-        found = [schema.names[index] for index in find_keys(schema, names)]
+        spelled = [schema.names[index] for index in find_keys(schema, names)]
     except ValueError as error:
         raise InvalidRequest(f"{where}: {error}") from error
-    if len(set(found)) < len(found):
+    if len(set(spelled)) < len(spelled):
         raise InvalidRequest(f"{where}: {', '.join(map(repr, names))} name one column twice")
-    return found
+    return spelled
 
 
 def _check_collisions(left: Sequence[str], right: Sequence[str], where: str) -> None:

@@ -72,11 +72,11 @@ def interrupts_kept() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found: BaseException | None = error
-        while found is not None and found is not handled:
-            if isinstance(found, KeyboardInterrupt):
+        cause: BaseException | None = error
+        while cause is not None and cause is not handled:
+            if isinstance(cause, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
-            found = found.__cause__ or found.__context__
+            cause = cause.__cause__ or cause.__context__
         raise
 
 
@@ -136,8 +136,8 @@ def worker_connection() -> socket.socket | None:
     frame: FrameType | None = sys._getframe()
     while frame is not None and not _is_worker(frame):
         frame = frame.f_back
-    found = None if frame is None else frame.f_locals["sock"]
-    return found if isinstance(found, socket.socket) else None
+    connection = None if frame is None else frame.f_locals["sock"]
+    return connection if isinstance(connection, socket.socket) else None
 
 
 def _is_worker(frame: FrameType) -> bool:

@@ -62,25 +62,25 @@ def decimal_average(kind: pa.DataType, total: pa.Array, count: pa.Array) -> pa.A
     """
     times = 10 ** (kind.scale - total.type.scale)
     most = _MOST_LONG // times - 1
-    there = flags(total.is_valid())
+    valid = flags(total.is_valid())
     counts = np.maximum(values(count, np.int64), 1)
     words = view(total.buffers()[1], np.int64)[2 * total.offset : 2 * (total.offset + len(total))]
     low, high = words[::2], words[1::2]
-    is_short = there & (high == low >> 63) & (low != -_MOST_LONG - 1) & (counts <= most)
+    is_short = valid & (high == low >> 63) & (low != -_MOST_LONG - 1) & (counts <= most)
     whole, rest = np.divmod(np.where(is_short, np.abs(low), 0), counts)
     is_short &= whole <= most
     more, rest = np.divmod(np.where(is_short, rest, 0) * times, counts)
     quotients = np.where(is_short, whole, 0) * times + more + (rest >= counts - rest)
     quotients = np.where(low < 0, -quotients, quotients)
-    found = np.stack([quotients, quotients >> 63], axis=1)
-    for row in np.flatnonzero(there & ~is_short).tolist():
+    pairs = np.stack([quotients, quotients >> 63], axis=1)
+    for row in np.flatnonzero(valid & ~is_short).tolist():
         dividend, divisor = (int(high[row]) << 64 | int(low[row]) & _WORD) * times, int(counts[row])
         quotient = (2 * abs(dividend) + divisor) // (2 * divisor)
         if quotient >= 10**kind.precision:
             raise pa.ArrowInvalid(f"an average has more than {kind.precision} digits")
         signed = quotient if dividend > 0 else -quotient
-        found[row] = (signed & _WORD) - ((signed & 1 << 63) << 1), signed >> 64
-    data = [pa.py_buffer(np.packbits(there, bitorder="little")), pa.py_buffer(found)]
+        pairs[row] = (signed & _WORD) - ((signed & 1 << 63) << 1), signed >> 64
+    data = [pa.py_buffer(np.packbits(valid, bitorder="little")), pa.py_buffer(pairs)]
     return pa.Array.from_buffers(pa.decimal128(_MOST_DIGITS, kind.scale), len(total), data).cast(kind)
 
 
@@ -88,8 +88,8 @@ def deviation(freedom: int, state: pa.Array, *, root: bool) -> pa.Array:
     """The variance with ``freedom`` degrees less than values, or its square root; null with too few values."""
     counts = values(state.field(0), np.int64)
     enough = np.flatnonzero(counts > freedom)
-    found = values(state.field(2), np.float64)[enough] / (counts[enough] - freedom)
-    return _place(np.sqrt(found) if root else found, enough, len(counts))
+    variances = values(state.field(2), np.float64)[enough] / (counts[enough] - freedom)
+    return _place(np.sqrt(variances) if root else variances, enough, len(counts))
 
 
 def length(state: pa.Array) -> pa.Array:
@@ -116,22 +116,22 @@ def median(state: pa.Array) -> pa.Array:
     return _place(np.where(equal, lower, between), some, len(counts))
 
 
-def _place(found: NDArray[np.float64], places: NDArray[np.int64], rows: int) -> pa.Array:
+def _place(numbers: NDArray[np.float64], places: NDArray[np.int64], rows: int) -> pa.Array:
     """An array with these values at these rows, and null elsewhere."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
-    whole, there = np.zeros(rows), np.zeros(rows, np.uint8)
-    whole[places], there[places] = found, 1
-    flags = array_over(there).cast(pa.bool_())
+    whole, present = np.zeros(rows), np.zeros(rows, np.uint8)
+    whole[places], present[places] = numbers, 1
+    flags = array_over(present).cast(pa.bool_())
     return pc.if_else(flags, array_over(whole), pa.scalar(None, pa.float64()))
 
 
 def finished(results: Sequence[ResultColumn], states: Sequence[Any], stage: str) -> list[pa.Array]:
     """The columns of the results. Raises InvalidRequest: one does not fit its type."""
-    found = []
+    columns = []
     for result in results:
         try:
-            found.append(result.finish(*(states[number] for number in result.states)))
+            columns.append(result.finish(*(states[number] for number in result.states)))
         except pa.ArrowInvalid as error:
             raise InvalidRequest(
                 f"{stage}: a value of {result.name!r} does not fit its type ({error}); cast the column to fewer "
@@ -139,4 +139,4 @@ def finished(results: Sequence[ResultColumn], states: Sequence[Any], stage: str)
                 stage=stage,
                 column=result.name,
             ) from error
-    return found
+    return columns

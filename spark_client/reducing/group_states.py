@@ -54,7 +54,7 @@ class StateColumn:
         """The chunked column in a type in which the kernel cannot overflow."""
         return column
 
-    def settled(self, column: Any, stage: str) -> Any:  # noqa: ARG002 - no result of most states is out of range
+    def in_type(self, column: Any, stage: str) -> Any:  # noqa: ARG002 - no result of most states is out of range
         """The kernel's result in the state's type. Raises InvalidRequest if it does not fit."""
         return column
 
@@ -109,7 +109,7 @@ class Sum(StateColumn):
                 return column.cast(pa.decimal256(76, self.type.scale))
         return column
 
-    def settled(self, column: Any, stage: str) -> Any:
+    def in_type(self, column: Any, stage: str) -> Any:
         if column.type == self.type:
             return column
         try:
@@ -265,11 +265,11 @@ class Values(StateColumn):
 
     def merged(self, column: pa.Array, codes: NDArray[np.int64], groups: int) -> pa.Array:
         owners = np.repeat(codes, np.diff(offsets(column)))
-        found = column.flatten()
-        if self.distinct and len(found):
-            owners, found = _different(owners, found)
+        elements = column.flatten()
+        if self.distinct and len(elements):
+            owners, elements = _different(owners, elements)
         order = np.argsort(owners, kind="stable")
-        return _lists(found.take(array_over(order)), np.bincount(owners, minlength=groups), self.type)
+        return _lists(elements.take(array_over(order)), np.bincount(owners, minlength=groups), self.type)
 
 
 @dataclass(frozen=True)
@@ -290,11 +290,11 @@ class Foremost(StateColumn):
             [column.take(array_over(places))], [SortKey(self.column)], len(places)
         ).order()
         places = places[order if self.greatest else order[::-1]]
-        found = np.full(groups, -1)
+        rows = np.full(groups, -1)
         # Of several places for one group numpy keeps the last.
-        found[codes[places]] = places
-        there = pa.py_buffer(np.packbits(found >= 0, bitorder="little"))
-        return column.take(pa.Array.from_buffers(pa.int64(), groups, [there, pa.py_buffer(found)]))
+        rows[codes[places]] = places
+        valid = pa.py_buffer(np.packbits(rows >= 0, bitorder="little"))
+        return column.take(pa.Array.from_buffers(pa.int64(), groups, [valid, pa.py_buffer(rows)]))
 
 
 @dataclass(frozen=True)
@@ -319,8 +319,8 @@ class Again(StateColumn):
     def ready(self, column: Any) -> Any:
         return self.state.ready(column)
 
-    def settled(self, column: Any, stage: str) -> Any:
-        return self.state.settled(column, stage)
+    def in_type(self, column: Any, stage: str) -> Any:
+        return self.state.in_type(column, stage)
 
 
 def _different(owners: NDArray[np.int64], elements: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
@@ -329,8 +329,8 @@ def _different(owners: NDArray[np.int64], elements: pa.Array) -> tuple[NDArray[n
         first = first_rows(values(group_codes(pairs), np.int32))
         return owners[first], elements.take(array_over(first))
     names = ["owner", "element"]
-    found = pa.table(pairs, names=names).group_by(names, use_threads=False).aggregate([]).combine_chunks()
-    return values(found["owner"].chunk(0), np.int64), found["element"].chunk(0)
+    distinct = pa.table(pairs, names=names).group_by(names, use_threads=False).aggregate([]).combine_chunks()
+    return values(distinct["owner"].chunk(0), np.int64), distinct["element"].chunk(0)
 
 
 def first_rows(codes: NDArray[Any]) -> NDArray[np.int64]:

@@ -101,25 +101,25 @@ class RowsInOrder:
         kind = column.type
         array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
         valid = flags(array.is_valid()) if array.null_count else None
-        there = None if valid is None else np.logical_or.reduceat(valid, self.starts)
+        present = None if valid is None else np.logical_or.reduceat(valid, self.starts)
         if kernel != "sum":
             if not _is_whole(kind):
                 return None
             numbers = _whole(array)
             bounds = np.iinfo(numbers.dtype)
             empty = bounds.max if kernel == "min" else bounds.min
-            return _array(find.reduceat(_filled(numbers, valid, empty), self.starts), there, kind)
+            return _array(find.reduceat(_filled(numbers, valid, empty), self.starts), present, kind)
         if types.is_int64(kind):
-            return _array(find.reduceat(_filled(_whole(array), valid, 0), self.starts), there, kind)
+            return _array(find.reduceat(_filled(_whole(array), valid, 0), self.starts), present, kind)
         if types.is_float64(kind):
             with np.errstate(invalid="ignore", over="ignore"):
                 sums = find.reduceat(_filled(values(array, np.float64), valid, 0.0), self.starts)
             # As a sum that begins at zero, of which -0.0 leaves 0.0.
-            return _array(sums + 0.0, there, kind)
-        return self._decimal_sums(array, valid, there) if types.is_decimal128(kind) else None
+            return _array(sums + 0.0, present, kind)
+        return self._decimal_sums(array, valid, present) if types.is_decimal128(kind) else None
 
     def _decimal_sums(
-        self, array: Any, valid: NDArray[np.bool_] | None, there: NDArray[np.bool_] | None
+        self, array: Any, valid: NDArray[np.bool_] | None, present: NDArray[np.bool_] | None
     ) -> Any:
         """In 64 bits; None where that could be too few."""
         words = view(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
@@ -134,7 +134,7 @@ class RowsInOrder:
         sums[:, 0] = np.add.reduceat(low, self.starts)
         sums[:, 1] = sums[:, 0] >> 63
         digits = array.type.precision if most < 10**array.type.precision else _MOST_DIGITS
-        return _array(sums, there, pa.decimal128(digits, array.type.scale))
+        return _array(sums, present, pa.decimal128(digits, array.type.scale))
 
 
 _KERNELS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
@@ -171,8 +171,8 @@ def _filled(numbers: NDArray[Any], valid: NDArray[np.bool_] | None, empty: Any) 
     return numbers if valid is None else np.where(valid, numbers, numbers.dtype.type(empty))
 
 
-def _array(numbers: NDArray[Any], there: NDArray[np.bool_] | None, kind: pa.DataType) -> pa.Array:
-    valid = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
+def _array(numbers: NDArray[Any], present: NDArray[np.bool_] | None, kind: pa.DataType) -> pa.Array:
+    valid = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(kind, len(numbers), [valid, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
@@ -239,10 +239,10 @@ class Reduction:
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """One row for each group; the rows themselves where each is a group. Empties the list."""
-        found = self._of_neighbours(batches)
-        if found is not None:
+        neighbours = self._of_neighbours(batches)
+        if neighbours is not None:
             batches.clear()
-            return found
+            return neighbours
         # As in ``steps.batch_stages``: Arrow's engine warns of values as they lie in messages of the gRPC lane.
         table = pa.Table.from_batches(map(aligned, batches), self.schema)
         batches.clear()
@@ -282,10 +282,10 @@ class Reduction:
         for index, state in enumerate(self.states):
             if not state.kernel:
                 return None
-            found = rows.merged(state.kernel, state.ready(rows.table.column(self._at(index))))
-            if found is None:
+            column = rows.merged(state.kernel, state.ready(rows.table.column(self._at(index))))
+            if column is None:
                 return None
-            columns.append(state.settled(found, self.stage))
+            columns.append(state.in_type(column, self.stage))
         return pa.table([*map(rows.firsts, range(first)), *columns], schema=self.schema)
 
     def reduced(self, batches: Iterator[Any], budget_bytes: int | None) -> Iterator[pa.Table]:
@@ -334,14 +334,14 @@ class Reduction:
         """Arrow's aggregation of the states with kernels; a state's result is named after its number."""
         import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which tasks without groups do without
 
-        columns, labels, wanted = list(groups), list(names), []
+        columns, labels, aggregations = list(groups), list(names), []
         options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
         for index, state in enumerate(self.states):
             if state.kernel:
                 columns.append(state.ready(table.column(self._at(index))))
                 labels.append(f"s{index}")
-                wanted.append((f"s{index}", state.kernel, options))
-        return pa.table(columns, names=labels).group_by(names, use_threads=False).aggregate(wanted)
+                aggregations.append((f"s{index}", state.kernel, options))
+        return pa.table(columns, names=labels).group_by(names, use_threads=False).aggregate(aggregations)
 
     def _table(
         self, kept: list[Any], grouped: pa.Table | None, merged: dict[int, pa.Array] | None = None
@@ -350,7 +350,7 @@ class Reduction:
         for index, state in enumerate(self.states):
             if state.kernel:
                 assert grouped is not None
-                columns.append(state.settled(grouped.column(f"s{index}_{state.kernel}"), self.stage))
+                columns.append(state.in_type(grouped.column(f"s{index}_{state.kernel}"), self.stage))
             else:
                 columns.append((merged or {})[index])
         return pa.table(columns, schema=self.schema)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from .folder_values import FolderRules, unescaped
 Pairs = tuple[tuple[str, str], ...]
 """The names of a path's columns and their values' texts, from the outermost folder."""
 _FORMATS = {"parquet": "parquet", "pq": "parquet", "arrow": "ipc", "feather": "ipc", "ipc": "ipc"}
+_IPC_FILE = b"ARROW1"
+"""How a file of Arrow's IPC format begins."""
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/")
 _BUCKETS = ("s3", "gs", "gcs")
 
@@ -73,9 +76,16 @@ def dataset_of(
         return ds.FileSystemDataset(fragments, pa.schema([*fields, *kinds.values()]), form, files[0][0])
     except (pa.ArrowException, OSError) as error:
         hint = ""
-        if isinstance(form, ds.IpcFileFormat) and "Not an Arrow file" in str(error):
+        if isinstance(form, ds.IpcFileFormat) and _begins_otherwise(*files[0][:2]):
             hint = "; an IPC stream or a file of Feather V1 must be written again as an IPC file"
         raise InvalidRequest(f"scan: {_first_line(error)}{hint}") from error
+
+
+def _begins_otherwise(filesystem: Any, path: str) -> bool:
+    """Whether the file can be read, and is none of Arrow IPC by its first bytes."""
+    with suppress(OSError), filesystem.open_input_file(path) as source:
+        return bool(source.read(len(_IPC_FILE)) != _IPC_FILE)
+    return False
 
 
 def _files(texts: Iterable[str | Path]) -> Iterator[tuple[Any, str, Pairs]]:

@@ -31,7 +31,7 @@ from spark_client.arrow import Declared, gathered
 
 from .filters import KeptRows
 from .holdable import is_text, parquet_schema
-from .known_columns import WantedColumns
+from .known_columns import ReadColumns
 from .pieces import DECODED_BYTES, File, FileHome, FilePiece, Fragment
 from .spark_footers import check_dates, is_legacy
 from .stored_texts import batches_of, bounded_rows, coded_columns, cut, inner_texts
@@ -52,7 +52,7 @@ class FileReading:
     """How a scan's pieces are read; ``batch_rows`` at most in a batch of a format that lets us choose."""
 
     homes: tuple[FileHome, ...]
-    wanted: WantedColumns
+    columns: ReadColumns
     filter: KeptRows | None = None
     batch_rows: int = BATCH_ROWS
 
@@ -67,7 +67,7 @@ class FileReading:
         """
         rows = 0
 
-        def given() -> Iterator[Any]:
+        def complete() -> Iterator[Any]:
             nonlocal rows
             values = dict(file.values) if isinstance(file, File) else {}
             for batch in self._batches(file, pieces):
@@ -77,7 +77,9 @@ class FileReading:
 
         try:
             yield from (
-                given() if self.filter is None else gathered(given(), self.batch_rows // 2, BATCH_BYTES // 2)
+                complete()
+                if self.filter is None
+                else gathered(complete(), self.batch_rows // 2, BATCH_BYTES // 2)
             )
         except FileNotFoundError as error:
             raise NotFound(
@@ -93,7 +95,7 @@ class FileReading:
 
     def _batches(self, file: File | Fragment, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         if isinstance(file, Fragment):
-            columns = list(self.wanted.declared.schema.names)
+            columns = list(self.columns.declared.schema.names)
             return iter(file.fragment.to_batches(columns=columns, batch_size=self.batch_rows))
         home = self.homes[file.home]
         if home.format is not None:
@@ -127,10 +129,10 @@ class FileReading:
             texts = [name for name in names if is_text(arrow.field(name).type) and name not in retyped]
             groups = [metadata.row_group(piece.unit) for piece in pieces]
             for piece, group in zip(pieces, groups, strict=True):
-                planned, there = (piece.rows, piece.group_bytes), (group.num_rows, group.total_byte_size)
-                if planned != there:
+                planned, actual = (piece.rows, piece.group_bytes), (group.num_rows, group.total_byte_size)
+                if planned != actual:
                     raise _changed_error(
-                        file.path, f"rows and bytes in row group {piece.unit}", planned, there
+                        file.path, f"rows and bytes in row group {piece.unit}", planned, actual
                     )
             coded = home.dictionaries | coded_columns(texts, metadata, groups, BATCH_ROWS)
             if coded != home.dictionaries:
@@ -139,10 +141,10 @@ class FileReading:
             for piece in pieces:
                 rows = bounded_rows(self._batch_rows(piece), metadata.row_group(piece.unit), inner)
                 for batch in batches_of(reader, piece.unit, names, rows):
-                    given = _retype(batch, retyped)
+                    retyped_batch = _retype(batch, retyped)
                     if legacy:
-                        check_dates(given, file.path)
-                    yield given
+                        check_dates(retyped_batch, file.path)
+                    yield retyped_batch
 
     def _record_batches(self, home: FileHome, file: File, pieces: Sequence[FilePiece]) -> Iterator[Any]:
         with home.filesystem.open_input_file(file.path) as source:
@@ -165,7 +167,7 @@ class FileReading:
         values = dict(file.values)
         batches = home.format.make_fragment(file.path, home.filesystem).to_batches(
             schema=home.schema,
-            columns=[name for name in self.wanted.declared.schema.names if name not in values],
+            columns=[name for name in self.columns.declared.schema.names if name not in values],
             batch_size=self.batch_rows,
             batch_readahead=READAHEAD,
             use_threads=False,
@@ -173,18 +175,18 @@ class FileReading:
         return iter(batches)
 
     def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
-        """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
+        """The columns to read that are in the file, and not of its partition, which counts if both have one."""
         values = dict(file.values)
-        self.wanted.check(file.path, schema, values)
-        there = set(schema.names) - values.keys()
-        return [name for name in self.wanted.declared.schema.names if name in there]
+        self.columns.check(file.path, schema, values)
+        stored = set(schema.names) - values.keys()
+        return [name for name in self.columns.declared.schema.names if name in stored]
 
     def _buffer_bytes(self, home: FileHome, pieces: Sequence[FilePiece]) -> int:
         """How many bytes of each column are held at a time; 0 for whole row groups."""
         largest_bytes = max(piece.size_bytes for piece in pieces)
         if largest_bytes <= WHOLE_BYTES.get(home.filesystem.type_name, WHOLE_BYTES_ELSEWHERE):
             return 0
-        return max(BUFFER_BYTES // 16, min(BUFFER_BYTES, largest_bytes // len(self.wanted.declared.schema)))
+        return max(BUFFER_BYTES // 16, min(BUFFER_BYTES, largest_bytes // len(self.columns.declared.schema)))
 
     def _batch_rows(self, piece: FilePiece) -> int:
         if not piece.rows or not piece.size_bytes:
@@ -194,24 +196,24 @@ class FileReading:
 
     def _complete(self, batch: Any, path: str, values: dict[str, Any]) -> Iterator[Any]:
         """The batch with all columns, in Spark's types, and only the rows and columns of the result."""
-        declared = self.wanted.of(path)
+        declared = self.columns.of(path)
         columns, fields = [], []
-        there = dict(zip(batch.schema.names, batch.columns, strict=True))
+        stored = dict(zip(batch.schema.names, batch.columns, strict=True))
         for field in declared.schema:
-            if field.name in there:
-                columns.append(there[field.name])
+            if field.name in stored:
+                columns.append(stored[field.name])
             else:
                 # Of a partition, or missing in a file of a Dataset: null.
                 value = pa.scalar(values.get(field.name)).cast(field.type)
                 columns.append(pa.repeat(value, batch.num_rows))
             fields.append(pa.field(field.name, columns[-1].type))
-        given = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        whole = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
         try:
             if self.filter is None:
-                found = declared.cast(given)
+                rows = declared.cast(whole)
             else:
                 # Arrow cuts dictionaries, and not all that is to be cast.
-                found = self.filter.of(_but_dictionaries(declared, given.schema).cast(given), declared)
+                rows = self.filter.of(_but_dictionaries(declared, whole.schema).cast(whole), declared)
         except InvalidRequest as error:
             # The plan has checked the kinds: so it is a value, of a file with a wider type than the first one's.
             raise InvalidRequest(f"{error}; give schema= with a type that has it", **error.detail) from error
@@ -223,15 +225,15 @@ class FileReading:
                 "write it so that Arrow can evaluate it for every row, or filter in a step after the scan",
                 file=path,
             ) from error
-        if found is not None and found.num_rows:
-            yield found if list(self.wanted.names) == found.schema.names else found.select(self.wanted.names)
+        if rows is not None and rows.num_rows:
+            yield rows if list(self.columns.names) == rows.schema.names else rows.select(self.columns.names)
 
 
-def _but_dictionaries(declared: Declared, given: pa.Schema) -> Declared:
+def _but_dictionaries(declared: Declared, schema: pa.Schema) -> Declared:
     """The declaration, in which columns that are given as dictionaries stay so."""
     fields = [
         field.with_type(here.type) if pa.types.is_dictionary(here.type) else field
-        for field, here in zip(declared.schema, given, strict=True)
+        for field, here in zip(declared.schema, schema, strict=True)
     ]
     return Declared(declared.stage, pa.schema(fields))
 
@@ -255,9 +257,9 @@ def _retype(batch: Any, kinds: dict[str, pa.DataType]) -> Any:
     return batch
 
 
-def _changed_error(path: str, what: str, planned: object, found: object) -> PartitionFailed:
+def _changed_error(path: str, what: str, planned: object, actual: object) -> PartitionFailed:
     return PartitionFailed(
-        f"{path} has changed since the scan was planned: {planned} {what} were planned, {found} are there; call scan "
+        f"{path} has changed since the scan was planned: {planned} {what} were planned, {actual} are there; call scan "
         "again",
         file=path,
     )

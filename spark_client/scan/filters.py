@@ -138,26 +138,26 @@ class KeptRows:
         return _part(declared, self.names).cast(shown)
 
     def _mask(self, batch: Any, declared: Declared) -> NDArray[np.bool_]:
-        given, part = batch.select(self.looked_at), _part(declared, self.looked_at)
-        if self.repeatable and all(map(_has_dictionary, given.columns)):
-            sizes = [1 + len(column.dictionary) for column in given.columns]
-            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows and _are_small(given.columns, sizes):
+        rows, part = batch.select(self.looked_at), _part(declared, self.looked_at)
+        if self.repeatable and all(map(_has_dictionary, rows.columns)):
+            sizes = [1 + len(column.dictionary) for column in rows.columns]
+            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows and _are_small(rows.columns, sizes):
                 with suppress(pa.ArrowException):
-                    return self._looked_up(given, sizes, part)
-        return self._evaluated(part.cast(given))
+                    return self._looked_up(rows, sizes, part)
+        return self._evaluated(part.cast(rows))
 
-    def _looked_up(self, given: Any, sizes: Sequence[int], part: Declared) -> NDArray[np.bool_]:
+    def _looked_up(self, coded: Any, sizes: Sequence[int], part: Declared) -> NDArray[np.bool_]:
         """As :meth:`_evaluated`, of columns that all have dictionaries; a null is the value after the last one."""
         places = np.indices(sizes).reshape(len(sizes), -1)
-        found = np.zeros(given.num_rows, np.int64)
+        places_of_rows = np.zeros(coded.num_rows, np.int64)
         columns = []
-        for column, size, place in zip(given.columns, sizes, places, strict=True):
+        for column, size, place in zip(coded.columns, sizes, places, strict=True):
             nulls = pa.array([None], column.dictionary.type)
             columns.append(pa.concat_arrays([column.dictionary, nulls]).take(array_over(place)))
-            found *= size
-            found += codes(column)
-        rows = pa.RecordBatch.from_arrays(columns, names=given.schema.names)
-        return self._evaluated(part.cast(rows))[found]
+            places_of_rows *= size
+            places_of_rows += codes(column)
+        rows = pa.RecordBatch.from_arrays(columns, names=coded.schema.names)
+        return self._evaluated(part.cast(rows))[places_of_rows]
 
     def _evaluated(self, rows: Any) -> NDArray[np.bool_]:
         """Of each row, whether it is kept."""
@@ -165,10 +165,10 @@ class KeptRows:
 
         table = acero.TableSourceNodeOptions(pa.Table.from_batches([rows]))
         project = acero.ProjectNodeOptions([self.expression], [_MASK])
-        found = acero.Declaration("project", project, [acero.Declaration("table_source", table)]).to_table(
-            use_threads=False
-        )
-        chunks = found.column(_MASK).chunks
+        table_of_masks = acero.Declaration(
+            "project", project, [acero.Declaration("table_source", table)]
+        ).to_table(use_threads=False)
+        chunks = table_of_masks.column(_MASK).chunks
         # Null is false.
         kept = [flags(each.fill_null(pa.scalar(value=False))) for each in chunks]
         return np.concatenate([np.zeros(0, np.bool_), *kept])

@@ -54,10 +54,11 @@ def struct_of(
                 f"{where}: Spark has no type for column {field.name!r} of type {field.type}; {remedy}",
                 column=field.name,
             ) from error
-        said = footer.get(field.name)
-        if said is not None and said != in_json(kind):
+        stored_type = footer.get(field.name)
+        if stored_type is not None and stored_type != in_json(kind):
             raise InvalidRequest(
-                f"{where}: Spark reads column {field.name!r} as {said if isinstance(said, str) else json.dumps(said)}, "
+                f"{where}: Spark reads column {field.name!r} as "
+                f"{stored_type if isinstance(stored_type, str) else json.dumps(stored_type)}, "
                 f"and Arrow as {field.type}, which is not the same; {remedy}, or read it by spark.read",
                 column=field.name,
             )
@@ -73,10 +74,10 @@ def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
     instants = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
     texts = {each.path for each in columns if each.logical_type.type == "ENUM"}
 
-    def field(given: pa.Field) -> pa.Field:
-        if given.name in texts:
-            return given.with_type(pa.string())
-        return given.with_type(_map_type(given.type, _with_zone)) if given.name in instants else given
+    def field(column: pa.Field) -> pa.Field:
+        if column.name in texts:
+            return column.with_type(pa.string())
+        return column.with_type(_map_type(column.type, _with_zone)) if column.name in instants else column
 
     if instants or texts:
         schema = pa.schema([field(each) for each in schema])

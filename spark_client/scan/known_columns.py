@@ -3,7 +3,7 @@
 Guarantee: a type is the one that ``spark.read`` gives to the first file, or that of the user's ``schema``. A Dataset of
 pyarrow has its own types, but for instants and enums where its first file is of Parquet (``holdable``).
 
-:class:`WantedColumns` are those that a scan reads, and the check that a file has them.
+:class:`ReadColumns` are those that a scan reads, and the check that a file has them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DRIFT = "name the columns that are meant, and their types, with schema=: where 
 
 
 @dataclass(frozen=True)
-class WantedColumns:
+class ReadColumns:
     """The columns that every file must give.
 
     Args:
@@ -57,9 +57,9 @@ class WantedColumns:
         """Check that a file of this schema, with ``values`` of its partition, can be read. Raises InvalidRequest: a
         column is missing, there twice or of another kind, or, with ``every``, there are more.
         """
-        wanted, counts = self.declared.schema, Counter(schema.names)
-        known = set(wanted.names)
-        missing = [name for name in wanted.names if name not in counts and name not in values]
+        declared, counts = self.declared.schema, Counter(schema.names)
+        known = set(declared.names)
+        missing = [name for name in declared.names if name not in counts and name not in values]
         folded = {name.casefold(): name for name in schema.names} if missing else {}
         for name in missing:
             if name.casefold() in folded:
@@ -83,18 +83,18 @@ class WantedColumns:
                 column=more[0],
                 file=path,
             )
-        twice = [name for name in wanted.names if counts[name] > 1 and name not in values]
+        twice = [name for name in declared.names if counts[name] > 1 and name not in values]
         if twice:
             raise InvalidRequest(
                 f"scan: {path} has column {', '.join(map(repr, twice))} twice; leave it out with columns=",
                 column=twice[0],
                 file=path,
             )
-        read = [name for name in wanted.names if counts[name] and name not in values]
-        there = pa.schema([schema.field(name) for name in read])
-        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in there.types], schema=there)
+        read = [name for name in declared.names if counts[name] and name not in values]
+        stored = pa.schema([schema.field(name) for name in read])
+        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in stored.types], schema=stored)
         for name in read:
-            if there.field(name).type == pa.float64() and wanted.field(name).type == pa.float32():
+            if stored.field(name).type == pa.float64() and declared.field(name).type == pa.float32():
                 raise InvalidRequest(
                     f"scan: {path} has column {name!r} as double, but {self.origin} as float, "
                     "which would round it; give schema= with double",
@@ -102,7 +102,7 @@ class WantedColumns:
                     file=path,
                 )
         try:
-            replace(self.declared, schema=pa.schema([wanted.field(name) for name in read])).cast(nothing)
+            replace(self.declared, schema=pa.schema([declared.field(name) for name in read])).cast(nothing)
         except InvalidRequest as error:
             name = str(error.detail["column"])
             remedy = (
@@ -111,8 +111,8 @@ class WantedColumns:
                 else "give the files of each kind a scan of their own, or leave it out with columns="
             )
             raise InvalidRequest(
-                f"scan: {path} has column {name!r} as {there.field(name).type}, but {self.origin} as "
-                f"{wanted.field(name).type}; {remedy}",
+                f"scan: {path} has column {name!r} as {stored.field(name).type}, but {self.origin} as "
+                f"{declared.field(name).type}; {remedy}",
                 column=name,
                 file=path,
             ) from error
@@ -129,14 +129,14 @@ class KnownColumns:
         origin: where it is from, for errors.
         schema: the types in which files are read.
         lenient: a column that a file lacks is null there, and one that it has besides is left out.
-        given: those of the user's ``schema``.
+        declared: those of the user's ``schema``.
         footer: the types in Spark's footer of the first file.
     """
 
     origin: str
     schema: pa.Schema
     lenient: bool
-    given: StructType = field(default_factory=StructType)
+    declared: StructType = field(default_factory=StructType)
     footer: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -153,11 +153,11 @@ class KnownColumns:
                 f"{schema!r}"
             )
         struct = struct.toNullable()
-        return cls(GIVEN, arrow_schema(spark, struct, where), lenient=True, given=struct)
+        return cls(GIVEN, arrow_schema(spark, struct, where), lenient=True, declared=struct)
 
     @classmethod
-    def of_dataset(cls, dataset: Any, *, given: bool) -> KnownColumns:
-        """A dataset's, with the types of the first file where Arrow's are not Spark's; ``given`` if the user made it.
+    def of_dataset(cls, dataset: Any, *, by_user: bool) -> KnownColumns:
+        """A dataset's, with the types of the first file where Arrow's are not Spark's; ``by_user`` if the user made it.
         Raises InvalidRequest: the first file cannot be read.
         """
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
@@ -166,24 +166,24 @@ class KnownColumns:
         try:
             first = next(iter(dataset.get_fragments()), None)
             if isinstance(first, ds.ParquetFileFragment):
-                there, folders = first.physical_schema, _of_folders(dataset)
+                stored, folders = first.physical_schema, _of_folders(dataset)
                 types = footer_types(first.metadata)
                 # A dataset of the user's may have another type for a column of nulls.
                 kinds = {
                     new.name: new.type
                     for old, new in zip(
-                        there, with_integers(parquet_schema(there, first.metadata), types), strict=True
+                        stored, with_integers(parquet_schema(stored, first.metadata), types), strict=True
                     )
-                    if old != new and new.name not in folders and not (given and has_nulls_alone(old.type))
+                    if old != new and new.name not in folders and not (by_user and has_nulls_alone(old.type))
                 }
                 schema = pa.schema([each.with_type(kinds.get(each.name, each.type)) for each in schema])
                 footer = {name: kind for name, kind in types.items() if name not in folders}
-            origin = origin if given else str(getattr(first, "path", ""))
+            origin = origin if by_user else str(getattr(first, "path", ""))
         except (pa.ArrowException, OSError) as error:
             raise InvalidRequest(f"scan: the first file cannot be read: {error}") from error
         except ValueError:
             pass  # A filtered dataset: the error of the planner of pieces names the remedy.
-        return cls(origin, comparable(schema), lenient=given, footer=footer)
+        return cls(origin, comparable(schema), lenient=by_user, footer=footer)
 
     def with_folders(self, dataset: Any) -> KnownColumns:
         """These, and the columns of a dataset's folders beside them."""
@@ -192,10 +192,10 @@ class KnownColumns:
 
     def struct(self, names: Sequence[str], where: str) -> StructType:
         """These columns in Spark's types. Raises InvalidRequest if Spark has none for one of them."""
-        given = {column.name: column for column in self.given}
+        of_user = {column.name: column for column in self.declared}
         fields = [
-            given[name]
-            if name in given
+            of_user[name]
+            if name in of_user
             else struct_of(pa.schema([self.schema.field(name)]), where, REMEDY, self.footer)[0]
             for name in names
         ]

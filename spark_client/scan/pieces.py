@@ -20,7 +20,7 @@ from spark_client.arrow import fits, needed
 
 from .filters import statistics_tell
 from .holdable import is_view, parquet_schema
-from .known_columns import WantedColumns
+from .known_columns import ReadColumns
 from .spark_footers import is_legacy
 
 FOOTER_THREADS = 16
@@ -101,12 +101,12 @@ class FilePiece:
 def pieces_of(
     dataset: Any,
     schema: pa.Schema,
-    wanted: WantedColumns,
+    columns: ReadColumns,
     filter: Any = None,  # noqa: A002 - pyarrow's name
 ) -> tuple[tuple[FileHome, ...], list[FilePiece]]:
     """The homes, and the pieces in the dataset's order. The filter fits ``schema``, which may have other types than the
     dataset's own: then only footers tell which rows it excludes. Raises InvalidRequest: a file cannot be read, or has
-    other columns than ``wanted``; the dataset has a filter already.
+    other columns than ``columns``; the dataset has a filter already.
     """
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
@@ -121,11 +121,11 @@ def pieces_of(
         raise InvalidRequest(
             "scan: the dataset has a filter or projection of its own; give it without, and filter= and columns= to scan"
         ) from error
-    planner = _Planner(schema, wanted, filter)
+    planner = _Planner(schema, columns, filter)
     files = planner.files(fragments)
     with ThreadPoolExecutor(FOOTER_THREADS, "scan") as pool:
-        found = list(pool.map(planner.pieces, fragments, files))
-    return planner.homes, [piece for each in found for piece in each]
+        lists = list(pool.map(planner.pieces, fragments, files))
+    return planner.homes, [piece for each in lists for piece in each]
 
 
 def rows_of(pieces: Sequence[FilePiece]) -> int | None:
@@ -151,10 +151,10 @@ def driver_bytes(homes: Sequence[FileHome], pieces: Sequence[FilePiece], columns
 
 
 class _Planner:
-    def __init__(self, schema: pa.Schema, wanted: WantedColumns, filter: Any) -> None:  # noqa: A002 - as above
+    def __init__(self, schema: pa.Schema, columns: ReadColumns, filter: Any) -> None:  # noqa: A002 - as above
         self._schema = schema
-        self._wanted = wanted
-        self._names = frozenset(wanted.declared.schema.names)
+        self._columns = columns
+        self._names = frozenset(columns.declared.schema.names)
         self._filter = filter if filter is not None and statistics_tell(filter, schema) else None
         self._filtered = () if self._filter is None else needed(self._filter, schema)
         self._fitting: tuple[tuple[str, ...], pa.Schema] | None = None
@@ -166,19 +166,19 @@ class _Planner:
         """
         from pyarrow import dataset as ds  # noqa: PLC0415 - as above
 
-        found: list[File | Fragment] = []
+        files: list[File | Fragment] = []
         known: list[tuple[Any, Any]] = []
         unsized: dict[int, list[str]] = {}
         for fragment in fragments:
             if not isinstance(fragment, ds.FileFragment):
-                found.append(Fragment(fragment))
+                files.append(Fragment(fragment))
                 continue
             home = self._home(fragment.filesystem, fragment.format, known)
             if not isinstance(fragment, ds.ParquetFileFragment):
                 unsized.setdefault(home, []).append(fragment.path)
             keys = ds.get_partition_keys(fragment.partition_expression)
             values = tuple((name, value) for name, value in keys.items() if name in self._names)
-            found.append(File(home, fragment.path, values))
+            files.append(File(home, fragment.path, values))
         sizes = {
             (home, info.path): info.size
             for home, paths in unsized.items()
@@ -186,7 +186,7 @@ class _Planner:
         }
         return [
             replace(each, size_bytes=sizes.get((each.home, each.path))) if isinstance(each, File) else each
-            for each in found
+            for each in files
         ]
 
     def _home(self, filesystem: Any, form: Any, known: list[tuple[Any, Any]]) -> int:
@@ -211,7 +211,7 @@ class _Planner:
         try:
             if isinstance(file, Fragment):
                 rows = fragment.count_rows()
-                return [FilePiece(file, 0, rows, rows * VALUE_BYTES * len(self._wanted.declared.schema))]
+                return [FilePiece(file, 0, rows, rows * VALUE_BYTES * len(self._columns.declared.schema))]
             if isinstance(fragment, ds.ParquetFileFragment):
                 return list(self._row_groups(file, fragment))
             if isinstance(fragment.format, ds.IpcFileFormat):
@@ -222,7 +222,7 @@ class _Planner:
         return [FilePiece(file, 0, None, file.size_bytes or 0)]
 
     def _row_groups(self, file: File, fragment: Any) -> Iterator[FilePiece]:
-        if not self._wanted.lenient:
+        if not self._columns.lenient:
             # Of its own: the dataset's would keep the footers of all files.
             fragment = fragment.format.make_fragment(
                 fragment.path, fragment.filesystem, fragment.partition_expression
@@ -259,7 +259,7 @@ class _Planner:
         names = tuple(name for name, _ in file.values)
         if (known := self._fitting) is not None and known[0] == names and known[1].equals(schema):
             return  # as most files are alike, and a check takes as long as a footer
-        self._wanted.check(file.path, schema, names)
+        self._columns.check(file.path, schema, names)
         self._fitting = names, schema
 
     def _record_batches(self, file: File, fragment: Any) -> Iterator[FilePiece]:

@@ -51,7 +51,7 @@ from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
 from .filters import KeptRows, check, expression_of
 from .folder_values import FolderRules
-from .known_columns import KnownColumns, WantedColumns
+from .known_columns import KnownColumns, ReadColumns
 from .pieces import driver_bytes, pieces_of, rows_of
 from .splits import Splits
 
@@ -89,16 +89,16 @@ class Scan:
     ) -> Scan:
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
-        given = isinstance(what, ds.Dataset)
-        if not given and not isinstance(what, str | Path | list | tuple):
+        is_dataset = isinstance(what, ds.Dataset)
+        if not is_dataset and not isinstance(what, str | Path | list | tuple):
             raise InvalidRequest(
                 f"scan takes a path, an address, a list of them or a pyarrow.dataset.Dataset, not {type(what).__name__}"
             )
-        if given and schema is not None:
+        if is_dataset and schema is not None:
             raise InvalidRequest("scan: a Dataset has a schema; give schema= to pyarrow.dataset.dataset")
         if schema is None:
-            dataset = what if given else dataset_of(what, _folder_rules(spark))
-            known = KnownColumns.of_dataset(dataset, given=given)
+            dataset = what if is_dataset else dataset_of(what, _folder_rules(spark))
+            known = KnownColumns.of_dataset(dataset, by_user=is_dataset)
         else:
             known = KnownColumns.of_schema(spark, schema)
             types = dict(zip(known.schema.names, known.schema.types, strict=True))
@@ -116,14 +116,14 @@ class Scan:
             check_compared(
                 struct, declared.schema, expression, "scan: filter", "give schema= with it as string"
             )
-        wanted = WantedColumns(declared, tuple(names), known.origin, known.lenient, columns is None)
-        homes, pieces = pieces_of(dataset, known.schema, wanted, expression)
+        read_columns = ReadColumns(declared, tuple(names), known.origin, known.lenient, columns is None)
+        homes, pieces = pieces_of(dataset, known.schema, read_columns, expression)
         limits = batch_limits(spark)
         # Stages cut what functions get (``steps.one_pass``); ours take as long for a small batch as for a large one.
         rows = max(limits.rows, BATCH_ROWS)
         reading = FileReading(
             homes,
-            wanted,
+            read_columns,
             None if expression is None else KeptRows.by(expression, declared.schema, names),
             rows,
         )
@@ -167,8 +167,8 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
     again = sorted(name for name, count in Counter(names).items() if count > 1)
     if again:
         raise InvalidRequest(f"scan: columns names {', '.join(again)} twice; name each once", column=again[0])
-    there = set(schema.names)
-    missing = [name for name in names if name not in there]
+    known = set(schema.names)
+    missing = [name for name in names if name not in known]
     if missing:
         raise InvalidRequest(
             f"scan: no column {', '.join(map(repr, missing))}; there are {', '.join(map(repr, schema.names))}",

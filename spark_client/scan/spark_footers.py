@@ -58,12 +58,12 @@ _FIRST_MICROSECOND = -2_208_988_800_000_000  # 1900-01-01
 
 def is_legacy(metadata: Any) -> bool:
     """Whether a Parquet file may have dates of that calendar, by its ``FileMetaData``."""
-    said: Mapping[bytes, bytes] = metadata.metadata or {}
-    if _VERSION not in said:
+    texts: Mapping[bytes, bytes] = metadata.metadata or {}
+    if _VERSION not in texts:
         return False
-    version = tuple(int(part) for part in said[_VERSION].split(b".")[:2] if part.isdigit())
+    version = tuple(int(part) for part in texts[_VERSION].split(b".")[:2] if part.isdigit())
     # Int96 counts with the others: which columns it was is not worth telling apart.
-    return any(version < since or key in said for since, key in (_DATES, _INT96))
+    return any(version < since or key in texts for since, key in (_DATES, _INT96))
 
 
 def check_dates(batch: Any, path: str) -> None:

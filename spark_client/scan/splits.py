@@ -53,8 +53,8 @@ class Splits:
         return len(self.packed)
 
     def pieces(self, number: int) -> list[FilePiece]:
-        found: list[FilePiece] = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
-        return found
+        pieces: list[FilePiece] = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
+        return pieces
 
     def read(self, number: int, memory: TaskMemory | None = None) -> Iterator[Any]:  # noqa: ARG002 - of a source
         """The batches of one split; :class:`~spark_client.jobs.ReadTask` calls it in a task."""
@@ -81,10 +81,10 @@ def _shared_out(pieces: Sequence[FilePiece], sizes: SplitSizes) -> tuple[tuple[F
         before = piece.file
     total = sum(costs)
     tasks = sizes.tasks(total)
-    found: list[list[FilePiece]] = [[] for _ in range(tasks)]
+    shares: list[list[FilePiece]] = [[] for _ in range(tasks)]
     start = 0
     for piece, cost in zip(pieces, costs, strict=True):
-        found[min(tasks - 1, (2 * start + cost) * tasks // (2 * max(1, total)))].append(piece)
+        shares[min(tasks - 1, (2 * start + cost) * tasks // (2 * max(1, total)))].append(piece)
         start += cost
     # A piece larger than a task's share leaves the next ones without any.
-    return tuple(tuple(each) for each in found if each) or ((),)
+    return tuple(tuple(each) for each in shares if each) or ((),)

@@ -59,14 +59,14 @@ def _is_coded(column: Any, batch_rows: int) -> bool:
 
 def inner_texts(metadata: Any, names: Sequence[str]) -> list[int]:
     """The numbers of the stored columns of texts, or bytes, that are inside of these columns."""
-    wanted = set(names)
-    found = []
+    outer = set(names)
+    numbers = []
     for index in range(len(metadata.schema)):
         column = metadata.schema.column(index)
         name, _, inner = column.path.partition(".")
-        if inner and name in wanted and column.physical_type == "BYTE_ARRAY":
-            found.append(index)
-    return found
+        if inner and name in outer and column.physical_type == "BYTE_ARRAY":
+            numbers.append(index)
+    return numbers
 
 
 def bounded_rows(rows: int, group: Any, inner: Sequence[int]) -> int:
@@ -82,14 +82,14 @@ def bounded_rows(rows: int, group: Any, inner: Sequence[int]) -> int:
 
 def batches_of(reader: Any, unit: int, names: Sequence[str], rows: int) -> Iterator[Any]:
     """A row group's batches, of so many rows, or of fewer where Arrow gives none of so many."""
-    given = 0
+    yielded = 0
     while True:
         seen = 0
         try:
             for batch in reader.iter_batches(rows, [unit], names, use_threads=False):
-                fresh = batch.slice(max(0, given - seen))
+                fresh = batch.slice(max(0, yielded - seen))
                 seen += batch.num_rows
-                given = max(given, seen)
+                yielded = max(yielded, seen)
                 if fresh.num_rows:
                     yield fresh
         except pa.ArrowNotImplementedError:

@@ -1,5 +1,14 @@
 """The table of options, the settings of a session's ``spark.flight.shuffle.*``, and the clients made of them."""
 
+from .client_options import (
+    CREDENTIALS,
+    LEASE_SECONDS,
+    ClientOptions,
+    apart,
+    check_options,
+    of_calls,
+    of_values,
+)
 from .open_clients import open_client
 from .option_table import (
     ANY_READ,
@@ -13,8 +22,7 @@ from .option_table import (
     STREAM_READ,
     STREAM_WRITE,
     Option,
-    fields_of,
     options_of,
 )
-from .session_conf import client_arguments
+from .session_conf import session_arguments
 from .texts import EMBEDDED, EXECUTORS

@@ -6,7 +6,7 @@ there, and so has one of ``Copies`` after ``copies.``. Each use finds its own by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -109,8 +109,3 @@ OPTIONS = (
 def options_of(*uses: str) -> dict[str, Option]:
     """The options that one of these uses has, by their names."""
     return {option.name: option for option in OPTIONS if option.uses.intersection(uses)}
-
-
-def fields_of(kind: Any, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Of the values by their options' names those that are fields of the dataclass ``kind``, by the fields' names."""
-    return {each.name: values[prefix + each.name] for each in fields(kind) if prefix + each.name in values}

@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flight_server.protocol import InvalidRequest
-from spark_client.connection import CREDENTIALS, Reading, Timeouts, Writing
 from spark_client.hosts import Copies
 
-from .option_table import SESSION, fields_of, options_of
+from .client_options import CREDENTIALS, fields_of, of_values
+from .option_table import SESSION, options_of
 from .texts import EMBEDDED, EXECUTORS, location
 
 if TYPE_CHECKING:
@@ -38,19 +38,18 @@ _SETTINGS = {
 }
 _OF_SERVERS = {"offload_to": ("offloadTo", "--offload-to"), "workers": ("workers", "--workers")}
 """Arguments for servers that a client starts: the setting of each, and the server's own flag."""
-_PARTS = {"reading": Reading, "writing": Writing, "timeouts": Timeouts, "copies": Copies}
 
 
-def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The client's arguments: those ``given`` that are not None, and the session's for the others. Without a location
-    it is ``embedded`` where Spark's master is local, and ``executors`` elsewhere.
+def session_arguments(spark: SparkSession, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The client's location and options: the ``arguments`` that are not None, and the session's for the others. Without
+    a location it is ``embedded`` where Spark's master is local, and ``executors`` elsewhere.
 
     Raises:
         InvalidRequest: an unknown setting, or a wrong value; a token that Spark Connect hides; the location
             ``embedded`` where Spark's master is not local; or ``offloadTo`` or ``workers`` with servers that run
             already.
     """
-    arguments = {name: value for name, value in given.items() if value is not None}
+    arguments = {name: value for name, value in arguments.items() if value is not None}
     if "location" in arguments:
         arguments["location"] = location(str(arguments["location"]))
     session = _parse(_texts(spark))
@@ -79,15 +78,15 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
 
 def _texts(spark: SparkSession) -> dict[str, str]:
     """The session's settings, by their names without the prefix; those that Spark shows."""
-    found = {
+    texts = {
         name.removeprefix(PREFIX): str(value)
         for name, value in spark.conf.getAll.items()
         if name.startswith(PREFIX)
     }
-    for name in found:
+    for name in texts:
         if name not in _SETTINGS:
             raise _unknown(name)
-    return found
+    return texts
 
 
 def _check_hidden(spark: SparkSession) -> None:
@@ -110,17 +109,12 @@ def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
             raise InvalidRequest(f"{PREFIX}{name} is {error}, not {text!r}") from error
         except InvalidRequest as error:
             raise InvalidRequest(f"{PREFIX}{name}: {error.message}") from error
-    if "token_file" in values:
-        values["token"] = values["token_file"]
-    arguments = {
-        name: values[name]
-        for name in ("location", "lease_seconds", *_OF_SERVERS, *CREDENTIALS)
-        if name in values
-    }
-    for name, kind in _PARTS.items():
-        if given := fields_of(kind, values, "copies." if kind is Copies else ""):
-            arguments[name] = kind(**given)
-    return arguments
+    options = {
+        name: values[name] for name in ("location", "lease_seconds", *_OF_SERVERS) if name in values
+    } | of_values(values, {})
+    if copies := fields_of(Copies, values, "copies."):
+        options["copies"] = Copies(**copies)
+    return options
 
 
 def _unknown(name: str) -> InvalidRequest:

@@ -123,10 +123,10 @@ def compression(text: str) -> str | None:
 
 def directories(text: str) -> tuple[str, ...]:
     """Directories with commas between them."""
-    found = tuple(part.strip() for part in text.split(","))
-    if not all(found):
+    paths = tuple(part.strip() for part in text.split(","))
+    if not all(paths):
         raise ValueError("directories with commas between them")
-    return found
+    return paths
 
 
 def prefixes(text: str) -> tuple[str, ...]:
@@ -143,19 +143,19 @@ def names(text: str) -> tuple[str, ...]:
     """Names with commas between them, or a JSON list of names."""
     if text.lstrip().startswith("["):
         try:
-            found = json.loads(text)
+            columns = json.loads(text)
         except ValueError:
-            found = None
+            columns = None
     else:
-        found = [name.strip() for name in text.split(",")]
+        columns = [name.strip() for name in text.split(",")]
     if (
-        not isinstance(found, list)
-        or not found
-        or not all(isinstance(name, str) and name for name in found)
-        or len(set(found)) < len(found)
+        not isinstance(columns, list)
+        or not columns
+        or not all(isinstance(name, str) and name for name in columns)
+        or len(set(columns)) < len(columns)
     ):
         raise ValueError("different names with commas between them, or a JSON list of names")
-    return tuple(found)
+    return tuple(columns)
 
 
 def keep_rule(text: str) -> KeepRule | str:

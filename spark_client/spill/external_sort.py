@@ -151,7 +151,7 @@ class _Run:
     def __init__(self, scratch: Scratch, keys: Sequence[SortKey]) -> None:
         self._keys = keys
         self.parked: deque[tuple[Parked, Parked]] = deque()
-        self._reading = scratch.read_each(_taken(self.parked))
+        self._reading = scratch.read_each(_popped(self.parked))
         self.blocks: deque[_Block] = deque()
         self.largest_bytes = 1
         self._most_rows = 0
@@ -186,7 +186,7 @@ class _Run:
             yield self.blocks.popleft()
 
 
-def _taken(parked: deque[tuple[Parked, Parked]]) -> Iterator[tuple[Parked, Parked]]:
+def _popped(parked: deque[tuple[Parked, Parked]]) -> Iterator[tuple[Parked, Parked]]:
     while parked:
         yield parked.popleft()
 
@@ -202,18 +202,19 @@ def _sort_parts(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch
     part_of = np.repeat(np.arange(len(parts), dtype=np.int32), [part.rows.num_rows for part in parts])[order]
     weights = np.concatenate([row_weights(part.rows) for part in parts])[order]
     del order
-    taken = np.zeros(len(parts), np.int64)
+    positions = np.zeros(len(parts), np.int64)
     for start, end in pieces(weights, most_bytes):
-        yield _weave(parts, part_of[start:end], taken)
+        yield _weave(parts, part_of[start:end], positions)
 
 
-def _weave(parts: list[_Block], part_of: NDArray[np.int32], taken: NDArray[np.int64]) -> pa.RecordBatch:
+def _weave(parts: list[_Block], part_of: NDArray[np.int32], positions: NDArray[np.int64]) -> pa.RecordBatch:
     """The next rows of the parts, in turn as ``part_of`` says; adds how many were taken."""
     counts = np.bincount(part_of, minlength=len(parts))
     slices = [
-        parts[number].rows.slice(int(taken[number]), int(counts[number])) for number in np.flatnonzero(counts)
+        parts[number].rows.slice(int(positions[number]), int(counts[number]))
+        for number in np.flatnonzero(counts)
     ]
-    taken += counts
+    positions += counts
     if len(slices) == 1:
         return slices[0]
     places = np.empty(len(part_of), np.int64)

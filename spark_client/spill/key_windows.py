@@ -301,8 +301,8 @@ def _frequent(hashes: Sequence[NDArray[np.uint64]]) -> list[np.uint64]:
     """The hashes of at least one in ``_FREQUENT`` rows, as a sample shows."""
     step = max(1, sum(map(len, hashes)) // _SAMPLE_ROWS)
     sample = np.concatenate([np.empty(0, np.uint64), *(each[::step] for each in hashes)])
-    found, counts = np.unique(sample, return_counts=True)
-    return list(found[counts * _FREQUENT >= len(sample)])
+    different, counts = np.unique(sample, return_counts=True)
+    return list(different[counts * _FREQUENT >= len(sample)])
 
 
 class Rows:
@@ -320,7 +320,7 @@ class Rows:
             raise ValueError("these rows were taken, or released when the next window was requested")
         return iter(self._batches)
 
-    def taken(self) -> list[pa.RecordBatch]:
+    def take_all(self) -> list[pa.RecordBatch]:
         """The batches, which this object holds no longer: so a consumer frees them one by one, or all at once."""
         batches = list(self)
         self.release()
@@ -381,11 +381,11 @@ def windows(
     if lists is not None:
         yield from _windows(lists, memory.budget_bytes // 2)
         return
-    found = tuple(Rows(each.batches) for each in gathered)
+    rows = tuple(Rows(each.batches) for each in gathered)
     # A consumer that releases a side's rows frees their memory.
     for each in gathered:
         each.clear()
-    yield Window(found)
+    yield Window(rows)
 
 
 def _gather(

@@ -75,7 +75,7 @@ class _Gather:
     def close(self) -> None:
         """Keeps the pieces: they are written after Arrow's writer has closed."""
 
-    def taken(self) -> list[memoryview]:
+    def take_all(self) -> list[memoryview]:
         """The pieces, which this object holds no longer."""
         pieces, self.pieces = self.pieces, []
         return pieces
@@ -96,8 +96,8 @@ class _Extents:
             self._left = _bytes_of(parked)
             self.count += 1
         size_bytes = min(size_bytes, self._left.size)
-        found, self._left = self._left.slice(0, size_bytes), self._left.slice(size_bytes)
-        return found
+        part, self._left = self._left.slice(0, size_bytes), self._left.slice(size_bytes)
+        return part
 
     def close(self) -> None:
         """For Arrow's reader."""
@@ -141,7 +141,7 @@ class Scratch:
         with pa.ipc.new_stream(pa.PythonFile(gather, mode="w"), batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        return self._append(gather.taken(), len(batches))
+        return self._append(gather.take_all(), len(batches))
 
     def _append(self, pieces: list[memoryview], batches: int) -> Parked:
         """Write one extent. The same errors as ``park``."""
@@ -191,21 +191,21 @@ class Scratch:
         Each has memory of its own. Raises CorruptFrame.
         """
         extents = _Extents(chain([head], rows))
-        found = 0
+        count = 0
         try:
             with pa.ipc.open_stream(pa.PythonFile(extents, mode="r")) as reader:
                 reader.read_next_batch()  # the head's own, which has no rows
                 for batch in reader:
-                    found += 1
+                    count += 1
                     yield batch
         except (OSError, pa.ArrowInvalid, StopIteration) as error:
             raise CorruptFrame(
                 f"a batch cannot be read back from the scratch file in {self.directory}: {error}"
             ) from error
-        if found + 1 != extents.count:
+        if count + 1 != extents.count:
             # As in read.
             raise CorruptFrame(
-                f"{found} of {extents.count - 1} batches came back from the scratch file in {self.directory}"
+                f"{count} of {extents.count - 1} batches came back from the scratch file in {self.directory}"
             )
 
     def read_each(self, places: Iterable[tuple[Parked, Parked]]) -> Iterator[pa.RecordBatch]:
@@ -233,13 +233,13 @@ class SharedHead:
 
     def park(self, rows: pa.RecordBatch) -> tuple[Parked, Parked]:
         """The extents of the head, which may be that of earlier batches, and of the rows. Raises as Scratch.park."""
-        self._gather.taken()  # of a write that failed
+        self._gather.take_all()  # of a write that failed
         head, written = self._head, None if self._head is None else self._written(rows)
         if head is None or written is None:
             self._head = None
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._gather, mode="w"), rows.schema)
             self._writer.write_batch(rows.slice(0, 0))
-            head = self._head = self._scratch._append(self._gather.taken(), 1)
+            head = self._head = self._scratch._append(self._gather.take_all(), 1)
             written = self._written(rows)
             assert written is not None
         return head, self._scratch._append(written, 1)
@@ -248,7 +248,7 @@ class SharedHead:
         """Arrow's bytes; None if other dictionaries are before them."""
         before = self._writer.stats.num_dictionary_batches
         self._writer.write_batch(rows)
-        pieces = self._gather.taken()
+        pieces = self._gather.take_all()
         return pieces if self._writer.stats.num_dictionary_batches == before else None
 
 

@@ -110,7 +110,7 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
             if window.one_hash:
                 yield from reduction.reduced(iter(rows), None)
             else:
-                for part in _parts(rows.taken(), hashes, half_bytes):
+                for part in _parts(rows.take_all(), hashes, half_bytes):
                     yield reduction.merge(part)
 
 

@@ -120,7 +120,7 @@ class _Grouping:
             if window.one_hash:
                 yield from self._of_hash(sides, window, how)
                 continue
-            batches = [rows.taken() for rows in window.sides]
+            batches = [rows.take_all() for rows in window.sides]
             for keys, tables in groups(batches, sides, with_keys=self.with_keys, check=check):
                 if self.iterates:
                     given = [how.limits.cut(iter(table.to_batches())) for table in tables]

@@ -92,7 +92,7 @@ class JoinStage(OwnStage):
         probing = Probing(self.plan, holds_left=holds_left)
         held, streamed = (left, right) if holds_left else (right, left)
         first = True
-        for block, last in _blocks(held, budget_bytes // 3) if window.one_hash else [(held.taken(), True)]:
+        for block, last in _blocks(held, budget_bytes // 3) if window.one_hash else [(held.take_all(), True)]:
             rows = probing.hold(block)
             block.clear()
             yield from probing.run(rows, streamed, first=first, last=last)

@@ -352,7 +352,7 @@ class Calls:
         """Ask for a partition of a generation that is not sealed yet, and leave."""
         ticket = Ticket(self.name.name, self.chance.randrange(100), generation)
         with suppress(FlightShuffleError), self.server.calling() as (client, _):
-            client.do_get(flight.Ticket(ticket.encode()), self.server.options(0.05)).cancel()
+            client.do_get(flight.Ticket(ticket.encode()), self.server.call_options(0.05)).cancel()
 
     def verify(self) -> None:
         """Read a name that no other call uses: what is sealed can be read."""

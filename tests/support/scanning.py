@@ -11,7 +11,7 @@ from spark_client.jobs import SplitSizes
 from spark_client.scan.discovery import dataset_of
 from spark_client.scan.file_reading import FileReading
 from spark_client.scan.filters import KeptRows
-from spark_client.scan.known_columns import WantedColumns
+from spark_client.scan.known_columns import ReadColumns
 from spark_client.scan.pieces import pieces_of
 from spark_client.scan.splits import Splits
 
@@ -32,9 +32,7 @@ def splits_of(
     dataset = dataset_of(what) if isinstance(what, str) or hasattr(what, "joinpath") else what
     read = dataset.schema if schema is None else schema
     declared = Declared("the scan", read)
-    wanted = WantedColumns(
-        declared, tuple(names or read.names), "the first file", lenient, every=names is None
-    )
+    wanted = ReadColumns(declared, tuple(names or read.names), "the first file", lenient, every=names is None)
     homes, pieces = pieces_of(dataset, read if lenient else dataset.schema, wanted, filter)
     kept = None if filter is None else KeptRows.by(filter, read, wanted.names)
     return Splits.of(pieces, sizes, FileReading(homes, wanted, kept, batch_rows))
@@ -42,7 +40,7 @@ def splits_of(
 
 def read(splits: Splits) -> pa.Table:
     """All rows, in the order of the splits."""
-    wanted = splits.reading.wanted
+    wanted = splits.reading.columns
     schema = pa.schema([wanted.declared.schema.field(name) for name in wanted.names])
     batches = [batch for number in range(len(splits)) for batch in splits.read(number)]
     return pa.Table.from_batches(batches, schema)

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import flight
 
 from spark_client import ShuffleClient, Timeouts
-from spark_client.executors import address_towards
+from spark_client.executors.executor_servers import address_towards
 from spark_client.pipeline import execution
 from tests.support.driver_process import DriverProcess, say, session
 from tests.support.failing_tasks import first_time

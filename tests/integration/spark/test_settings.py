@@ -103,7 +103,7 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
     )
     expected = {
         "location": "grpc+tls://flight:8815",
-        "given_token": TOKEN,
+        "token": TOKEN,
         "tls_root_certs": certificates.read_bytes(),
         "tls_client_cert": Path("/run/client.crt"),
         "tls_client_key": Path("/run/client.key"),
@@ -113,8 +113,8 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
     }
     copies = Copies((f"{tmp_path}/first", f"{tmp_path}/second"), 1 << 30)
 
-    def has(client: ShuffleClient, wanted: dict[str, Any], copies: Copies, lease_seconds: float) -> None:
-        assert {name: getattr(client._server, name) for name in wanted} == wanted
+    def has(client: ShuffleClient, expected: dict[str, Any], copies: Copies, lease_seconds: float) -> None:
+        assert {"location": client.location, **client._server.options} == expected
         assert (client._copies, client._lease_seconds) == (copies, lease_seconds)
 
     with ShuffleClient.getOrCreate(spark) as client:
@@ -123,7 +123,7 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
     with ShuffleClient.getOrCreate(
         spark, lease_seconds=7.0, token="other", copies=Copies(), **given
     ) as client:
-        has(client, expected | given | {"given_token": "other"}, Copies(), 7.0)
+        has(client, expected | given | {"token": "other"}, Copies(), 7.0)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ diff = pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint16()], ids
 
 def test_columns_are_taken_by_name_and_cast_safely() -> None:
     given = pa.table({"n": pa.array([1, 2], pa.int8()), "name": pa.array(["a", "b"]).dictionary_encode()})
-    assert ROWS.given(given).equals(TABLE)
-    assert ROWS.given(TABLE.to_batches()[0]).equals(TABLE.to_batches()[0])
+    assert ROWS.in_schema(given).equals(TABLE)
+    assert ROWS.in_schema(TABLE.to_batches()[0]).equals(TABLE.to_batches()[0])
 
 
 @diff
 def test_a_count_of_any_integer_type_is_kept(kind: Any) -> None:
-    found = ROWS.given(TABLE.add_column(0, "_diff", pa.array([1, 3], kind)))
+    found = ROWS.in_schema(TABLE.add_column(0, "_diff", pa.array([1, 3], kind)))
     assert found.schema == COUNTED
     assert found["_diff"].to_pylist() == [1, 3]
     assert ROWS.counted(TABLE)["_diff"].to_pylist() == [1, 1]
@@ -65,6 +65,6 @@ def test_batches_are_joined_with_counts_if_any_has_them() -> None:
     ids=["float", "null", "unknown column", "missing column", "type"],
 )
 def test_what_does_not_fit_is_named(rows: pa.Table, sentence: str) -> None:
-    for method in (ROWS.given, ROWS.counted, ROWS.retracted):
+    for method in (ROWS.in_schema, ROWS.counted, ROWS.retracted):
         with pytest.raises(InvalidRequest, match=rf"changelog 'd'.*{sentence}"):
             method(rows)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,7 +19,7 @@ from pyarrow import flight
 
 from flight_server.config import Settings
 from flight_server.protocol import Ticket
-from flight_server.protocol.errors import InvalidRequest, Unauthenticated, Unavailable
+from flight_server.protocol.errors import InvalidRequest, Unauthenticated
 from spark_client import ShuffleClient
 from spark_client.connection import EmbeddedEnded, Timeouts, embedded
 from tests.support.merging import partition_stream
@@ -52,6 +53,19 @@ def test_a_client_with_a_server_of_its_own_puts_and_gets_and_ends_it() -> None:
     process = client._embedded
     assert process is not None
     client.close()
+    assert not alive(process.pid)
+    client.close()
+
+
+def test_a_close_ends_the_server_also_where_dropping_what_the_client_holds_raises() -> None:
+    def failing() -> None:
+        raise OSError("the disk is gone")
+
+    client: Any = ShuffleClient.embedded()
+    process = client._embedded
+    client._shuffles = SimpleNamespace(close=failing)
+    with pytest.raises(OSError, match="the disk is gone"):
+        client.close()
     assert not alive(process.pid)
     client.close()
 
@@ -131,7 +145,7 @@ def test_cores_without_memory_for_their_servers_have_fewer(
 
 
 def test_a_wrong_option_is_an_error_with_the_servers_words() -> None:
-    with pytest.raises(Unavailable, match=r"ended with code 2.*memory.limit"):
+    with pytest.raises(InvalidRequest, match=r"refuses its settings; .* --memory-limit: .*; flight"):
         embedded.start(memory_limit="1KiB")
 
 
@@ -140,7 +154,8 @@ def test_an_option_that_the_server_has_not_is_named_with_the_nearest_on_a_narrow
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     with pytest.raises(
-        InvalidRequest, match=r"the server has no option --memory \(.*--memory-limit\S*\); flight"
+        InvalidRequest,
+        match=r"refuses its settings; .*No such option: --memory \(.*--memory-limit\S*\); flight",
     ):
         ShuffleClient.embedded(memory="1GiB")
 

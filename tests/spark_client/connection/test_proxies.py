@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from spark_client import Reading, ShuffleClient, Timeouts, Writing
-from spark_client.connection import RemoteServer, Unreachable, proxy_of
+from spark_client.commands.doctor import proxy_of
+from spark_client.connection import RemoteServer, Unreachable
 
 TABLE = pa.table({"x": [1, 2, 3]})
 ONCE = Timeouts(tries=1, call_seconds=20)

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from flight_server.protocol.errors import NotFound
-from spark_client.connection import RemoteServer, Timeouts, Unreachable, retrying
+from flight_server.protocol.errors import NotFound, Unavailable
+from spark_client.connection import EmbeddedEnded, RemoteServer, Timeouts, Unreachable, retrying
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -89,6 +89,18 @@ def test_a_call_is_not_begun_again_after_its_time_or_its_tries() -> None:
     with pytest.raises(Unreachable):
         retrying(FOR_EVER, call, again=lambda: False)
     assert len(calls) == 1 + 4 + 1
+
+
+def test_a_server_that_was_embedded_is_not_called_again() -> None:
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(1)
+        raise EmbeddedEnded("its client was closed")
+
+    with pytest.raises(EmbeddedEnded):
+        retrying(FOR_EVER, call, (Unavailable,))
+    assert len(calls) == 1
 
 
 def test_the_default_pauses_last_longer_than_a_restart() -> None:

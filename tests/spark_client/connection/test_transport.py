@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -121,6 +123,25 @@ def test_a_server_is_shared_for_equal_arguments_and_comes_back_from_pickle() -> 
     assert again.at("grpc://h:1") is again
     other = again.at("grpc://other:2")
     assert (other.location, other.token, other.timeouts) == ("grpc://other:2", "t", Timeouts(call_seconds=3))
+
+
+def test_the_servers_of_other_addresses_are_a_clients_own_and_are_closed_with_it() -> None:
+    server = RemoteServer("grpc://h:1", token="t")
+    other = server.at("grpc://other:2")
+    assert other.token == "t"
+    assert other.at("grpc://h:1") is server
+    assert server.at("grpc://other:2") is other
+    third = other.at("grpc://third:3")
+    assert server.at("grpc://third:3") is third
+    assert not third.patient
+    stranger = RemoteServer("grpc://h:1", token="t")
+    assert stranger.at("grpc://other:2") is not other
+    closed: list[str] = []
+    for each in (server, other, third):
+        each.attached("thing", partial(SimpleNamespace, close=partial(closed.append, each.location)))
+    server.close()
+    assert sorted(closed) == ["grpc://h:1", "grpc://other:2", "grpc://third:3"]
+    assert server.at("grpc://other:2") is not other
 
 
 def test_a_token_in_a_file_is_read_where_it_is_used_and_is_not_in_a_pickle(tmp_path: Path) -> None:

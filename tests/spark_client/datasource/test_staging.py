@@ -179,7 +179,7 @@ def test_a_write_with_a_transaction_is_made_once_also_after_a_restart_of_the_ser
         given = options(process.location, transaction_app="job", transaction_version=str(version), **of_kind)
         writer = FlightWriter.plan(given, STRUCT, overwrite=kind == "durable")
         writer.commit([writer.write(batches(version))])
-        return writer._wanted
+        return writer._writes
 
     with ServerProcess.start(http_port=0, data_dir=tmp_path) as process:
         assert [write(process, version) for version in (3, 4, 3)] == [True, True, False]

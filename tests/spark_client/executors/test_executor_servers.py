@@ -54,7 +54,7 @@ def test_a_small_address_space_is_refused(executor: Path, monkeypatch: pytest.Mo
 
 
 def test_a_server_that_cannot_start_is_said_with_its_last_lines(executor: Path) -> None:
-    with pytest.raises(Unavailable, match=r"ended with code 2; .*--memory-limit"):
+    with pytest.raises(InvalidRequest, match=r"refuses its settings; .*--memory-limit"):
         ExecutorServers("another", ("127.0.0.1", 1), {"memory_limit": "1KiB"}).here()
 
 
@@ -76,7 +76,7 @@ def test_its_files_are_for_their_user_alone_and_a_fork_finds_it(executor: Path) 
 def test_a_server_whose_starter_was_killed_is_ended_before_the_next_one_starts(executor: Path) -> None:
     program = (
         "import os; from spark_client.executors import ExecutorServers, executor_servers as its;"
-        "its._wait_until_ready = lambda process, log: (print(process.pid, flush=True), os.kill(os.getpid(), 9));"
+        "its.embedded.serving = lambda process, *_: (print(process.pid, flush=True), os.kill(os.getpid(), 9));"
         f"its.executor_process = lambda: {os.getpid()};"
         'ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"}).here()'
     )

@@ -367,8 +367,6 @@ def test_addresses_are_the_endpoints_with_the_bulk_lane_first() -> None:
     assert addresses(server, [], "auto") == [Address("grpc", "grpc://asked:1")]
     with pytest.raises(InvalidRequest, match="no bulk lane"):
         addresses(server, [], "bulk")
-    with pytest.raises(ValueError, match="'auto', 'grpc' or 'bulk'"):
-        addresses(server, [], "fast")  # type: ignore[arg-type]
 
 
 def test_a_location_with_a_path_keeps_it_and_its_query() -> None:

@@ -77,11 +77,6 @@ def test_the_bulk_lane_is_taken_unless_grpc_is_asked_for(
     assert [put(server), put(server)] == [taken, taken]
 
 
-def test_an_unknown_lane_is_refused(connect: Callable[[Lane], RemoteServer]) -> None:
-    with pytest.raises(ValueError, match="lane is 'auto', 'grpc' or 'bulk', not 'fast'"):
-        put(connect("fast"))  # type: ignore[arg-type]
-
-
 def test_a_server_without_the_lane_gets_its_puts_by_grpc(
     flight_server_process: Callable[..., ServerProcess],
 ) -> None:

@@ -169,6 +169,13 @@ def test_an_ipc_stream_says_that_it_is_no_file(tmp_path: Path) -> None:
         dataset_of(tmp_path)
 
 
+def test_a_damaged_ipc_file_is_not_called_a_stream(tmp_path: Path) -> None:
+    (tmp_path / "x.arrow").write_bytes(b"ARROW1\0\0and no more than that")
+    with pytest.raises(InvalidRequest, match=r"x\.arrow") as refused:
+        dataset_of(tmp_path)
+    assert "stream" not in refused.value.message
+
+
 def test_a_delta_table_is_not_taken_for_its_files(lake: Path) -> None:
     (lake / "_delta_log").mkdir()
     with pytest.raises(InvalidRequest, match=r"is a Delta table, .*to_pyarrow_dataset"):

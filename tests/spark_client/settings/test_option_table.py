@@ -20,7 +20,7 @@ from spark_client.settings import (
     SESSION,
     STREAM_READ,
     STREAM_WRITE,
-    client_arguments,
+    session_arguments,
 )
 from spark_client.settings.option_table import OPTIONS
 from spark_client.settings.texts import EVERY_ROW
@@ -124,7 +124,7 @@ def of_session(name: str, text: str) -> Any:
     settings = where | {f"{SESSION}.{camel(name)}": text}
     conf = SimpleNamespace(getAll=settings, get=lambda _, default=None: default or "local[1]")
     spark: Any = SimpleNamespace(conf=conf)
-    arguments = client_arguments(spark, {})
+    arguments = session_arguments(spark, {})
     if name in arguments:
         return arguments[name]
     if name == "token_file":

@@ -1,0 +1,79 @@
+"""The options of a client: said once, checked by their types, and given to what has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flight_server.protocol import InvalidRequest
+from spark_client import ShuffleClient
+from spark_client.connection import Reading, Timeouts, Writing
+from spark_client.hosts import Copies
+from spark_client.settings import LEASE_SECONDS, ClientOptions, apart, of_calls, of_values
+
+ANY_SESSION: Any = None
+
+
+def test_the_docstring_of_the_client_lists_each_option_once() -> None:
+    text = str(ShuffleClient.__doc__)
+    names = re.findall(r"^        ([a-z_, ]+):", text[text.index("Args:") :], re.MULTILINE)
+    listed = [name for each in names for name in each.split(", ")]
+    assert listed[0] == "location"
+    assert sorted(listed[1:]) == sorted(ClientOptions.__optional_keys__)
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ({"timeouts": 3}, "the option timeouts is Timeouts or None, not int"),
+        ({"token": b"secret"}, "the option token is str or Path or None, not bytes"),
+        ({"copies": "/dev/shm"}, "the option copies is Copies or None, not str"),
+        ({"lease_seconds": "90s"}, "the option lease_seconds is float or None, not str"),
+    ],
+)
+def test_an_option_of_another_type_is_named_without_its_value(options: dict[str, Any], answer: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        ShuffleClient("grpc://127.0.0.1:1", **options)
+    assert refused.value.message == f"ShuffleClient(): {answer}"
+    with pytest.raises(InvalidRequest, match=re.escape(f"ShuffleClient.getOrCreate(): {answer}")):
+        ShuffleClient.getOrCreate(ANY_SESSION, **options)
+    if "token" not in options:
+        with pytest.raises(InvalidRequest, match=re.escape(f"ShuffleClient.embedded(): {answer}")):
+            ShuffleClient.embedded(**options)
+        with pytest.raises(InvalidRequest, match=re.escape(f"ShuffleClient.in_executors(): {answer}")):
+            ShuffleClient.in_executors(ANY_SESSION, **options)
+
+
+@pytest.mark.parametrize("kind", [Reading, Writing])
+def test_a_lane_that_there_is_not_is_named(kind: Any) -> None:
+    with pytest.raises(InvalidRequest, match="lane is 'auto', 'grpc' or 'bulk', not 'http'"):
+        kind(lane="http")
+
+
+def test_none_stands_for_the_default_and_a_whole_number_for_seconds() -> None:
+    nothing: Any = dict.fromkeys(ClientOptions.__optional_keys__)
+    with ShuffleClient("grpc://127.0.0.1:1", **nothing) as client, ShuffleClient(client.location) as plain:
+        assert client._server.options == plain._server.options
+        assert (client._copies, client._lease_seconds) == (Copies(), LEASE_SECONDS)
+    with ShuffleClient("grpc://127.0.0.1:1", lease_seconds=7) as client:
+        assert client._lease_seconds == 7
+
+
+def test_a_client_that_starts_servers_leaves_them_their_settings_and_the_token() -> None:
+    own, settings = apart("f()", {"reading": Reading(), "lease_seconds": 9.0, "token": "t", "port": 1})
+    assert own == {"reading": Reading(), "lease_seconds": 9.0}
+    assert settings == {"token": "t", "port": 1}
+    assert of_calls(own) == {"reading": Reading()}
+
+
+def test_texts_change_single_fields_of_the_options_below_them() -> None:
+    base = of_values({"token": "t", "tries": 2}, {"timeouts": Timeouts(call_seconds=5.0)})
+    assert base == {"token": "t", "timeouts": Timeouts(call_seconds=5.0, tries=2)}
+    over = of_values({"token_file": Path("/run/token"), "budget_bytes": 1, "lane": "grpc"}, base)
+    assert over["token"] == Path("/run/token")
+    assert (over["timeouts"], over["reading"]) == (base["timeouts"], Reading("grpc", 1))
+    assert over["writing"] is not None
+    assert over["writing"].lane == "grpc"
