@@ -46,8 +46,14 @@ class Lent:
         if not self._data:
             return False
         if self._held is None:
-            columns = [column for data in self._data for column in data.columns]
-            self._held = allocations([array for column in columns for array in _chunks(column)])
+            self._held = allocations(
+                [
+                    chunk
+                    for data in self._data
+                    for column in data.columns
+                    for chunk in (column.chunks if isinstance(column, pa.ChunkedArray) else (column,))
+                ]
+            )
         return allocations([array]).items() <= self._held.items()
 
 
@@ -76,7 +82,3 @@ def own_dictionaries(batch: Any) -> Any:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
-
-
-def _chunks(column: Any) -> list[Any]:
-    return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]

@@ -58,9 +58,9 @@ def watch(servers: ServerList, datasets: Sequence[str], label: str) -> Iterator[
 
     def follow() -> None:
         while not ended.wait(_INTERVAL_SECONDS):
-            found = [_arrived(servers, dataset) for dataset in datasets]
-            arrived = [each for each in found if each is not None]
-            if len(arrived) == len(found):
+            answers = [_arrived(servers, dataset) for dataset in datasets]
+            arrived = [each for each in answers if each is not None]
+            if len(arrived) == len(answers):
                 size_bytes, rows = (sum(each) for each in zip(*arrived, strict=True))
                 progress.arrived(rows, size_bytes)
             with drawing:

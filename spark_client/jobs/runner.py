@@ -75,7 +75,7 @@ from .job import Job, TaskNumbers
 from .sealed import REPORT, TaskWork, report
 from .session_facts import is_on, is_pinned, local_property
 from .size_checks import without_needless_checks
-from .tasks import Destination, ReadLimit, WriteTask
+from .tasks import Destination, ReadLimit
 
 _log = logging.getLogger(__name__)
 _ATTEMPT = "driver"
@@ -176,43 +176,36 @@ def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
         raise
 
 
-def reports_of_driver(job: Job, destinations: Destinations) -> list[Any] | None:
-    """Run all tasks of the job; their reports, as Spark would give them. None: Spark's tasks are to do it. Each task
-    reads a source.
-    """
-    if not all(each.servers for each in destinations.values()) or _may_lose_executors(
-        job.spark, destinations
-    ):
-        return None
-    tasks = [task for _, task in job.writes]
-    # As Spark numbers the tasks of a union (``WriteTask``).
-    numbers = count() if any(len(task.reading.shares) > 1 for task in tasks) else repeat(0)
-    reads = ReadLimit.of(tasks[0].reading.options.driver_bytes)
-    try:
-        return [
-            row
-            for task in tasks
-            for row in _reports(task, replace(destinations[task.dataset], executors=None), numbers, reads)
-        ]
-    except Exception as error:  # noqa: BLE001 - Spark's tasks raise it, if it is one of the rows
-        _log.info("%s: left to Spark's tasks: %s", job.label, error)
-        return None
-
-
 def share_numbers(shares: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """The input of tasks that are run one after the other: the numbers of their shares."""
     for share in shares:
         yield pa.RecordBatch.from_arrays([array_over(np.array([share], np.int64))], names=["id"])
 
 
-def _reports(
-    task: WriteTask, destination: Destination, numbers: Iterator[int], reads: ReadLimit
-) -> Iterator[Any]:
-    for share in share_numbers(range(len(task.reading.shares))):
-        producer, work = task.producer(next(numbers)), TaskWork(tasks=0)
-        with closing(task.rows(iter([share]), work, reads)) as rows:
-            answer = task.write(destination, rows, producer, _ATTEMPT)
-        yield from report(task.dataset, producer, _ATTEMPT, answer, work).to_pylist()
+def reports_of_driver(job: Job, destinations: Destinations) -> list[Any] | None:
+    """Run all tasks of the job; their reports, as Spark would give them. None: Spark's tasks are to do it. Each task
+    reads a source.
+    """
+    known = all(each.servers for each in destinations.values())
+    if not known or _may_lose_executors(job.spark, destinations):
+        return None
+    tasks = [task for _, task in job.writes]
+    # As Spark numbers the tasks of a union (``WriteTask``).
+    numbers = count() if any(len(task.reading.shares) > 1 for task in tasks) else repeat(0)
+    limit = ReadLimit.of(tasks[0].reading.options.driver_bytes)
+    reports: list[Any] = []
+    try:
+        for task in tasks:
+            destination = replace(destinations[task.dataset], executors=None)
+            for share in share_numbers(range(len(task.reading.shares))):
+                producer, work = task.producer(next(numbers)), TaskWork(tasks=0)
+                with closing(task.rows(iter([share]), work, limit.count)) as rows:
+                    answer = task.write(destination, rows, producer, _ATTEMPT)
+                reports += report(task.dataset, producer, _ATTEMPT, answer, work).to_pylist()
+    except Exception as error:  # noqa: BLE001 - Spark's tasks raise it, if it is one of the rows
+        _log.info("%s: left to Spark's tasks: %s", job.label, error)
+        return None
+    return reports
 
 
 Run = Callable[..., Iterator[Any]]
@@ -229,10 +222,10 @@ class NumberedTasks:
         for _ in nothing:
             pass
         # A query runs a union of writes of one task each in one task: round robin begins by its number.
-        given = 0 if all(tasks == 1 for tasks, _ in self.writes) else None
+        of_query = 0 if all(tasks == 1 for tasks, _ in self.writes) else None
         for tasks, run in self.writes:
             if number < tasks:
-                for batch in run(share_numbers([number]), given):
+                for batch in run(share_numbers([number]), of_query):
                     yield from batch.to_pylist()
                 return
             number -= tasks
@@ -240,7 +233,7 @@ class NumberedTasks:
 
 def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | None:
     """Runs the job; gives its reports, in the order of the tasks. None: it has to be a query."""
-    spark = job.spark
+    spark: Any = job.spark
     tasks = [
         (rows.tasks, partial(task.run, destinations[task.dataset]))
         for rows, task in job.writes
@@ -248,33 +241,30 @@ def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | 
     ]
     try:
         with interrupts_kept():
-            may_be = len(tasks) == len(job.writes) and _may_be(spark, destinations)
-            return _prepared(spark, tasks) if may_be else None
+            if len(tasks) < len(job.writes) or _needs_query(spark, destinations):
+                return None
+            context = spark.sparkContext
+            added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
+            function = Portable(NumberedTasks(tasks))
+            rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
+            tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)
         return None
 
-
-def _prepared(spark: SparkSession, tasks: Sequence[tuple[int, Run]]) -> Callable[[], list[Any]]:
-    context: Any = spark.sparkContext
-    function = Portable(NumberedTasks(tasks))
-    added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
-    rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
-    tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))
-
-    def run() -> list[Any]:
+    def collect() -> list[Any]:
         with local_property(context, _TAGS, tags):
             return collected(rdd)
 
-    return run
+    return collect
 
 
-def _may_be(spark: Any, destinations: Destinations) -> bool:
+def _needs_query(spark: Any, destinations: Destinations) -> bool:
     if not is_pinned(spark) or _may_lose_executors(spark, destinations):
-        return False
-    return not spark.getTags() and not any(is_on(spark, name) for name in _OF_QUERIES)
+        return True
+    return bool(spark.getTags()) or any(is_on(spark, name) for name in _OF_QUERIES)
 
 
 def _with_tag(tags: str | None, tag: str) -> str:
-    given = tags.split(",") if tags else []
-    return ",".join(dict.fromkeys([*given, tag]))
+    before = tags.split(",") if tags else []
+    return ",".join(dict.fromkeys([*before, tag]))

@@ -105,11 +105,11 @@ class Shares:
         units = len(sizes)
         tasks = min(tasks, units)
         ends = np.cumsum(np.asarray(sizes, np.int64) + _PARTITION_BYTES)
-        wanted = ends[-1] * np.arange(1, tasks) / tasks
+        ideal_ends = ends[-1] * np.arange(1, tasks) / tasks
         # The end of a share is the unit's end that is nearest to where it should be.
-        found = np.searchsorted((ends[:-1] + ends[1:]) / 2, wanted) + 1
+        nearest = np.searchsorted((ends[:-1] + ends[1:]) / 2, ideal_ends) + 1
         bounds = [0]
-        for task, end in enumerate(found.tolist(), 1):
+        for task, end in enumerate(nearest.tolist(), 1):
             bounds.append(min(max(end, bounds[-1] + 1), units - tasks + task))
         return cls((*bounds, units), tuple(cuts))
 
@@ -131,8 +131,8 @@ def skewed(partition_bytes: Sequence[int]) -> list[int]:
 
 def cuts_of(sealed: SealedDataset) -> list[Cut]:
     """The cuts of one dataset's partitions. Asks the servers if there are any; raises as ``Server.action``."""
-    found = skewed(sealed.partition_bytes)
-    return list(_cuts(sealed, dict.fromkeys(found, 0))) if found else []
+    partitions = skewed(sealed.partition_bytes)
+    return list(_cuts(sealed, dict.fromkeys(partitions, 0))) if partitions else []
 
 
 def cuts_of_pair(left: SealedDataset, right: SealedDataset, sides: Collection[str]) -> list[Cut]:
@@ -141,21 +141,21 @@ def cuts_of_pair(left: SealedDataset, right: SealedDataset, sides: Collection[st
     """
     both = {"left": left, "right": right}
     total = [one + other for one, other in zip(left.partition_bytes, right.partition_bytes, strict=True)]
-    wanted: dict[str, dict[int, int]] = {"left": {}, "right": {}}
+    most: dict[str, dict[int, int]] = {"left": {}, "right": {}}
     for partition in skewed(total):
         for side in sorted(sides, key=lambda side: -both[side].partition_bytes[partition]):
             size_bytes = both[side].partition_bytes[partition]
             pieces = pieces_beside(size_bytes, total[partition] - size_bytes)
             if pieces:
-                wanted[side][partition] = pieces
+                most[side][partition] = pieces
                 break
-    found = [
+    cuts = [
         Cut(cut.partition, cut.borders, _with_other(cut, total), side)
-        for side, partitions in wanted.items()
+        for side, partitions in most.items()
         if partitions
         for cut in _cuts(both[side], partitions)
     ]
-    return sorted(found)
+    return sorted(cuts)
 
 
 def pieces_beside(size_bytes: int, other_bytes: int) -> int:
@@ -176,8 +176,8 @@ def _cuts(sealed: SealedDataset, most: dict[int, int]) -> Iterator[Cut]:
     planned = sealed.source.plan(sorted(most), TASK_BYTES)
     for partition, pieces in sorted(planned.items()):
         # Over several servers each portion may be far below a task's share.
-        wanted = -(-sum(size_bytes for _, _, size_bytes in pieces) // TASK_BYTES)
-        joined = joined_pieces(pieces, most[partition] or max(1, wanted))
+        shares = -(-sum(size_bytes for _, _, size_bytes in pieces) // TASK_BYTES)
+        joined = joined_pieces(pieces, most[partition] or max(1, shares))
         # A single frame cannot be cut.
         if len(joined) > 1:
             borders = (joined[0][0], *(end for _, end, _ in joined))

@@ -35,7 +35,7 @@ from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef, ShareRead
 from spark_client.servers import place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
-from spark_client.steps import NO_LIMITS, BatchLimits, Both, Kept, Pass, Stage, run
+from spark_client.steps import NO_LIMITS, BatchLimits, Both, Count, Kept, Pass, Stage, run
 
 from .placements import Placement
 from .sealed import TaskWork, added, report
@@ -83,12 +83,6 @@ class ReadLimit:
         if self._bytes[name] > self.most_bytes:
             raise TooMuchRead(f"{name}: more than {self.most_bytes} bytes in memory")
 
-    def counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches that are read."""
-        for batch in batches:
-            self.count("what it reads", batch)
-            yield batch
-
 
 class TaskSource(Protocol):
     """Parts that tasks read by number: a dataset's partitions, or a scan's splits."""
@@ -98,16 +92,20 @@ class TaskSource(Protocol):
         ...
 
 
-def _read(
-    source: TaskSource, piece: PartitionSlice, memory: TaskMemory, reads: ReadLimit | None
-) -> Iterator[Any]:
+def _read(source: TaskSource, piece: PartitionSlice, how: Pass) -> Iterator[Any]:
     if piece.until is None:
-        found = source.read(piece.partition, memory)
+        batches = source.read(piece.partition, how.memory)
     else:
-        found = cast("DatasetRef | ShareRead", source).read_frames(
-            piece.partition, piece.first, piece.until, memory
+        batches = cast("DatasetRef | ShareRead", source).read_frames(
+            piece.partition, piece.first, piece.until, how.memory
         )
-    return found if reads is None else reads.counted(found)
+    return batches if how.count is None else _counted(batches, how.count)
+
+
+def _counted(batches: Iterator[Any], count: Count) -> Iterator[Any]:
+    for batch in batches:
+        count("what it reads", batch)
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -119,12 +117,12 @@ class Sides:
     left_stages: tuple[Stage, ...] = ()
     right_stages: tuple[Stage, ...] = ()
 
-    def read_both(self, piece: PartitionSlice, how: Pass, reads: ReadLimit | None = None) -> Both:
-        """Both sides of one part, after their stages; of a cut one, the whole other side. ``reads`` counts them."""
+    def read_both(self, piece: PartitionSlice, how: Pass) -> Both:
+        """Both sides of one part, after their stages; of a cut one, the whole other side."""
         how = replace(how, kept=True)
         whole = PartitionSlice(piece.partition)
-        left = _read(self.left, piece if piece.side == "left" else whole, how.memory, reads)
-        right = _read(self.right, piece if piece.side == "right" else whole, how.memory, reads)
+        left = _read(self.left, piece if piece.side == "left" else whole, how)
+        right = _read(self.right, piece if piece.side == "right" else whole, how)
         return Both(run(self.left_stages, left, how), run(self.right_stages, right, how))
 
 
@@ -149,12 +147,13 @@ class ReadTask:
         """Whether the batches are known to have exactly this schema: the last stage's."""
         return bool(self.stages) and self.stages[-1].declared.schema.equals(schema, check_metadata=True)
 
-    def run(self, given: Iterator[Any], memory: TaskMemory | None = None) -> Iterator[Any]:
+    def run(self, rows: Iterator[Any], memory: TaskMemory | None = None) -> Iterator[Any]:
         """The stages' batches, in one span. ``memory`` None makes one."""
+        how = Pass(limits=self.limits, memory=memory or self.memory())
         with task_span("reduce", self.parent) as facts:
             if facts is not None:
                 facts |= {"dataset": _named(self.source), "rows": 0, "bytes": 0}
-            for batches in self._of_pieces(given, Pass(limits=self.limits, memory=memory or self.memory())):
+            for batches in self._of_pieces(rows, how):
                 if facts is None:
                     yield from batches
                     continue
@@ -165,18 +164,18 @@ class ReadTask:
 
     def batches(
         self,
-        given: Iterator[Any],
+        rows: Iterator[Any],
         work: TaskWork | None = None,
         *,
         kept: Kept = False,
-        reads: ReadLimit | None = None,
+        count: Count | None = None,
     ) -> Generator[Any, None, None]:
         """As :meth:`run`, for a task that has a span, whose ``work`` is counted. ``kept`` is as in
-        :class:`~spark_client.steps.Pass`; ``reads`` limits what the task reads at all, and what each stage gives.
+        :class:`~spark_client.steps.Pass`, and so is ``count``, which gets what is read, too.
         """
         memory, work = self.memory(), work or TaskWork()
-        how = Pass(kept, None, self.limits, memory, None if reads is None else reads.count)
-        for batches in self._of_pieces(given, how, work, reads):
+        how = Pass(kept, None, self.limits, memory, count)
+        for batches in self._of_pieces(rows, how, work):
             yield from batches
         work.spilled_bytes = memory.spilled_bytes
 
@@ -185,15 +184,15 @@ class ReadTask:
         return TaskMemory(reading_budget(self.options.gathered_bytes), self.options.scratch_dir)
 
     def _of_pieces(
-        self, given: Iterator[Any], how: Pass, work: TaskWork | None = None, reads: ReadLimit | None = None
+        self, rows: Iterator[Any], how: Pass, work: TaskWork | None = None
     ) -> Iterator[Iterator[Any]]:
         """The batches of each part, or piece of one, to be taken before the next ones."""
         if self.source is None:
-            yield run(self.stages, given, how)
+            yield run(self.stages, rows, how)
             return
         source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
-        for batch in given:
-            for number in batch.column(0).to_pylist():
+        for numbers in rows:
+            for number in numbers.column(0).to_pylist():
                 with ExitStack() as opened:
                     pieces = self.shares[number]
                     share = _share_of(source, pieces, how.memory, opened)
@@ -202,12 +201,9 @@ class ReadTask:
                         how = replace(how, partition=piece.partition)
                         if work is not None:
                             work.pieces += 1
-                        rows = (
-                            share.read_both(piece, how, reads)
-                            if isinstance(share, Sides)
-                            else _read(share, piece, how.memory, reads)
-                        )
-                        yield run(self.stages, rows, how)
+                        of_pair = isinstance(share, Sides)
+                        batches = share.read_both(piece, how) if of_pair else _read(share, piece, how)
+                        yield run(self.stages, batches, how)
 
 
 def _named(source: Any) -> str | None:
@@ -328,10 +324,10 @@ class WriteTask:
         return number * self.parts + self.part
 
     def rows(
-        self, batches: Iterator[Any], work: TaskWork, reads: ReadLimit | None = None
+        self, batches: Iterator[Any], work: TaskWork, count: Count | None = None
     ) -> Generator[Any, None, None]:
-        """The batches of the last stage, which ``work`` counts, and ``reads`` limits."""
-        return self.reading.batches(batches, work, kept=self.keeps, reads=reads)
+        """The batches of the last stage, as :meth:`ReadTask.batches` gives them."""
+        return self.reading.batches(batches, work, kept=self.keeps, count=count)
 
     def write(
         self, destination: Destination, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0
@@ -354,14 +350,14 @@ class WriteTask:
         with PutStream(server, command, schema, places, compression) as stream:
             first_row, counted = 0, list[int]()
             is_cast = self.reading.gives(schema)
-            for given in batches:
-                batch, ids = self.placement.place(given, producer, first_row)
+            for rows in batches:
+                batch, ids = self.placement.place(rows, producer, first_row)
                 first_row += batch.num_rows
                 if not is_cast:
                     batch = self.declared.cast(batch)
                 if self.counts:
                     counted = added(counted, counts(batch))
-                for partition, frame in coalescer.add(batch, ids, at_once=not self.keeps(given)):
+                for partition, frame in coalescer.add(batch, ids, at_once=not self.keeps(rows)):
                     stream.write(frame, partition)
             for partition, frame in coalescer.finish():
                 stream.write(frame, partition)

@@ -89,11 +89,11 @@ def gathered(tasks: Iterable[ReadTask], declared: Declared, options: Reading) ->
     """
     rows: list[Any] = []
     size_bytes, began = 0, perf_counter()
-    reads = ReadLimit.of(options.driver_bytes)
+    limit = ReadLimit.of(options.driver_bytes)
     for task in tasks:
         is_cast = task.gives(declared.schema)
         numbers = share_numbers(range(len(task.shares)))
-        with closing(task.batches(numbers, kept=True, reads=reads)) as batches:
+        with closing(task.batches(numbers, kept=True, count=limit.count)) as batches:
             for batch in batches:
                 rows.append(batch if is_cast else declared.cast(batch))
                 size_bytes += batch.nbytes

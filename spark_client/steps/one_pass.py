@@ -64,6 +64,7 @@ NO_LIMITS = BatchLimits()
 
 T = TypeVar("T")
 Kept: TypeAlias = bool | Callable[[pa.RecordBatch], bool]
+Count: TypeAlias = Callable[[str, pa.RecordBatch], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Pass:
     partition: int | None = None
     limits: BatchLimits = NO_LIMITS
     memory: TaskMemory = field(default_factory=TaskMemory)
-    count: Callable[[str, Any], None] | None = None
+    count: Count | None = None
     lent: Lent = field(default_factory=Lent)
 
     def keeps(self, batch: pa.RecordBatch) -> bool:
@@ -159,7 +160,7 @@ def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> I
 
 def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator[Any]:
     """The stage's batches in the declared schema, without empty ones."""
-    declared = stage.declared
+    declared, overwritten = stage.declared, stage.overwritten
     try:
         for batch in stage.run(batches, how):
             if not isinstance(batch, pa.RecordBatch):
@@ -169,7 +170,7 @@ def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator
             cast = declared.cast(batch)
             if how.count is not None:
                 how.count(declared.stage, cast)
-            yield own(cast, how.lent) if stage.overwritten and how.keeps(cast) else cast
+            yield own(cast, how.lent) if overwritten and how.keeps(cast) else cast
     except Exception as error:
         if noted:
             _note(error, f"{_NOTE}in {declared.stage}")

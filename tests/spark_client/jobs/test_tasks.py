@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
-from flight_server.protocol import CreateRequest, Kind, SealRequest
+from flight_server.protocol import CreateRequest, Kind, PutCreate, SealRequest
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
-from spark_client.jobs import ByKeys, Destination, ReadTask, WriteTask
+from spark_client.executors.executor_servers import RunningServers
+from spark_client.jobs import ByKeys, Destination, ReadTask, WriteTask, tasks
+from spark_client.jobs.tasks import UNSEEN_LEASE_SECONDS
 from spark_client.merge import DatasetRef
 from spark_client.steps import MapStage, Pass, run
 from tests.support.server_process import ServerProcess
@@ -104,3 +107,38 @@ def test_tasks_import_no_pandas_which_takes_a_fresh_worker_a_third_of_a_second()
             check=False,
         )
     assert done.returncode == 0, done.stderr
+
+
+A, B = "grpc://a:1", "grpc://b:1"
+
+
+class OwnServers:
+    """Those of the task's executor. It notes how often the task was tried."""
+
+    def __init__(self) -> None:
+        self.tries: list[int] = []
+
+    def here(self, tries: int) -> RunningServers:
+        self.tries.append(tries)
+        return RunningServers((B,), 1, 1)
+
+
+def test_a_task_takes_the_next_server_in_the_place_of_one_that_accepts_no_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    destination = Destination(RemoteServer(A), "g", (A, B))
+    chosen = {destination.choose("d", producer, 0) for producer in range(8)}
+    assert chosen == {A, B}, "tasks are spread over all"
+    monkeypatch.setattr(tasks, "refuses", lambda locations: A in locations)
+    assert {destination.choose("d", producer, 0) for producer in range(8)} == {B}
+    # The only one is not asked: its put says why it cannot be reached.
+    assert Destination(RemoteServer(A), "g", (A,)).choose("d", 0, 0) == A
+
+
+def test_a_task_takes_the_server_of_its_executor_and_its_lease_lasts_until_the_driver_knows_of_it() -> None:
+    servers: Any = OwnServers()
+    destination = Destination(RemoteServer(A), "g", (), 5.0, executors=servers)
+    assert destination.choose("d", 3, 2) == B
+    assert servers.tries == [2]
+    assert destination.create(4) == PutCreate(4, UNSEEN_LEASE_SECONDS)
+    assert Destination(RemoteServer(A), "g", (A,), 5.0).create(4) == PutCreate(4, 5.0)
