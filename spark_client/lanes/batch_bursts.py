@@ -117,7 +117,7 @@ class CheckedMessages(MessageFile):
         """Whether the server sends checksums; False before the first message."""
         return bool(self._promised)
 
-    def taken(self) -> list[int]:
+    def pop_checksums(self) -> list[int]:
         """The checksums of the record batches read since the last call."""
         checksums, self._checksums = self._checksums, []
         return checksums
@@ -131,7 +131,7 @@ class CheckedMessages(MessageFile):
         """
         body = self._body
         body.next_chunk_bytes()
-        said = body.announced.popleft() if body.announced else None
+        sent = body.announced.popleft() if body.announced else None
         prefix = body.read_buffer(PREFIX_BYTES)
         if prefix.size < PREFIX_BYTES:
             if prefix.size:
@@ -139,14 +139,14 @@ class CheckedMessages(MessageFile):
             self._pieces.append(prefix)
             return
         mark, header_bytes = _PREFIX.unpack(prefix)
-        if said is None and mark + prefix[4:].to_pybytes() == ipc_framing.END_OF_STREAM:
+        if sent is None and mark + prefix[4:].to_pybytes() == ipc_framing.END_OF_STREAM:
             self._pieces.append(prefix)
             return
         if self._promised is None:
-            self._promised = said is not None
-        if said is None and self._promised:
+            self._promised = sent is not None
+        if sent is None and self._promised:
             raise DamagedArrival("it has no checksum")
-        left_bytes = None if said is None else said[0] - PREFIX_BYTES
+        left_bytes = None if sent is None else sent[0] - PREFIX_BYTES
         if mark != ipc_framing.CONTINUATION or header_bytes <= 0 or _is_less(left_bytes, header_bytes):
             raise DamagedArrival(f"its header cannot have {header_bytes} bytes")
         header = self._part(header_bytes)
@@ -159,8 +159,8 @@ class CheckedMessages(MessageFile):
             raise DamagedArrival(f"its body cannot have {body_bytes} bytes")
         content = self._part(body_bytes)
         checksum = message_crc32c(memoryview(header), memoryview(content))
-        if said is not None and said[1] != checksum:
-            raise DamagedArrival.of(said[1], checksum)
+        if sent is not None and sent[1] != checksum:
+            raise DamagedArrival.of(sent[1], checksum)
         if kind is ipc_framing.MessageKind.RECORD_BATCH:
             self._checksums.append(checksum)
         self._pieces += [piece for piece in (prefix, header, content) if piece.size]
@@ -218,7 +218,7 @@ class BurstReader:
             batch, metadata = self._messages.read_next_batch_with_custom_metadata()
         except StopIteration:
             return None
-        return BatchBurst([batch], checksums=self._checked.taken(), metadata=(metadata,))
+        return BatchBurst([batch], checksums=self._checked.pop_checksums(), metadata=(metadata,))
 
     def _read_chunk(self, size_bytes: int) -> Iterator[BatchBurst]:
         """The next chunk's whole messages, up to a damaged one; the rest of the chunk is given back at the end."""
@@ -237,12 +237,12 @@ class BurstReader:
         try:
             messages = pa.ipc.open_stream(source)
             while True:
-                batch, said = messages.read_next_batch_with_custom_metadata()
+                batch, own = messages.read_next_batch_with_custom_metadata()
                 end = source.tell()
                 if ends and end != ends[count]:
                     break
                 batches.append(batch)
-                metadata.append(said)
+                metadata.append(own)
                 if ends:
                     sums.append(checksums[count])
                 else:

@@ -35,29 +35,20 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 def target_of(location: str, ticket: Ticket) -> str:
     """Path and query of the GET for a ticket; a location's own path is kept."""
     parts = urlsplit(location)
+    own = bulk_path(
+        ticket.dataset,
+        None if ticket.partitions else ticket.partition or 0,
+        ticket.generation,
+        ticket.from_,
+        ticket.until,
+        reader=ticket.reader,
+        versions=ticket.versions,
+        partitions=None if ticket.partitions == ALL else ticket.partitions,
+        start=ticket.start,
+    )
     if parts.path in ("", "/"):
-        return bulk_path(
-            ticket.dataset,
-            None if ticket.partitions else ticket.partition or 0,
-            ticket.generation,
-            ticket.from_,
-            ticket.until,
-            reader=ticket.reader,
-            versions=ticket.versions,
-            partitions=None if ticket.partitions == ALL else ticket.partitions,
-            start=ticket.start,
-        )
-    query = dict(parse_qsl(parts.query))
-    if ticket.generation is not None:
-        query["generation"] = ticket.generation
-    if ticket.from_:
-        query["from"] = str(ticket.from_)
-    if ticket.until is not None:
-        query["until"] = str(ticket.until)
-    if ticket.reader is not None:
-        query["reader"] = ticket.reader
-    if ticket.versions is not None:
-        query |= {name: str(value).lower() for name, value in ticket.versions.to_json().items()}
+        return own
+    query = dict(parse_qsl(parts.query)) | dict(parse_qsl(urlsplit(own).query))
     return parts.path + (f"?{urlencode(query)}" if query else "")
 
 
@@ -81,7 +72,7 @@ class BulkReader:
         self._where = pool.location
         self._connection: Connection | None = None
         self._body: Body | None = None
-        self._totals: ReadTotals | None = None
+        self.totals: ReadTotals | None = None
         self._done = False
         self._cancelled = False
 
@@ -110,8 +101,8 @@ class BulkReader:
         asked = self._asked
         which = [asked.partition or 0] if asked.partitions is None else asked.partitions
         of = f"{asked.dataset}/{','.join(map(str, which))}"
-        wanted = {PARTITION_HEADER: of, FROM_TRAILER: str(asked.from_)}
-        for name, value in wanted.items():
+        expected = {PARTITION_HEADER: of, FROM_TRAILER: str(asked.from_)}
+        for name, value in expected.items():
             if self.headers.get(name, value) != value:
                 raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")
 
@@ -145,10 +136,6 @@ class BulkReader:
             return TimedOut(f"{self._where} did not answer in time", server=self._where)
         return kind(f"{what}: {error} ({self._where})", server=self._where)
 
-    @property
-    def totals(self) -> ReadTotals | None:
-        return self._totals
-
     def read_burst(self) -> BatchBurst | None:
         if self._done:
             return None
@@ -160,8 +147,8 @@ class BulkReader:
         except (OSError, pa.ArrowException) as error:
             raise self._failure(BrokenStream, "the stream broke off", error) from error
         self.headers = {**self.headers, **self._body.trailers}
-        self._totals = ReadTotals.parse(self.headers)
-        if self._totals is None:
+        self.totals = ReadTotals.parse(self.headers)
+        if self.totals is None:
             raise BrokenStream(
                 f"the stream from {self._where} ended without its totals, so it may not be whole",
                 server=self._where,

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from flight_server.protocol import (
@@ -55,6 +54,7 @@ class Cursor(Protocol):
     and ``begun`` says whether frames were received: all of the partition that is read now.
     """
 
+    name: str
     dataset: str
     partition: int | None
     generation: str | None
@@ -62,9 +62,6 @@ class Cursor(Protocol):
     reader: str | None
     may_repeat: bool
     follows: bool
-
-    @property
-    def name(self) -> str: ...
 
     @property
     def position(self) -> str: ...
@@ -96,25 +93,43 @@ class Cursor(Protocol):
         """The error if a read that broke off here cannot be resumed."""
 
 
-class ReceivedFrames:
-    """The frames from ``start`` to before ``until``; None: to the partition's end."""
+class _FrameCursor:
+    """What the cursors below have in common: the present partition's frames from ``first`` to before ``until``, or to
+    its end.
+    """
 
-    def __init__(self, start: int, until: int | None = None) -> None:
-        self.start = start
-        self.until = until
-        self.next_frame = start
-        self.rows = 0
-        self.asked_from = start
-        self._rows_before = 0
-        self._crc32c = 0 if start == 0 or until is not None else None  # None: not all checksums are known
+    reader: str | None = None
+    may_repeat = False
+    follows = False
 
-    def ask(self) -> None:
+    def __init__(self, ticket: Ticket, name: str) -> None:
+        self.name = f"{name} {ticket.dataset!r}"
+        self.dataset = ticket.dataset
+        self.partition = ticket.partition
+        self.generation = ticket.generation
+        self.start = ticket.start
+        self._begin(ticket.from_, ticket.until)
+
+    def _begin(self, first: int, until: int | None = None) -> None:
+        self.next_frame = self._first = self._asked_from = first
+        self.rows = self._rows_before = 0
+        self._until = until
+        self._crc32c = 0 if first == 0 or until is not None else None  # None: not all checksums are known
+
+    @property
+    def begun(self) -> bool:
+        return self.next_frame > self._first
+
+    def cut(self, failure: Unavailable) -> None:
+        """None: it goes on at the next frame."""
+
+    def _ask(self) -> None:
         """A new connection begins, which asks for the next frame."""
-        self.asked_from = self.next_frame
-        if self.until is not None:
+        self._asked_from = self.next_frame
+        if self._until is not None:
             self._rows_before, self._crc32c = self.rows, 0
 
-    def add(self, batches: Sequence[Batch], checksums: Sequence[int]) -> None:
+    def _add(self, batches: Sequence[Batch], checksums: Sequence[int]) -> None:
         self.next_frame += len(batches)
         for batch in batches:
             self.rows += batch.num_rows
@@ -124,24 +139,24 @@ class ReceivedFrames:
             for checksum in checksums:
                 self._crc32c = running_crc32c(self._crc32c, checksum)
 
-    def is_short(self, totals: ReadTotals) -> bool:
+    def _is_short(self, totals: ReadTotals) -> bool:
         """Whether frames lack, which another connection may have."""
         return self.next_frame < self._end(totals)
 
-    def fault(self, totals: ReadTotals, headers: Mapping[str, str]) -> str | None:
+    def _fault(self, totals: ReadTotals, headers: Mapping[str, str]) -> str | None:
         """Why the frames, of which none lacks, differ from the request; None if they do not."""
         began, until = headers.get(FROM_TRAILER), headers.get(UNTIL_TRAILER)
-        ranged = self.until is not None
+        ranged = self._until is not None
         is_wrong = (
             self.next_frame > self._end(totals)
-            or (ranged and (self.next_frame != self.until or until != str(self.until)))
-            or ((ranged or self.start == 0) and self.rows - self._rows_before != totals.rows)
+            or (ranged and (self.next_frame != self._until or until != str(self._until)))
+            or ((ranged or self._first == 0) and self.rows - self._rows_before != totals.rows)
             or (self._crc32c is not None and totals.crc32c not in (None, self._crc32c))
-            or (began is not None and began != str(self.asked_from))
+            or (began is not None and began != str(self._asked_from))
         )
         if not is_wrong:
             return None
-        asked = f"frame {self.asked_from}" + (f" to before {self.until}" if ranged else "")
+        asked = f"frame {self._asked_from}" + (f" to before {self._until}" if ranged else "")
         answered = f"frame {began}" + (f" to before {until}" if ranged else "")
         return (
             f"{self.rows - self._rows_before} rows up to frame {self.next_frame}, last asked from {asked}; the server "
@@ -150,86 +165,65 @@ class ReceivedFrames:
         )
 
     def _end(self, totals: ReadTotals) -> int:
-        return totals.frames if self.until is None else self.asked_from + totals.frames
+        return totals.frames if self._until is None else self._asked_from + totals.frames
+
+    def _untrusted(self, fault: str) -> PartitionFailed:
+        return PartitionFailed(
+            f"{self.name} gave {fault}: what was read cannot be trusted",
+            dataset=self.dataset,
+            partition=self.partition,
+        )
 
 
 def _hex(checksum: int | None) -> str:
     return "unknown" if checksum is None else f"{checksum:08x}"
 
 
-class _OfFrames:
-    """What the cursors below have in common."""
-
-    reader: str | None = None
-    may_repeat = False
-    follows = False
-
-    def __init__(self, ticket: Ticket, frames: ReceivedFrames) -> None:
-        self.dataset = ticket.dataset
-        self.partition = ticket.partition
-        self.generation = ticket.generation
-        self.start = ticket.start
-        self._frames = frames
-
-    @property
-    def next_frame(self) -> int:
-        return self._frames.next_frame
-
-    @property
-    def rows(self) -> int:
-        return self._frames.rows
-
-    @property
-    def begun(self) -> bool:
-        return self._frames.next_frame > self._frames.start
-
-    def cut(self, failure: Unavailable) -> None:
-        """None: it goes on at the next frame."""
-
-
-class PartitionCursor(_OfFrames):
+class PartitionCursor(_FrameCursor):
     """The frames of one partition that a ticket asks for: ``from_`` is the first, ``until`` the one after the last. A
     reader without a name is one of its own.
     """
 
     def __init__(self, ticket: Ticket) -> None:
-        super().__init__(ticket, ReceivedFrames(ticket.from_, ticket.until))
+        which = "the dataset" if ticket.partition is None else f"partition {ticket.partition} of dataset"
+        super().__init__(ticket, which)
         self.may_repeat = ticket.reader is not None
         self.reader = ticket.reader or uuid.uuid4().hex
-        self._asked = replace(ticket, reader=self.reader)
-
-    @property
-    def name(self) -> str:
-        which = "the dataset" if self.partition is None else f"partition {self.partition} of dataset"
-        return f"{which} {self.dataset!r}"
 
     @property
     def position(self) -> str:
         return f"frame {self.next_frame}"
 
     def ticket(self) -> Ticket:
-        self._frames.ask()
-        return replace(self._asked, generation=self.generation, from_=self.next_frame)
+        self._ask()
+        return Ticket(
+            self.dataset,
+            self.partition,
+            self.generation,
+            self.next_frame,
+            self.reader,
+            until=self._until,
+            start=self.start,
+        )
 
     def take(self, burst: BatchBurst) -> list[BatchBurst]:
-        frames = self._frames
-        frames.add(burst.batches, burst.checksums)
-        if frames.until is not None and frames.next_frame > frames.until:
-            raise _untrusted(self, f"frames past the last wanted one, {frames.until}")
+        self._add(burst.batches, burst.checksums)
+        if self._until is not None and self.next_frame > self._until:
+            raise self._untrusted(f"frames past the last wanted one, {self._until}")
         return [burst]
 
     def end(self, totals: ReadTotals | None, headers: Mapping[str, str]) -> bool:
         assert totals is not None
-        if self._frames.is_short(totals):
+        if self._is_short(totals):
             raise BrokenStream(
                 f"{self.name} ended after {self.next_frame} frames; the server counts {totals.frames}"
             )
-        if (fault := self._frames.fault(totals, headers)) is not None:
-            raise _untrusted(self, fault)
+        if (fault := self._fault(totals, headers)) is not None:
+            raise self._untrusted(fault)
         return True
 
 
-class PortionCursor(_OfFrames):
+class PortionCursor(_FrameCursor):
     """Several partitions.
 
     Args:
@@ -239,32 +233,28 @@ class PortionCursor(_OfFrames):
     def __init__(
         self, dataset: str, parts: Mapping[int, int], *, generation: str | None, start: str | None
     ) -> None:
-        super().__init__(Ticket(dataset, generation=generation, start=start), ReceivedFrames(0))
         self._partitions = tuple(parts)
+        more = len(parts) - _SHOWN
+        shown = ", ".join(map(str, self._partitions[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
+        super().__init__(Ticket(dataset, generation=generation, start=start), f"partition {shown} of dataset")
         self._parts = tuple(parts.values())
         self._at = 0
-        self._until = 0  # of those that the connection was asked for
+        self._after = 0  # of those that the connection was asked for
         self._ended = False
-
-    @property
-    def name(self) -> str:
-        more = len(self._partitions) - _SHOWN
-        shown = ", ".join(map(str, self._partitions[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
-        return f"partition {shown} of dataset {self.dataset!r}"
 
     @property
     def position(self) -> str:
         return f"partition {self._partitions[self._at]} frame {self.next_frame}"
 
     def ticket(self) -> Ticket:
-        self._frames.ask()
+        self._ask()
         self._ended = False  # if its end has come, it comes again
-        self._until = min(self._at + PARTITIONS_AT_ONCE, len(self._partitions))
+        self._after = min(self._at + PARTITIONS_AT_ONCE, len(self._partitions))
         return Ticket(
             self.dataset,
             generation=self.generation,
             from_=self.next_frame,
-            partitions=self._partitions[self._at : self._until],
+            partitions=self._partitions[self._at : self._after],
             start=self.start,
         )
 
@@ -286,39 +276,39 @@ class PortionCursor(_OfFrames):
             return
         self._go_on()
         batches, checksums = burst.batches[first:end], burst.checksums[first:end]
-        self._frames.add(batches, checksums)
+        self._add(batches, checksums)
         part = self._parts[self._at]
         kept.append(BatchBurst(batches, burst.shared_bytes, checksums, burst.metadata[first:end], part))
 
     def _compare(self, end: PartitionEnd) -> None:
         self._go_on()
         if end.partition != self._partitions[self._at]:
-            raise _untrusted(self, f"partition {end.partition} in the place of {self._partitions[self._at]}")
+            raise self._untrusted(f"partition {end.partition} in the place of {self._partitions[self._at]}")
         totals = ReadTotals(end.rows, end.frames, end.crc32c)
-        fault = self._frames.fault(totals, {})
-        if fault is None and self._frames.is_short(totals):
+        fault = self._fault(totals, {})
+        if fault is None and self._is_short(totals):
             fault = f"{self.next_frame} frames of partition {end.partition}, which has {end.frames}"
         if fault is not None:
-            raise _untrusted(self, fault)
+            raise self._untrusted(fault)
         self._ended = True
 
     def _go_on(self) -> None:
         """Begin the next partition if the present one has ended."""
         if self._ended:
             self._begin_next()
-        if self._at == self._until:
-            raise _untrusted(self, "more than the partitions that were asked for")
+        if self._at == self._after:
+            raise self._untrusted("more than the partitions that were asked for")
 
     def _begin_next(self) -> None:
         self._at += 1
         self._ended = False
-        self._frames = ReceivedFrames(0)
+        self._begin(0)
 
     def end(self, totals: ReadTotals | None, headers: Mapping[str, str]) -> bool:  # noqa: ARG002
         """The totals of each partition were compared before."""
-        if not (self._ended and self._at == self._until - 1):
+        if not (self._ended and self._at == self._after - 1):
             raise BrokenStream(f"{self.name} ended inside partition {self._partitions[self._at]}")
-        if self._until == len(self._partitions):
+        if self._after == len(self._partitions):
             return True
         self._begin_next()
         return False
@@ -332,11 +322,3 @@ def _end_of(metadata: Any) -> PartitionEnd | None:
         return PartitionEnd.parse(metadata.to_pybytes())
     text = dict(metadata).get(PARTITION_ENDED.encode())
     return None if text is None else PartitionEnd.parse(text)
-
-
-def _untrusted(cursor: PartitionCursor | PortionCursor, fault: str) -> PartitionFailed:
-    return PartitionFailed(
-        f"{cursor.name} gave {fault}: what was read cannot be trusted",
-        dataset=cursor.dataset,
-        partition=cursor.partition,
-    )

@@ -133,7 +133,7 @@ class GrpcReader:
         self._call = Call(server.location, dataset=ticket.dataset)
         self._reader: flight.FlightStreamReader | None = None
         self._envelopes: EnvelopedBatches | None = None
-        self._totals: ReadTotals | None = None
+        self.totals: ReadTotals | None = None
         self._cancelled = False
 
     def open(self) -> pa.Schema:
@@ -160,10 +160,6 @@ class GrpcReader:
     def headers(self) -> Mapping[str, str]:
         return self._call.headers
 
-    @property
-    def totals(self) -> ReadTotals | None:
-        return self._totals
-
     def read_burst(self) -> BatchBurst | None:
         assert self._reader is not None
         while True:
@@ -171,8 +167,8 @@ class GrpcReader:
                 with self._call.errors():
                     chunk = self._reader.read_chunk()
             except StopIteration:
-                self._totals = ReadTotals.parse(self._call.headers)
-                if self._totals is None:
+                self.totals = ReadTotals.parse(self._call.headers)
+                if self.totals is None:
                     raise BrokenStream(
                         f"the stream of {self._call.place} ended without its totals, so it may not be whole",
                         server=self._call.location,

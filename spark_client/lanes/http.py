@@ -321,9 +321,7 @@ def _headers(file: LineFile) -> dict[str, str]:
 
 
 class Body:
-    """The HTTP body, as a file for Arrow's decoder. ``ended``: all of it was received."""
-
-    closed = False
+    """The HTTP body. ``ended``: all of it was received."""
 
     def __init__(self, file: LineFile, headers: Mapping[str, str]) -> None:
         self._file = file
@@ -423,9 +421,6 @@ class Body:
             size = ERROR_BODY_BYTES
         data = bytearray(size)
         return bytes(data[: self.fill(memoryview(data))])
-
-    def close(self) -> None:
-        """Arrow's decoder calls this; the connection stays open for the next stream."""
 
     def finish(self) -> None:
         """Check that the HTTP body ends here, after Arrow's end marker. Raises ConnectionResetError: it does not, or it

@@ -19,7 +19,6 @@ import pyarrow as pa
 from flight_server.protocol import (
     CRC_TRAILER,
     FRAMES_TRAILER,
-    GENERATION_HEADER,
     ROWS_TRAILER,
     Commit,
     FlightShuffleError,
@@ -145,11 +144,6 @@ class LaneReader(Protocol):
 
     def close(self) -> None:
         """Release the connection. Not while another thread reads; twice is fine."""
-
-
-def generation_of(reading: LaneReader) -> str | None:
-    """The generation that the server reads from, if it sends one."""
-    return reading.headers.get(GENERATION_HEADER)
 
 
 class LaneWriter(Protocol):

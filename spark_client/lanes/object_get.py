@@ -42,10 +42,10 @@ def store_of(address: str) -> tuple[Any, str]:
     from pyarrow import fs  # noqa: PLC0415 - only what is in storage needs it
 
     try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(address)
+        store: tuple[Any, str] = fs.FileSystem.from_uri(address)
     except ValueError as error:
         raise OSError(str(error)) from error
-    return found
+    return store
 
 
 @lru_cache(16)
@@ -74,21 +74,21 @@ class _Pieces:
         if not self.left.size and (piece := next(self._pieces, None)) is not None:
             self.left, self.size_bytes = _read(self._file, self._start, piece), piece.end - self._start
             self._start = piece.end
-        found, self.left = self.left.slice(0, size), self.left.slice(min(size, self.left.size))
-        return found
+        part, self.left = self.left.slice(0, size), self.left.slice(min(size, self.left.size))
+        return part
 
 
 def _read(file: Any, start: int, piece: Piece) -> pa.Buffer:
     """Raises ValueError: it is damaged."""
     file.seek(start)
-    found = file.read_buffer(piece.end - start)
-    if found.size != piece.end - start:
-        raise ValueError(f"it ends at byte {start + found.size}, and had more when it was written")
-    if crc32c(memoryview(found)) != piece.crc32c:
+    data = file.read_buffer(piece.end - start)
+    if data.size != piece.end - start:
+        raise ValueError(f"it ends at byte {start + data.size}, and had more when it was written")
+    if crc32c(memoryview(data)) != piece.crc32c:
         raise ValueError(
             f"the bytes from {start} to {piece.end} have another checksum than when they were written"
         )
-    return found
+    return data
 
 
 class ObjectReader:
@@ -174,9 +174,9 @@ def _frames(pieces: _Pieces, stored: StoredPartition, skipped: int) -> Iterator[
         batch = stream.read_next_batch()
         if number >= skipped:
             batches.append(batch)
-            sums += messages.taken()
+            sums += messages.pop_checksums()
         else:
-            messages.taken()
+            messages.pop_checksums()
         if batches and not pieces.left.size:
             yield BatchBurst(batches, pieces.size_bytes, sums)
             batches, sums = [], []

@@ -52,7 +52,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
@@ -63,6 +63,7 @@ from pyarrow import flight
 from flight_server.protocol import (
     ACKNOWLEDGE,
     ACKNOWLEDGE_HEADER,
+    GENERATION_HEADER,
     REUSE_CONNECTION,
     AcknowledgeRequest,
     Compacted,
@@ -83,7 +84,7 @@ from .bulk_get import BulkReader
 from .cursors import Cursor, PartitionCursor
 from .grpc_get import GrpcReader
 from .http import HttpPool, NoBulkLane, PassedOver
-from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, Tries, generation_of
+from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, Tries
 from .object_get import ObjectReader
 from .start_states import STARTS, Sign, StartState
 
@@ -131,44 +132,6 @@ def addresses(server: RemoteServer, locations: Sequence[str], lane: LaneChoice) 
     return known
 
 
-class Acknowledging:
-    """The acknowledgements of one stream."""
-
-    def __init__(
-        self, server: RemoteServer, dataset: str, partition: int | None, reader: str, *, at_end_only: bool
-    ) -> None:
-        self._server = server
-        self._dataset = dataset
-        self._partition = partition or 0
-        self._reader = reader
-        self._at_end_only = at_end_only
-        self._generation: str | None = None
-        self._bytes = 0
-
-    def opened(self, headers: Mapping[str, str], generation: str | None) -> None:
-        """Send acknowledgements only if the new connection's headers ask for them."""
-        self._generation = generation if ACKNOWLEDGE_HEADER in headers else None
-
-    def received(self, burst: BatchBurst, frames: int) -> None:
-        """Count a burst, after which ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
-        if self._generation is not None and not self._at_end_only:
-            # Not nbytes, at which Arrow 26 crashes for a union without rows.
-            self._bytes += burst.shared_bytes or sum(
-                [batch.get_total_buffer_size() for batch in burst.batches]
-            )
-            if self._bytes >= EVERY_BYTES:
-                self.all_received(frames)
-
-    def all_received(self, frames: int) -> None:
-        self._bytes = 0
-        if self._generation is not None:
-            request = AcknowledgeRequest(
-                self._dataset, self._generation, self._partition, self._reader, frames
-            )
-            with contextlib.suppress(FlightShuffleError):
-                self._server.action(ACKNOWLEDGE, request.encode(), once=True)
-
-
 class StreamStalled(Unavailable):
     """No progress before the deadline; the message names the reason why the server waits."""
 
@@ -192,6 +155,7 @@ class ReadStream:
         locations: Sequence[str] = (),
         lane: LaneChoice = "auto",
     ) -> None:
+        self.name = cursor.name
         self.server = server
         self.cursor = cursor
         self.lane = lane
@@ -199,13 +163,8 @@ class ReadStream:
         self._addresses = addresses(server, locations, lane)
         kept = bool(locations) and is_object(locations[-1])
         self._object = Address("object", locations[-1]) if kept else None  # None also once it is read
-        self._acknowledging = (
-            None
-            if cursor.reader is None
-            else Acknowledging(
-                server, cursor.dataset, cursor.partition, cursor.reader, at_end_only=cursor.may_repeat
-            )
-        )
+        self._acknowledges = False
+        self._unacknowledged_bytes = 0
         self._turn = 0
         self._failures = 0
         self._tries = Tries()
@@ -214,10 +173,6 @@ class ReadStream:
         self._ready: deque[BatchBurst] = deque()
         self._cancelled = False
         self._wait: tuple[float, float] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.cursor.name
 
     @property
     def address(self) -> Address:
@@ -262,15 +217,20 @@ class ReadStream:
             if burst is None and not is_whole:
                 self._connect(None)
             elif burst is None:
-                if self._acknowledging is not None:
-                    self._acknowledging.all_received(cursor.next_frame)
+                if self._acknowledges:
+                    self._acknowledge()
                 return None
             elif bursts := cursor.take(burst):
                 self._ready += bursts
                 self._failures = 0
                 self._tries.clear()
-                if self._acknowledging is not None:
-                    self._acknowledging.received(burst, cursor.next_frame)
+                if self._acknowledges and not cursor.may_repeat:
+                    # Not nbytes, at which Arrow 26 crashes for a union without rows.
+                    self._unacknowledged_bytes += burst.shared_bytes or sum(
+                        [batch.get_total_buffer_size() for batch in burst.batches]
+                    )
+                    if self._unacknowledged_bytes >= EVERY_BYTES:
+                        self._acknowledge()
         return self._ready.popleft()
 
     def next_nowait(self) -> BatchBurst | None:
@@ -307,6 +267,17 @@ class ReadStream:
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
+
+    def _acknowledge(self) -> None:
+        """Say that all frames before the cursor's next one were received."""
+        self._unacknowledged_bytes = 0
+        cursor = self.cursor
+        if cursor.reader is not None and cursor.generation is not None:
+            request = AcknowledgeRequest(
+                cursor.dataset, cursor.generation, cursor.partition or 0, cursor.reader, cursor.next_frame
+            )
+            with contextlib.suppress(FlightShuffleError):
+                self.server.action(ACKNOWLEDGE, request.encode(), once=True)
 
     # Connections.
 
@@ -420,7 +391,7 @@ class ReadStream:
             if self._cancelled:
                 raise self._closed()
             schema = self._open(reading, address)
-            generation = generation_of(reading)
+            generation = reading.headers.get(GENERATION_HEADER)
             is_other = generation is not None and cursor.generation not in (None, generation)
             if is_other or (self._schema is not None and not schema.equals(self._schema)):
                 raise self._replaced(f"what the server has now is generation {generation}")
@@ -429,8 +400,7 @@ class ReadStream:
             raise
         cursor.generation = cursor.generation or generation
         self._schema = schema
-        if self._acknowledging is not None:
-            self._acknowledging.opened(reading.headers, generation)
+        self._acknowledges = cursor.reader is not None and ACKNOWLEDGE_HEADER in reading.headers
 
     def _open(self, reading: LaneReader, address: Address) -> pa.Schema:
         timeouts = self.server.timeouts

@@ -61,10 +61,6 @@ class StartStates:
         with self._lock:
             self._states[start] = _NEXT[self.of(start), sign]
 
-    def forget(self) -> None:
-        """All starts are answering."""
-        self._states.clear()
-
 
 STARTS = StartStates()
 """Those of this process."""

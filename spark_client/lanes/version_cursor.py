@@ -68,6 +68,7 @@ class VersionCursor:
     may_repeat = False
 
     def __init__(self, ticket: Ticket) -> None:
+        self.name = f"the changelog {ticket.dataset!r}"
         self.dataset = ticket.dataset
         self.generation = ticket.generation
         self.start = ticket.start
@@ -78,10 +79,6 @@ class VersionCursor:
         self._arriving: int | None = None  # the version whose last batch has not come
         self._batches: list[Batch] = []  # those of it that have come, of a follower
         self._before = (0, 0)  # rows and frames of earlier connections
-
-    @property
-    def name(self) -> str:
-        return f"the changelog {self.dataset!r}"
 
     @property
     def position(self) -> str:

@@ -111,8 +111,8 @@ class DatasetRef:
         server has no such dataset.
         """
         with about(dataset, server.location):
-            found = cls.of(server, dataset, server.flight_info(dataset))
-        return found if generation is None else replace(found, generation=generation)
+            ref = cls.of(server, dataset, server.flight_info(dataset))
+        return ref if generation is None else replace(ref, generation=generation)
 
     @classmethod
     def of(cls, server: RemoteServer, dataset: str, info: flight.FlightInfo) -> Self:
@@ -124,16 +124,12 @@ class DatasetRef:
         for endpoint in info.endpoints:
             ticket = Ticket.parse(endpoint.ticket.ticket)
             first = first or ticket
-            if ticket.partitions is not None:
-                path = bulk_path(dataset, None, ticket.generation, start=ticket.start)
-                locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
-                portions.append(Portion(tuple(locations), start=ticket.start))
-                continue
             if ticket.partition != first.partition:
                 break
-            path = bulk_path(dataset, ticket.partition or 0, ticket.generation)
+            partition = (ticket.partition or 0) if ticket.partitions is None else None
+            path = bulk_path(dataset, partition, ticket.generation, start=ticket.start)
             locations = (location.uri.decode().removesuffix(path) for location in endpoint.locations)
-            portions.append(Portion(tuple(locations)))
+            portions.append(Portion(tuple(locations), start=ticket.start))
         if first is None:
             raise FlightShuffleError(
                 f"{server.location} says of dataset {dataset!r} no place where it could be read",
@@ -251,8 +247,8 @@ class DatasetRef:
         """How many partitions a dataset has that is spread over servers; None of another one, which has an endpoint for
         each.
         """
-        said: bytes = info.app_metadata
-        return parse_json(said, "the FlightInfo").get("partitions") if said.startswith(b"{") else None
+        facts: bytes = info.app_metadata
+        return parse_json(facts, "the FlightInfo").get("partitions") if facts.startswith(b"{") else None
 
     def portion_streams(self, partitions: Sequence[int]) -> list[ReadStream]:
         """One stream for each server that may have rows of these partitions; the part of each is its place."""

@@ -46,9 +46,8 @@ Order = Literal["arrival", "stream"]
 class Stream(Protocol):
     """A stream that can be merged, such as :class:`~spark_client.lanes.ReadStream`."""
 
-    @property
-    def name(self) -> str:
-        """For threads and messages."""
+    name: str
+    """For threads and messages."""
 
     def open(self) -> pa.Schema:
         """Block until the schema is known."""

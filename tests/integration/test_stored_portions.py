@@ -16,9 +16,11 @@ from pyarrow import flight
 from flight_server.protocol import PartitionFailed, ServerLost, index_of
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, RemoteServer, Timeouts
-from spark_client.lanes.start_states import STARTS
+from spark_client.lanes import read_stream
+from spark_client.lanes.start_states import StartStates
 from spark_client.merge import DatasetRef
 from tests.support.durable import action
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, command_of, everything, rows_of, spread
@@ -94,7 +96,9 @@ def written(server: ServerProcess, frames: Sequence[tuple[int, pa.RecordBatch]],
 
 
 @pytest.mark.parametrize("lane", ["grpc", "bulk"])
-def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(tmp_path: Path, lane: Any) -> None:
+def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(
+    tmp_path: Path, lane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At whichever byte: in the middle of a partition, between two, and with dictionaries that it was not sent."""
     text = pa.array([f"word {number % 3}" for number in range(40)]).dictionary_encode()
     table = pa.table({"n": range(40), "text": text})
@@ -105,6 +109,7 @@ def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(tmp_path: Path,
         written(server, frames, offload=str(tmp_path))
         reading = Reading(lane=lane)
         for size_bytes in range(2000, 16000, 1400):
+            monkeypatch.setattr(read_stream, "STARTS", StartStates())
             with Proxy.to(str(server.http) if lane == "bulk" else server.location) as proxy:
                 there = proxy.http if lane == "bulk" else proxy.location
                 remote = RemoteServer(server.location, reading=reading, timeouts=QUICK)
@@ -125,7 +130,6 @@ def test_a_stream_that_is_cut_goes_on_in_the_object_where_it_was(tmp_path: Path,
                     begun.add(places.index(places[-1]))
                 stream.close()
                 remote.close()
-                STARTS.forget()
     assert len(begun) > 2, begun
 
 
@@ -200,6 +204,35 @@ def test_a_silent_server_costs_its_deadline_and_no_rows(
         servers[1].signal(signal.SIGCONT)
     remote.close()
     ref.server.close()
+
+
+@pytest.mark.parametrize("lane", [pytest.param("grpc", marks=pytest.mark.long), "bulk"])
+def test_a_server_that_a_broken_network_hid_is_read_again_when_it_is_back(
+    servers: Sequence[ServerProcess], tmp_path: Path, lane: Any
+) -> None:
+    """A connection that is reset is no refusal: the start is silent, not lost."""
+    spread("d", servers, offload=str(tmp_path))
+    with Proxy.to(servers[1].location) as grpc, Proxy.to(str(servers[1].http)) as http:
+        ref = ref_of(servers[0], lane)
+        portion = ref.portions[1]
+        locations = (http.http, grpc.location, portion.locations[-1])
+        ref = replace(ref, portions=(replace(portion, locations=locations),))
+        expected = sorted(row for partition in range(PARTITIONS) for row in rows_of(1, partition))
+        for proxy in (grpc, http):
+            proxy.refuse()
+        assert sorted(values(ref.read_each(range(PARTITIONS)))) == expected
+        for proxy in (grpc, http):
+            proxy.refuse(refusing=False)
+        path_of(portion.stored).unlink()
+
+        def rows_again() -> list[int]:
+            try:
+                return sorted(values(ref.read_each(range(PARTITIONS))))
+            except ServerLost:  # gRPC waits for a while before it connects again
+                return []
+
+        eventually(rows_again, expected)
+        ref.server.close()
 
 
 def test_the_client_reads_by_name_what_has_lost_a_server(

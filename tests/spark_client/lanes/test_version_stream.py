@@ -219,7 +219,7 @@ def test_silence_gives_a_follower_no_try_back(server: RemoteServer) -> None:
         with pytest.raises(BrokenStream, match="after 3 tries at"):
             next_step(stream)
         stream.close()
-        assert len(source.requests) in (5, 6)
+        assert len(source.requests) >= 5
     silent.close()
 
 
