@@ -72,6 +72,7 @@ TOGETHER = {
         "test_deployments",
         "test_drivers",
         "test_in_executors",
+        "test_silent_servers",
         "test_tpch_on_cluster",
     ),
     # Each Spark context starts seven Python processes to plan with a source.

@@ -16,7 +16,6 @@ Dictionaries
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -38,12 +37,9 @@ class Lent:
         self._data = data
         self._held: dict[int, int] | None = None
 
-    def each(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; each is lent until the next one is requested."""
-        for batch in batches:
-            self._data, self._held = (batch,), None
-            yield batch
-            self._data, self._held = (), None
+    def lend(self, *data: Any) -> None:
+        """These are lent from now on, in the place of those before."""
+        self._data, self._held = data, None
 
     def holds(self, array: Any) -> bool:
         """Whether all memory of the array is part of the lent batches."""

@@ -40,7 +40,6 @@ from flight_server.protocol import (
     FlightShuffleError,
     InvalidRequest,
     OutOfBudget,
-    PutCommand,
     Unavailable,
 )
 from spark_client.arrow import Declared, OneChunk, counts, fits_one_chunk
@@ -56,7 +55,8 @@ from spark_client.jobs import (
     check_frame,
     declared_struct,
 )
-from spark_client.lanes import PutStream, as_reader
+from spark_client.lanes import as_reader
+from spark_client.servers import Holder, HolderKind
 
 from .broadcast_copies import mapped, mapped_table, remove_here, withdraw
 from .content import BroadcastContent
@@ -65,9 +65,10 @@ _log = logging.getLogger(__name__)
 
 
 class Broadcast:
-    """A table that tasks can use. Its pickle has the content's location, not the content. ``struct``: the DataFrame's
-    types, of which Arrow's do not show all; only the driver has it, ``sealed``, the dataset, and ``owner``, the
-    datasets of its client.
+    """A table that tasks can use. Its pickle has the content's location, not the content.
+
+    Only the driver's object has ``struct``, the DataFrame's types, of which Arrow's do not show all; ``sealed``, the
+    dataset; and ``owner``, the datasets of its client.
     """
 
     def __init__(
@@ -101,15 +102,20 @@ class Broadcast:
             task = WriteTask(
                 dataset, 1, Declared(where, schema), InTurn(1), reading, counts=fits_one_chunk(schema)
             )
-            (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)])
-            return cls.of_sealed(owner, sealed, name, struct)
+            run = Holder(HolderKind.RUN)
+            try:
+                (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)], run)
+                return cls.of_sealed(owner, sealed, name, struct)
+            finally:
+                owner.loop.end(run)
         table = _table(data)
+        run = Holder(HolderKind.RUN)
         try:
-            return cls._made(owner, _write_table(owner, dataset, table), name, None, _counts_of(table))
-        except BaseException:
+            sealed = owner.write_table(dataset, table, run)
+            return cls._made(owner, sealed, name, None, _counts_of(table))
+        finally:
             # Ctrl-C, too, in any line of it: only this function knows the dataset.
-            owner.discard(dataset)
-            raise
+            owner.loop.end(run)
 
     @classmethod
     def of_sealed(
@@ -149,6 +155,8 @@ class Broadcast:
             owner.copies,
             owner.executors,
         )
+        with owner.loop.machine() as machine:
+            machine.hold(sealed.source.dataset, Holder(HolderKind.BROADCAST))
         made = cls(content, owner, struct)
         made.sealed = sealed
         made._not_at_close = owner.at_close(partial(_leave, content))
@@ -231,7 +239,8 @@ class Broadcast:
         self._destroyed = True
         self._not_at_close()
         _leave(self._content)
-        self.owner.drop(self._content.source.dataset)
+        dataset = self._content.source.dataset
+        self.owner.loop.release(lambda machine: machine.release(dataset))
 
     def _check(self) -> None:
         if self._destroyed:
@@ -279,19 +288,6 @@ def _table(data: Any) -> pa.Table:
         raise InvalidRequest(
             f"cannot broadcast {type(data).__name__}: give a DataFrame of Spark or pandas, or a table ({error.message})"
         ) from error
-
-
-def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> SealedDataset:
-    """Send a table from the driver."""
-    generation, places = owner.create(dataset, table.schema, 1)
-    command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
-    server = owner.place(dataset)
-    compression = server.writing.compression
-    with PutStream(server, command, table.schema, places, compression) as stream:
-        for batch in table.to_batches():
-            stream.write(batch, 0)
-        stream.commit()
-    return SealedDataset.of(*owner.seal(dataset, generation, {0: "driver"}), table.schema, 1)
 
 
 def _leave(content: BroadcastContent) -> None:

@@ -26,7 +26,14 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from flight_server.protocol import AlreadyExists, FlightShuffleError, NotFound, PartitionFailed, dump_json
+from flight_server.protocol import (
+    AlreadyExists,
+    FlightShuffleError,
+    NotFound,
+    PartitionFailed,
+    ServerLost,
+    dump_json,
+)
 from spark_client.arrow import OneChunk
 from spark_client.connection import RemoteServer
 from spark_client.executors import ExecutorServers
@@ -125,8 +132,11 @@ class BroadcastContent:
             raise self.gone(error) from error
 
     def gone(self, error: NotFound) -> NotFound:
-        restarted = error.detail.get("restarted")
-        why = "its server was restarted" if restarted else "it was destroyed, or its driver has ended"
+        why = (
+            "its server was restarted"
+            if isinstance(error, ServerLost)
+            else "it was destroyed, or its driver has ended"
+        )
         return NotFound(f"broadcast {self.name!r} is gone: {why} ({error.message})", **error.detail)
 
     def _fetch(self, part: PartFile) -> None:

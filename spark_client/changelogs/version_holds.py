@@ -118,9 +118,12 @@ class VersionHold(Closable):
         self._hold = NamedHold(ref, uuid.uuid4().hex, lease_seconds, owner or owner_of_process())
         self._version = self._hold.renew(version).version
         self._keeper = LeaseKeeper(
-            lambda *_: self._hold.renew(timeout_seconds=lease_seconds / 6, once=True), lease_seconds
+            lambda: self._hold.renew(timeout_seconds=lease_seconds / 6, once=True),
+            lease_seconds,
+            f"a hold of {ref.dataset}",
         )
-        self._keeper.add(ref.dataset, ref.generation)
+        self._keeper.begin()
+        self._is_closed = False
 
     @property
     def name(self) -> str:
@@ -138,7 +141,7 @@ class VersionHold(Closable):
     def close(self) -> None:
         """Release it; a server that cannot be reached does so when the lease ends. Twice is fine."""
         self._keeper.close()
-        if self._keeper.datasets():
-            self._keeper.remove(self._hold.ref.dataset)
+        is_first, self._is_closed = not self._is_closed, True
+        if is_first and not self._keeper.is_gone:
             with contextlib.suppress(FlightShuffleError):
                 self._hold.release()

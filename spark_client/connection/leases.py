@@ -1,11 +1,9 @@
-"""Datasets that are held: their leases are renewed while the driver lives, they are dropped, and owners are named.
+"""One lease that is renewed while its owner lives, drops, and the names of owners.
 
-Guarantee: an open :class:`LeaseKeeper` tries to renew each of its datasets every third of a lease; a call that fails
-stops none of the others, and is tried again at the next turn. After the driver has died, the server drops the
-datasets when their lease ends.
-
-The first dataset starts a daemon thread. A dataset that the server no longer has is removed with a warning; its next
-reader gets the error. One that its owner has removed while it was renewed is not warned of.
+Guarantee: an open :class:`LeaseKeeper` tries to renew its lease every third of it, in a daemon thread; a call that
+fails is made again at the next turn. When the owner has died, the server drops what is leased when the lease ends.
+What the server no longer has is renewed no more, with a warning; its next reader gets the error. The datasets of a
+driver are renewed by its own loop (``servers.driver_loop``).
 
 Drops
     A drop by name is sent once, because it is not fine twice: when its answer is lost, the name may lead to another
@@ -40,49 +38,33 @@ _SECONDS = 10.0
 
 
 class LeaseKeeper:
-    """Renews leases in the background, by calls of ``renew`` with dataset and generation."""
+    """Renews one lease in the background, by calls of ``renew``, from the first :meth:`begin` on.
 
-    def __init__(self, renew: Callable[[str, str], object], lease_seconds: float) -> None:
+    Args:
+        what: is renewed; for the log.
+    """
+
+    def __init__(self, renew: Callable[[], object], lease_seconds: float, what: str) -> None:
         self._renew = renew
         self._interval_seconds = lease_seconds / 3
-        self._datasets: dict[str, str] = {}
-        self._lock = threading.Lock()
+        self._what = what
+        self._is_gone = False
+        self._begun = 0  # how often
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, dataset: str, generation: str) -> None:
-        with self._lock:
-            self._datasets[dataset] = generation
-            if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._run, name="lease-renewal", daemon=True)
-                self._thread.start()
+    @property
+    def is_gone(self) -> bool:
+        """Whether the server has said that it has it no longer, since :meth:`begin`."""
+        return self._is_gone
 
-    def remove(self, dataset: str) -> None:
-        """Renew it no more. Twice is fine."""
-        with self._lock:
-            self._datasets.pop(dataset, None)
-
-    def datasets(self) -> dict[str, str]:
-        """The generation of each renewed dataset."""
-        with self._lock:
-            return dict(self._datasets)
-
-    def renew_all(self) -> None:
-        """Renew each dataset once. Raises nothing."""
-        for dataset, generation in self.datasets().items():
-            if self._closed.is_set():
-                return
-            try:
-                self._renew(dataset, generation)
-            except NotFound as error:
-                with self._lock:
-                    is_ours = self._datasets.get(dataset) == generation
-                    if is_ours:
-                        del self._datasets[dataset]
-                if is_ours:
-                    _log.warning("dataset %s is gone from the server: %s", dataset, error.message)
-            except FlightShuffleError as error:
-                _log.info("the lease of %s was not renewed, trying again: %s", dataset, error.message)
+    def begin(self) -> None:
+        """Renew it from now on; after a :attr:`loss <is_gone>` its successor. Twice is fine."""
+        self._begun += 1
+        self._is_gone = False
+        if self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._run, name="lease-renewal", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """End the thread, waiting at most 5 s: a running call ends at its own deadline. Twice is fine."""
@@ -92,7 +74,17 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._closed.wait(self._interval_seconds):
-            self.renew_all()
+            if self._is_gone:
+                continue
+            begun = self._begun
+            try:
+                self._renew()
+            except NotFound as error:
+                if begun == self._begun:  # not of its successor
+                    self._is_gone = True
+                    _log.warning("%s is gone from the server: %s", self._what, error.message)
+            except Exception as error:  # noqa: BLE001 - also "can't start new thread": the next turn comes
+                _log.info("the lease of %s was not renewed, trying again: %s", self._what, error)
 
 
 def drop(server: RemoteServer, dataset: str, generation: str | None = None) -> None:

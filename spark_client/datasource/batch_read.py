@@ -300,8 +300,8 @@ class VersionRows:
                 f"({error.message})",
                 **error.detail,
             ) from error
-        keeper = LeaseKeeper(lambda *_: hold.renew(), hold.lease_seconds)
-        keeper.add(self.dataset, self.ref.generation)
+        keeper = LeaseKeeper(hold.renew, hold.lease_seconds, f"a hold of {self.dataset}")
+        keeper.begin()
         held.callback(keeper.close)
 
 

@@ -299,14 +299,22 @@ class Staging:
             return RepeatedWrite()
         staged = [first_answer]
         names = itertools.chain([attempt], (f"{attempt}.{number}" for number in itertools.count(1)))
-        with contextlib.closing(LeaseKeeper(self._renew, float(first_answer["lease_seconds"]))) as keeper:
+        generation, lease_seconds = "", float(first_answer["lease_seconds"])
+
+        def renew() -> None:
+            request = DatasetRequest(self.request.dataset, generation)
+            self.server.action("renew", request.encode(), once=True)
+
+        what = f"a write to {self.request.dataset}"
+        with contextlib.closing(LeaseKeeper(renew, lease_seconds, what)) as keeper:
 
             def send() -> StagedWrite | RepeatedWrite:
+                nonlocal generation
                 answer = staged.pop() if staged else self.stage(once=True)
                 if answer.get("repeated"):
                     return RepeatedWrite()
                 generation = str(answer["generation"])
-                keeper.add(self.request.dataset, generation)
+                keeper.begin()
                 left = iter(rows)
                 first = next(left, None)
                 if first is None:
@@ -333,9 +341,6 @@ class Staging:
             for _, frame in coalescer.finish():
                 stream.write(frame, producer)
             stream.commit()
-
-    def _renew(self, dataset: str, generation: str) -> None:
-        self.server.action("renew", DatasetRequest(dataset, generation).encode(), once=True)
 
     def seal(self, messages: Iterable[Any], transaction: Transaction | None = None) -> None:
         """Make exactly what these messages report readable, in one step. Called again if its answer is lost; and once

@@ -71,19 +71,6 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""
 
 
-class ShownFromUsers:
-    """A task's function; in the task, where it is unpickled, :func:`shown_from_users` has wrapped it."""
-
-    def __init__(self, function: Task) -> None:
-        self._function = function
-
-    def __call__(self, *arguments: Any) -> Iterator[Any]:
-        return self._function(*arguments)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return shown_from_users, (self._function,)
-
-
 def shown_from_users(function: Task) -> Task:
     """The function, whose errors begin with the first line that is not of the libraries between Spark and the user's
     function; an error without such a line is unchanged.
@@ -171,7 +158,7 @@ def _file() -> Path:
 class Portable:
     """A function for Spark's tasks, sent as bytes with a loader that refers to nothing of the package.
 
-    Unpickling gives the function itself.
+    Unpickling gives the function itself, or what :func:`shown_from_users` makes of it.
 
     Raises:
         ImportError: on unpickling, a package is missing, or this package has another version than the driver's; the
@@ -185,10 +172,7 @@ class Portable:
         return self._function(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from spark_client.pyspark_parts import cloudpickle  # noqa: PLC0415 - making the zip needs no PySpark
-
-        dumps: Callable[[Any], bytes] = cloudpickle.dumps
-        return _loader(), (dumps(self._function), __version__)
+        return portable(shown_from_users, self._function)
 
 
 class _Made:
@@ -205,7 +189,7 @@ def portable(kind: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     """The answer of ``__reduce__`` for an object that Spark sends to tasks, to be unpickled like a
     :class:`Portable`.
     """
-    from spark_client.pyspark_parts import cloudpickle  # noqa: PLC0415 - as above
+    from spark_client.pyspark_parts import cloudpickle  # noqa: PLC0415 - making the zip needs no PySpark
 
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
     return _loader(), (dumps(_Made(kind, arguments)), __version__)

@@ -3,7 +3,7 @@
 from .job import Target, TaskNumbers, TaskRows
 from .persisting import PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
-from .result_reader import collected
+from .result_reader import Again, collected
 from .results import reader
 from .runner import share_numbers
 from .sealed import SealedDataset

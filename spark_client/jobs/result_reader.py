@@ -1,13 +1,13 @@
-"""A result that the driver reads: the batches of a dataset, which is dropped with its reader.
+"""A result that the driver reads: the batches of a dataset, which its reader holds.
 
 Guarantee: :func:`collected` gives every row of the sealed dataset once, in the order of its partitions and, where one
 server holds it, of the producers and of the rows in each, or raises. The driver holds at most the reader's memory
 budget (``merge.merged``) of a result of any size.
 
 Dropping
-    If a DataFrame reads it, too, ``results`` decides. Otherwise the dataset is dropped by the last batch, an error
-    (also Ctrl-C), the collection of the reader, the end of the scope that it was made in, and the close of the client.
-    Not ``close`` of the reader: pyarrow does not tell the iterator of it. A driver that dies leaves it to its lease.
+    The reader holds the dataset until the last batch, an error (also Ctrl-C), or its collection; the end of the scope
+    that it was made in, and the close of the client, drop it before. Not ``close`` of the reader: pyarrow does not tell
+    the iterator of it. A driver that dies leaves it to its lease.
 
 A reader of a persisted dataset keeps it alive, as a plan that uses it does.
 
@@ -27,81 +27,81 @@ from typing import Any, Self
 import pyarrow as pa
 
 from flight_server.protocol import FlightShuffleError, ServerLost
-from spark_client.servers import RERUNS
+from spark_client.servers import RERUNS, DriverLoop, Holder, HolderKind
 
-from .results import told
+from .results import explaining_losses
 from .sealed import SealedDataset
-from .shuffles import Shuffles
 
 _log = logging.getLogger(__name__)
 
-Again = Callable[[str], tuple[SealedDataset, bool]]
-"""Makes the run again after this loss; its dataset, and whether the reader owns it."""
+Again = Callable[[str, Holder], SealedDataset]
+"""Makes the run again after this loss; its dataset, which the holder holds."""
 
 
 def collected(
-    shuffles: Shuffles, sealed: SealedDataset, *, owned: bool = True, again: Again | None = None
+    loop: DriverLoop, sealed: SealedDataset, holder: Holder, again: Again | None = None
 ) -> pa.RecordBatchReader:
-    """A reader of the dataset, which is dropped at the reader's end if ``owned``. It keeps alive what ``again`` refers
-    to, which is None where no run can be made again.
+    """A reader of the dataset, which ``holder`` holds until the reader's end. It keeps alive what ``again`` refers to,
+    which is None where no run can be made again.
     """
-    return pa.RecordBatchReader.from_batches(sealed.schema, _Batches(shuffles, sealed, again, owned=owned))
+    return pa.RecordBatchReader.from_batches(sealed.schema, _Batches(loop, sealed, holder, again))
 
 
 class _Batches:
-    def __init__(
-        self, shuffles: Shuffles, sealed: SealedDataset, again: Again | None, *, owned: bool
-    ) -> None:
-        self._shuffles = shuffles
+    def __init__(self, loop: DriverLoop, sealed: SealedDataset, holder: Holder, again: Again | None) -> None:
+        self._loop = loop
         self._again = again
         self._left = RERUNS
-        self._read(sealed, owned=owned)
+        self._is_begun = False
+        self._read(sealed, holder)
 
-    def _read(self, sealed: SealedDataset, *, owned: bool) -> None:
-        dataset = sealed.source.dataset
-        if owned:
-            self._shuffles.results.add(dataset)
+    def _read(self, sealed: SealedDataset, holder: Holder) -> None:
         self._sealed = sealed
-        self._rows = told([dataset], "what this reader reads", sealed.read())
-        self._ending = partial(_end, self._rows, self._shuffles, dataset if owned else None)
-        self._end = self._shuffles.after_collection.add(self, self._ending)
+        self._holder = holder
+        self._rows = explaining_losses([sealed.source.dataset], "what this reader reads", sealed.read())
+        self._ending = partial(_end, self._rows, self._loop, holder)
+        self._end = self._loop.after_collection(self, self._ending)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
         while True:
+            dataset = self._sealed.source.dataset
             try:
-                if self._left and self._is_lost():
-                    loss = self._sealed.source.dataset
-                    raise ServerLost(f"a server that held a part of {loss!r} is gone", dataset=loss)
+                if not self._is_begun and len(self._sealed.source.portions) > 1 and self._may_run_again():
+                    raise ServerLost(f"a server that held a part of {dataset!r} is gone", dataset=dataset)
                 batch = next(self._rows)
             except BaseException as error:
-                lost = self._left and isinstance(error, FlightShuffleError) and self._is_lost()
+                is_lost = not self._is_begun and isinstance(error, FlightShuffleError)
+                is_lost = is_lost and self._may_run_again()
                 if self._end.detach() is not None:
                     self._ending()
-                if not lost:
+                if not is_lost:
                     raise
                 loss = str(error)
             else:
-                self._left = 0  # rows were handed out
+                if not self._is_begun:
+                    self._is_begun = True
+                    with self._loop.machine() as machine:
+                        machine.hand_out(dataset, self._holder)
                 return batch
             self._left -= 1
             _log.warning("a result is run again: %s", loss)
             assert self._again is not None
-            sealed, owned = self._again(loss)
-            self._read(sealed, owned=owned)
+            holder = Holder(HolderKind.READER)
+            self._read(self._again(loss, holder), holder)
 
-    def _is_lost(self) -> bool:
-        # What was released or dropped is gone, and not lost.
-        kept = self._again is not None and self._shuffles.results.has(self._sealed.source.dataset)
-        return kept and self._shuffles.has_lost([self._sealed])
+    def _may_run_again(self) -> bool:
+        if self._again is None or not self._left:
+            return False
+        self._loop.lost([self._sealed.source.dataset])
+        with self._loop.machine() as machine:
+            return machine.may_run_again(self._sealed.source.dataset, self._holder)
 
 
-def _end(rows: Generator[Any, None, None], shuffles: Shuffles, dataset: str | None) -> None:
+def _end(rows: Generator[Any, None, None], loop: DriverLoop, holder: Holder) -> None:
     try:
         rows.close()
     finally:
-        if dataset is not None:
-            shuffles.results.forget(dataset)
-            shuffles.discard(dataset)
+        loop.end(holder)

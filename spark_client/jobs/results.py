@@ -9,7 +9,7 @@ Why not when the DataFrame is garbage-collected
     collected at once.
 
 Shared results
-    ``release`` leaves datasets that other plans may read (``persisting``). When no plan can use it any more, it is
+    ``release`` leaves datasets that other plans may read (``persisting``). When no plan can use one any more, it is
     dropped, or, if a frame was made of it that was not released, it is from then on a result like all others.
 
 Which results a frame reads
@@ -31,28 +31,32 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest, NotFound, ServerLost
-from spark_client.executors import Portable, ShownFromUsers
+from spark_client.executors import Portable
+from spark_client.servers import DriverLoop, Holder, Scope
 
 from .sealed import SealedDataset
 from .session_facts import explained
 from .tasks import ReadTask
 
-_scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
+_scopes: ContextVar[tuple[tuple[Results, Scope], ...]] = ContextVar("scopes", default=())
+"""Those that are open in this thread or asyncio task, of all clients, the innermost last."""
 
 
 def reader(task: ReadTask, datasets: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function with which Spark's tasks read a result of these ``datasets``, or, without any, a scan."""
-    function = Portable(ShownFromUsers(partial(_read, task, datasets)))
+    function = Portable(partial(_read, task, datasets))
     if datasets:
         function.__name__ = "+".join(datasets)  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
 
 
 def _read(task: ReadTask, datasets: Sequence[str], numbers: Iterator[Any]) -> Iterator[Any]:
-    return told(datasets, "what this DataFrame reads", task.run(numbers))
+    return explaining_losses(datasets, "what this DataFrame reads", task.run(numbers))
 
 
-def told(datasets: Sequence[str], what: str, batches: Iterator[Any]) -> Generator[Any, None, None]:
+def explaining_losses(
+    datasets: Sequence[str], what: str, batches: Iterator[Any]
+) -> Generator[Any, None, None]:
     """The batches; a ``NotFound`` of one of the datasets names the reason why ``what`` is gone."""
     try:
         yield from batches
@@ -60,43 +64,31 @@ def told(datasets: Sequence[str], what: str, batches: Iterator[Any]) -> Generato
         if error.detail.get("dataset") not in datasets:
             raise
         if isinstance(error, ServerLost):
-            again = f"{what} was in part on a server that is gone; run the pipeline again ({error.message})"
-            raise ServerLost(again, **error.detail) from error
-        why = (
-            "its server was restarted"
-            if error.detail.get("restarted")
-            else "it was released, or its client closed"
-        )
-        raise NotFound(
-            f"{what} is gone: {why}; run the pipeline again ({error.message})",
-            **error.detail,
-        ) from error
+            why = f"{what} was on a server that is gone, or was started again; run the pipeline again"
+            raise ServerLost(f"{why} ({error.message})", **error.detail) from error
+        why = f"{what} is gone: it was released, or its client closed; run the pipeline again"
+        raise NotFound(f"{why} ({error.message})", **error.detail) from error
 
 
 class Results:
-    """The datasets that one driver's results read. Where ``drop`` raises, ``discard`` leaves them to their lease."""
+    """The DataFrames and scopes of one driver. Thread-safe."""
 
-    def __init__(self, drop: Callable[[str], None], discard: Callable[[str], None]) -> None:
-        self._drop = drop
-        self._discard = discard
-        self._datasets: set[str] = set()
-        self._shared: set[str] = set()
-        self._made: dict[str, set[object]] = {}
-        """The frames that were made of a dataset and not released, each by an object that stands for it."""
+    def __init__(self, loop: DriverLoop) -> None:
+        self._loop = loop
         self._frames: weakref.WeakKeyDictionary[DataFrame, SealedDataset] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def add(self, dataset: str, *, shared: bool = False) -> None:
-        with self._lock:
-            self._datasets.add(dataset)
-            if shared:
-                self._shared.add(dataset)
-        scope = _scope.get()
-        if scope is not None and scope[0] is self:
-            scope[1].append(dataset)
+    def hold(self, holder: Holder, datasets: Iterable[str]) -> None:
+        """The holder reads these datasets from now on; those that only their run held belong to the innermost scope of
+        this client.
+        """
+        scope = next((scope for results, scope in reversed(_scopes.get()) if results is self), None)
+        with self._loop.machine() as machine:
+            for dataset in datasets:
+                machine.hold(dataset, holder, scope)
 
     def add_frame(self, frame: DataFrame, sealed: SealedDataset) -> None:
-        """``frame`` has the rows of this dataset, in order and without a stage after it. It was added."""
+        """``frame`` has the rows of this dataset, in order and without a stage after it."""
         with self._lock:
             self._frames[frame] = sealed
 
@@ -105,94 +97,38 @@ class Results:
         other frame.
         """
         with self._lock:
-            found = self._frames.get(frame)
-            if found is None or found.source.dataset not in self._datasets or found.schema != schema:
-                return None
-            return found
-
-    def has(self, dataset: str) -> bool:
-        """Whether it was added, and neither released nor forgotten."""
-        with self._lock:
-            return dataset in self._datasets
-
-    def forget(self, dataset: str) -> None:
-        """Remove a dataset that its owner drops. Twice is fine."""
-        with self._lock:
-            self._remove({dataset})
-
-    def made_of(self, datasets: Iterable[str]) -> object:
-        """A frame was made of these datasets; the object that stands for it."""
-        frame = object()
-        with self._lock:
-            for dataset in datasets:
-                self._made.setdefault(dataset, set()).add(frame)
-        return frame
-
-    def end(self, frame: object, dataset: str) -> None:
-        """The frame has ended: drop the dataset, if no other frame or plan reads it. Raises nothing. Twice is fine."""
-        with self._lock:
-            made = self._made.get(dataset, set())
-            made.discard(frame)
-            if made or dataset in self._shared:
-                return
-            self._remove({dataset})
-        self._discard(dataset)
-
-    def unshare(self, dataset: str) -> bool:
-        """No plan can use the shared dataset any more; whether a frame reads it, whose result it is from now on."""
-        with self._lock:
-            self._shared.discard(dataset)
-            if self._made.get(dataset):
-                return True
-            self._remove({dataset})
-            return False
-
-    def _remove(self, datasets: set[str]) -> None:
-        self._datasets -= datasets
-        self._shared -= datasets
-        for dataset in datasets:
-            self._made.pop(dataset, None)
+            sealed = self._frames.get(frame)
+        if sealed is None or sealed.schema != schema:
+            return None
+        with self._loop.machine() as machine:
+            return sealed if sealed.source.dataset in machine.datasets else None
 
     def release(self, result: DataFrame) -> None:
         """Drop every dataset that ``result`` reads; errors are those of ``ShuffleClient.release``."""
         if not hasattr(result, "explain"):
             raise InvalidRequest(f"release takes a DataFrame of Spark, not {type(result).__name__}")
-        with self._lock:
-            kept = set(self._datasets)
-        found = _named_in(explained(result), kept) if kept else set()
-        if not found:
+        with self._loop.machine() as machine:
+            kept = machine.kept()
+        datasets = sorted(_named_in(explained(result), kept)) if kept else []
+        if not datasets:
             raise InvalidRequest(
                 "this DataFrame reads no pipeline's result, or what it reads was released: give what toDF() "
                 "returned, or what was made from that; Spark must show its plan whole "
                 "(spark.sql.maxPlanStringLength)"
             )
-        with self._lock:
-            for dataset in found & self._shared:
-                self._made.pop(dataset, None)
-            found -= self._shared
-            self._remove(found)
-        for number, dataset in enumerate(sorted(found), 1):
-            (self._drop if number == len(found) else self._discard)(dataset)
+        self._loop.release(lambda machine: machine.end_frames(datasets))
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Release, at the end of the block, the results that it made in its thread or asyncio task."""
-        made: list[str] = []
-        token = _scope.set((self, made))
+        scope = Scope()
+        _scopes.set((*_scopes.get(), (self, scope)))
         try:
             yield
         finally:
-            _scope.reset(token)
-            with self._lock:
-                left = self._datasets & set(made)
-                self._remove(left)
-            for dataset in sorted(left):
-                self._discard(dataset)
-
-    def clear(self) -> None:
-        """Forget all: the close drops every dataset of the driver."""
-        with self._lock:
-            self._remove(set(self._datasets))
+            # Not by a token: scopes may end in another order than they began in.
+            _scopes.set(tuple(each for each in _scopes.get() if each[1] is not scope))
+            self._loop.act(lambda machine: machine.end_scope(scope))
 
 
 def _named_in(text: str, datasets: set[str]) -> set[str]:

@@ -68,7 +68,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.arrow import array_over
-from spark_client.executors import Portable, ShownFromUsers, check_interpreter
+from spark_client.executors import Portable, check_interpreter
 from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
 
 from .job import Job, TaskNumbers
@@ -112,7 +112,7 @@ def run(job: Job, destinations: Destinations, keep: Keep) -> list[Any]:
         with naming, cancelling:
             return collect()
     parts = [
-        rows.mapInArrow(Portable(ShownFromUsers(partial(task.run, destinations[task.dataset]))), REPORT)
+        rows.mapInArrow(Portable(partial(task.run, destinations[task.dataset])), REPORT)
         for rows, task in job.writes
     ]
     frame = _keeping_executors(job, destinations, reduce(DataFrame.unionAll, parts), keep)
@@ -257,7 +257,7 @@ def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | 
 
 def _prepared(spark: SparkSession, tasks: Sequence[tuple[int, Run]]) -> Callable[[], list[Any]]:
     context: Any = spark.sparkContext
-    function = Portable(ShownFromUsers(NumberedTasks(tasks)))
+    function = Portable(NumberedTasks(tasks))
     added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
     rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
     tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))

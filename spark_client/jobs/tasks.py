@@ -22,6 +22,7 @@ from functools import cached_property
 from socket import gethostname
 from typing import Any, Protocol, cast
 
+import pyarrow as pa
 from pyspark import TaskContext
 
 from flight_server.memory import allocator
@@ -76,12 +77,16 @@ class ReadLimit:
         """For what was expected to be at most ``driver_bytes``."""
         return cls(DECODED_TIMES * driver_bytes)
 
-    def counted(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, of what is read, or of a stage, by its name. Raises TooMuchRead."""
+    def count(self, name: str, batch: Any) -> None:
+        """A batch of what is read, or of a stage, by its name. Raises TooMuchRead."""
+        self._bytes[name] += batch.nbytes
+        if self._bytes[name] > self.most_bytes:
+            raise TooMuchRead(f"{name}: more than {self.most_bytes} bytes in memory")
+
+    def counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches that are read."""
         for batch in batches:
-            self._bytes[name] += batch.nbytes
-            if self._bytes[name] > self.most_bytes:
-                raise TooMuchRead(f"{name}: more than {self.most_bytes} bytes in memory")
+            self.count("what it reads", batch)
             yield batch
 
 
@@ -102,7 +107,7 @@ def _read(
         found = cast("DatasetRef | ShareRead", source).read_frames(
             piece.partition, piece.first, piece.until, memory
         )
-    return found if reads is None else reads.counted("what it reads", found)
+    return found if reads is None else reads.counted(found)
 
 
 @dataclass(frozen=True)
@@ -140,66 +145,69 @@ class ReadTask:
     parent: str | None = field(default_factory=traceparent)
     """The driver's span, for traces."""
 
-    def run(
-        self, given: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
-    ) -> Iterator[Any]:
-        """The stages' batches, in one span. ``memory`` None makes one; ``work`` counts."""
+    def gives(self, schema: pa.Schema) -> bool:
+        """Whether the batches are known to have exactly this schema: the last stage's."""
+        return bool(self.stages) and self.stages[-1].declared.schema.equals(schema, check_metadata=True)
+
+    def run(self, given: Iterator[Any], memory: TaskMemory | None = None) -> Iterator[Any]:
+        """The stages' batches, in one span. ``memory`` None makes one."""
         with task_span("reduce", self.parent) as facts:
-            if facts is None:
-                yield from self.batches(given, memory, work)
-                return
-            facts |= {"dataset": _named(self.source), "rows": 0, "bytes": 0}
-            for batch in self.batches(given, memory, work):
-                facts["rows"] += batch.num_rows
-                facts["bytes"] += batch.nbytes
-                yield batch
+            if facts is not None:
+                facts |= {"dataset": _named(self.source), "rows": 0, "bytes": 0}
+            for batches in self._of_pieces(given, Pass(limits=self.limits, memory=memory or self.memory())):
+                if facts is None:
+                    yield from batches
+                    continue
+                for batch in batches:
+                    facts["rows"] += batch.num_rows
+                    facts["bytes"] += batch.nbytes
+                    yield batch
 
     def batches(
         self,
         given: Iterator[Any],
-        memory: TaskMemory | None = None,
         work: TaskWork | None = None,
         *,
         kept: Kept = False,
         reads: ReadLimit | None = None,
     ) -> Generator[Any, None, None]:
-        """As :meth:`run`, for a task that has a span. ``kept`` is as in :class:`~spark_client.steps.Pass`; ``reads``
-        limits what the task reads at all, and what each stage gives.
+        """As :meth:`run`, for a task that has a span, whose ``work`` is counted. ``kept`` is as in
+        :class:`~spark_client.steps.Pass`; ``reads`` limits what the task reads at all, and what each stage gives.
         """
-        memory = memory or TaskMemory(reading_budget(self.options.gathered_bytes), self.options.scratch_dir)
-        counted = None if reads is None else reads.counted
-        how = Pass(kept, None, self.limits, memory, counted)
-        if self.source is None:
-            yield from run(self.stages, given, how)
-        else:
-            source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
-            for batch in given:
-                for number in batch.column(0).to_pylist():
-                    yield from self._of_share(source, self.shares[number], how, work, reads)
-        if work is not None:
-            work.spilled_bytes = memory.spilled_bytes
+        memory, work = self.memory(), work or TaskWork()
+        how = Pass(kept, None, self.limits, memory, None if reads is None else reads.count)
+        for batches in self._of_pieces(given, how, work, reads):
+            yield from batches
+        work.spilled_bytes = memory.spilled_bytes
 
-    def _of_share(
-        self,
-        source: TaskSource | Sides,
-        pieces: Sequence[PartitionSlice],
-        how: Pass,
-        work: TaskWork | None,
-        reads: ReadLimit | None,
-    ) -> Iterator[Any]:
-        with ExitStack() as opened:
-            share = _share_of(source, pieces, how.memory, opened)
-            for piece in pieces:
-                _say_partition(piece.partition)
-                how = replace(how, partition=piece.partition)
-                if work is not None:
-                    work.pieces += 1
-                rows = (
-                    share.read_both(piece, how, reads)
-                    if isinstance(share, Sides)
-                    else _read(share, piece, how.memory, reads)
-                )
-                yield from run(self.stages, rows, how)
+    def memory(self) -> TaskMemory:
+        """That of a task, for the rows that its stages gather."""
+        return TaskMemory(reading_budget(self.options.gathered_bytes), self.options.scratch_dir)
+
+    def _of_pieces(
+        self, given: Iterator[Any], how: Pass, work: TaskWork | None = None, reads: ReadLimit | None = None
+    ) -> Iterator[Iterator[Any]]:
+        """The batches of each part, or piece of one, to be taken before the next ones."""
+        if self.source is None:
+            yield run(self.stages, given, how)
+            return
+        source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
+        for batch in given:
+            for number in batch.column(0).to_pylist():
+                with ExitStack() as opened:
+                    pieces = self.shares[number]
+                    share = _share_of(source, pieces, how.memory, opened)
+                    for piece in pieces:
+                        _say_partition(piece.partition)
+                        how = replace(how, partition=piece.partition)
+                        if work is not None:
+                            work.pieces += 1
+                        rows = (
+                            share.read_both(piece, how, reads)
+                            if isinstance(share, Sides)
+                            else _read(share, piece, how.memory, reads)
+                        )
+                        yield run(self.stages, rows, how)
 
 
 def _named(source: Any) -> str | None:
@@ -323,7 +331,7 @@ class WriteTask:
         self, batches: Iterator[Any], work: TaskWork, reads: ReadLimit | None = None
     ) -> Generator[Any, None, None]:
         """The batches of the last stage, which ``work`` counts, and ``reads`` limits."""
-        return self.reading.batches(batches, None, work, kept=self.keeps, reads=reads)
+        return self.reading.batches(batches, work, kept=self.keeps, reads=reads)
 
     def write(
         self, destination: Destination, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0
@@ -345,13 +353,15 @@ class WriteTask:
         coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))
         with PutStream(server, command, schema, places, compression) as stream:
             first_row, counted = 0, list[int]()
+            is_cast = self.reading.gives(schema)
             for given in batches:
                 batch, ids = self.placement.place(given, producer, first_row)
                 first_row += batch.num_rows
-                cast = self.declared.cast(batch)
+                if not is_cast:
+                    batch = self.declared.cast(batch)
                 if self.counts:
-                    counted = added(counted, counts(cast))
-                for partition, frame in coalescer.add(cast, ids, at_once=not self.keeps(given)):
+                    counted = added(counted, counts(batch))
+                for partition, frame in coalescer.add(batch, ids, at_once=not self.keeps(given)):
                     stream.write(frame, partition)
             for partition, frame in coalescer.finish():
                 stream.write(frame, partition)

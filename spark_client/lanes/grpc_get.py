@@ -36,6 +36,7 @@ from flight_server.protocol import (
     BadFrame,
     InvalidRequest,
     MessageKind,
+    NotFound,
     Ticket,
     ipc_framing,
 )
@@ -137,7 +138,12 @@ class GrpcReader:
         self._cancelled = False
 
     def open(self) -> pa.Schema:
-        wait_until_known(self._server, self._ticket.dataset, lambda: self._cancelled)
+        try:
+            wait_until_known(self._server, self._ticket.dataset, lambda: self._cancelled)
+        except NotFound:
+            if self._ticket.start is None:
+                raise
+            # The answer to the ticket says whether another start has answered.
         if self._cancelled:
             raise Closed("the read was cancelled")
         with self._server.calling(self._ticket.dataset) as (client, self._call):

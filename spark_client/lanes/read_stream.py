@@ -305,7 +305,7 @@ class ReadStream:
                 if STARTS.of(self.cursor.start) is not StartState.LOST:
                     try:
                         self._connect_in_turn(failure)
-                    except (ServerLost, Unavailable) as gone:
+                    except (NotFound, Unavailable) as gone:
                         where = shown(self._object.location)
                         _log.warning("%s is read from %s: %s", self.name, where, gone.message)
                     else:
@@ -484,11 +484,12 @@ class ReadStream:
         """What it means that the server has no such dataset, generation, frames or start; None: ``error`` says it."""
         if self.cursor.begun and not isinstance(error, Compacted | Released | ServerLost):
             return self._replaced(error.message)
-        if self.cursor.start is None or isinstance(error, StaleTicket):
-            return None
+        # A server that answers, and has the dataset no more, is not lost.
         if isinstance(error, ServerLost):  # another start has answered
             STARTS.notice(self.cursor.start, Sign.REFUSAL)
-        return self._lost(error)
+        elif self.address.lane != "object":
+            return None
+        return None if self.cursor.start is None else self._lost(error)
 
     def _replaced(self, why: str) -> StaleTicket:
         cursor = self.cursor

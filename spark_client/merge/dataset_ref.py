@@ -18,7 +18,7 @@ Servers
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -28,7 +28,6 @@ from pyarrow import flight
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
     PLAN,
-    REUSE_CONNECTION,
     FlightShuffleError,
     PlanRequest,
     Ticket,
@@ -60,17 +59,6 @@ class Portion:
     locations: tuple[str, ...]
     filled: bytes | None = None
     start: str | None = None
-
-    @classmethod
-    def sealed(cls, answer: dict[str, Any]) -> Self:
-        """Of the server that gave this answer to a seal."""
-        if "rest_bytes" in answer:  # which has no names
-            return cls(tuple(answer["read_locations"]), start=answer.get("start"))
-        filled = bytearray()
-        for partition in map(int, answer["partition_bytes"]):
-            filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))
-            filled[partition >> 3] |= 1 << (partition & 7)
-        return cls(tuple(answer["read_locations"]), bytes(filled), answer.get("start"))
 
     @property
     def servers(self) -> list[str]:
@@ -137,26 +125,6 @@ class DatasetRef:
             )
         return cls(server, dataset, first.generation or "", tuple(portions))
 
-    @classmethod
-    def sealed(cls, server: RemoteServer, dataset: str, generation: str, answer: dict[str, Any]) -> Self:
-        """From the server's answer to the seal."""
-        return cls(server, dataset, generation, (Portion.sealed(answer),))
-
-    @classmethod
-    def spread(
-        cls,
-        server: RemoteServer,
-        dataset: str,
-        generation: str,
-        answers: Iterable[dict[str, Any]],
-    ) -> Self:
-        """From the answers to the seals of all servers that hold a portion; ``server`` is any of them."""
-        portions = []
-        for portion in map(Portion.sealed, answers):
-            locations = tuple(each for each in portion.locations if each != REUSE_CONNECTION)
-            portions.append(replace(portion, locations=locations))
-        return cls(server, dataset, generation, tuple(portions))
-
     @property
     def is_spread(self) -> bool:
         """Whether several servers may hold portions of each partition."""
@@ -175,7 +143,7 @@ class DatasetRef:
         Raises:
             FlightShuffleError: as ``RemoteServer.action``, of any server that holds some of it.
         """
-        if any(each.stored is not None for each in self.portions):
+        if not self.portions or any(each.stored is not None for each in self.portions):
             return {}
 
         def pieces_of(portion: Portion) -> list[tuple[int, int, int, int]]:

@@ -1,37 +1,22 @@
-"""Steps that make few rows of many.
+"""Steps that make few rows of many: ``aggregate``, by the functions of ``reducing``, and ``distinct``.
 
-The functions of ``aggregate``:
-
-==================================================  =====================================================
-``sum``, ``avg`` (``mean``), ``product``            of numbers; a sum that leaves its type's range is an
-                                                    error, as in Spark's ANSI mode
-``count``, ``count_distinct``                       of values that are not null
-``min``, ``max``                                    NaN is above all numbers, text in the order of its bytes,
-                                                    structs field by field, nulls in them first
-``bool_or`` (``any``), ``bool_and`` (``every``)     of booleans
-``stddev``, ``stddev_pop``, ``variance``,           of numbers, as doubles; null for one row, except those
-``var_pop``                                         that end with ``_pop``
-``median``                                          of numbers, as a double
-``collect_list``, ``collect_set``                   in no certain order, without nulls
-==================================================  =====================================================
-
-The last two rows send values through the exchange, not a state of fixed size, and a task holds those of one
-group. So does ``count_distinct`` of several columns in one step; of one column, rows are grouped by its values
-first, which may exceed the memory.
+The README's table says what each function takes and gives. ``median``, ``collect_list`` and ``collect_set`` send values
+through the exchange, not a state of fixed size, and a task holds those of one group. So does ``count_distinct`` of
+several columns in one step; of one column, rows are grouped by its values first, which may exceed the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from functools import partial
+from typing import Any, NamedTuple, SupportsIndex
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, check_key, declared_struct, spark_field
+from spark_client.jobs import check_key, spark_field
 from spark_client.placement import check_groupable
 from spark_client.reducing import (
     FUNCTIONS,
@@ -52,17 +37,16 @@ from spark_client.steps import (
     PartialStage,
 )
 
-from .base import AnySteps, Steps, find_keys, integer, settled, stage_name, with_stage
+from .base import AnySteps, Steps, declared, find_keys, integer, one_reading, stage_name, with_stage
 from .exchanging import add_exchange
 from .nodes import Exchange, Pair, PlanPart
 
 Aggregations = Mapping[str, str | Sequence[str]]
 
 
-@dataclass(frozen=True)
-class WantedResult:
-    """One result: ``name`` is None for Spark's name of it; ``column`` is ``*`` for rows; ``function`` is in
-    ``reducing.FUNCTIONS``.
+class Asked(NamedTuple):
+    """One result that the user asks for: ``name`` is None for Spark's name of it; ``column`` is ``*`` for rows;
+    ``function`` is in ``reducing.FUNCTIONS``.
     """
 
     name: str | None
@@ -70,9 +54,7 @@ class WantedResult:
     function: str
 
 
-def aggregations_wanted(
-    aggregations: Aggregations, named: Mapping[str, Any], stage: str
-) -> Iterator[WantedResult]:
+def _asked(aggregations: Any, named: Mapping[str, Any], stage: str) -> Iterator[Asked]:
     """The results, in their order. Raises InvalidRequest: another form, an unknown function, or a pair of other than
     two.
     """
@@ -83,19 +65,17 @@ def aggregations_wanted(
             stage=stage,
         )
     for name, value in [*aggregations.items(), *named.items()]:
-        if isinstance(value, str) and name not in named:
-            yield WantedResult(None, name, _function(value, stage))
-        elif isinstance(value, tuple):
+        if isinstance(value, tuple):
             if len(value) != 2 or not all(isinstance(part, str) for part in value):
                 raise InvalidRequest(
                     f"{stage}: {name!r} is {value!r}; a pair is a column and a function, and several functions of "
                     "one column are a list",
                     stage=stage,
                 )
-            yield WantedResult(name, value[0], _function(value[1], stage))
-        elif isinstance(value, list):
-            for each in value:
-                yield WantedResult(None, name, _function(each, stage))
+            yield Asked(name, value[0], _function(value[1], stage))
+        elif isinstance(value, list) or (isinstance(value, str) and name not in named):
+            for each in value if isinstance(value, list) else [value]:
+                yield Asked(None, name, _function(each, stage))
         else:
             raise InvalidRequest(
                 f"{stage}: {name!r} is {value!r}; it takes a pair of a column and a function, as in "
@@ -105,61 +85,51 @@ def aggregations_wanted(
 
 
 def _function(name: Any, stage: str) -> str:
-    found = SYNONYMS.get(name, name) if isinstance(name, str) else name
-    if not isinstance(found, str) or found not in FUNCTIONS:
+    function = SYNONYMS.get(name, name) if isinstance(name, str) else ""
+    if function not in FUNCTIONS:
         raise InvalidRequest(f"{stage}: no function {name!r}; there are {', '.join(FUNCTIONS)}", stage=stage)
-    return found
+    return function
 
 
-def computed(
-    wanted: WantedResult, column: tuple[StructField, pa.DataType] | None, stage: str
+def _result(
+    steps: Steps, asked: Asked, columns: Mapping[str, str], stage: str
 ) -> tuple[StructField, Computed]:
-    """The result's column in Spark, and how it is computed from ``column``, which is None for rows. Raises
-    InvalidRequest: the function cannot take the column.
+    """The result's column in Spark, and how it is computed; ``columns`` have the names as the schema spells them.
+    Raises InvalidRequest: the function cannot take the column.
     """
-    function = FUNCTIONS[wanted.function]
-    if column is None:
-        if wanted.function != "count":
+    function = FUNCTIONS[asked.function]
+    if asked.column == "*":
+        if asked.function != "count":
             raise InvalidRequest(
-                f"{stage}: {wanted.function} of '*'; only count takes all rows", stage=stage, column="*"
+                f"{stage}: {asked.function} of '*'; only count takes all rows", stage=stage, column="*"
             )
-        how, label = count_rows(), "count(1)"
-    else:
-        field, kind = column
-        if not function.accepts(kind):
-            remedy = "make a column of one of its parts" if pa.types.is_nested(kind) else "cast it"
-            raise InvalidRequest(
-                f"{stage}: {wanted.function} takes {function.takes}, and column {field.name!r} is {kind}; {remedy} "
-                "before, for example with select",
-                stage=stage,
-                column=field.name,
-            )
-        how, label = function.make(field.name, kind), function.label.format(field.name)
-    result = spark_field(wanted.name or label, how.type, stage)
-    if column is not None and function.keeps_type:
-        # Spark's types say more than Arrow's: an interval's fields, a length of text.
-        own = column[0].dataType
-        result.dataType = (
-            ArrayType(own, containsNull=False) if pa.types.is_list(how.type) and how.type != kind else own
+        rows = count_rows()
+        count = spark_field(asked.name or "count(1)", rows.type, stage)
+        count.nullable = rows.nullable
+        return count, rows
+    field = steps.leg.fields[columns[asked.column]]
+    kind = steps.leg.schema.field(field.name).type
+    if not function.accepts(kind):
+        remedy = "make a column of one of its parts" if pa.types.is_nested(kind) else "cast it"
+        raise InvalidRequest(
+            f"{stage}: {asked.function} takes {function.takes}, and column {field.name!r} is {kind}; {remedy} "
+            "before, for example with select",
+            stage=stage,
+            column=field.name,
         )
+    if function.compares:
+        check_key(field, stage)
+    how = function.make(field.name, kind)
+    result = spark_field(asked.name or function.label.format(field.name), how.type, stage)
+    if function.keeps_type:
+        # Spark's types say more than Arrow's: an interval's fields, a length of text.
+        is_list = pa.types.is_list(how.type) and how.type != kind
+        result.dataType = ArrayType(field.dataType, containsNull=False) if is_list else field.dataType
     result.nullable = how.nullable
     return result, how
 
 
-def results_of(
-    found: Sequence[tuple[StructField, Computed]], states: Sequence[StateColumn], apart: str | None = None
-) -> tuple[ResultColumn, ...]:
-    """The results from groups with these states, and, last, the number of different values of ``apart``."""
-    places = {state: place for place, state in enumerate(states)}
-    return tuple(
-        ResultColumn(field.name, (len(states),), counted)
-        if apart is not None and how.distinct == apart
-        else ResultColumn(field.name, tuple(places[state] for state in how.states), how.finish)
-        for field, how in found
-    )
-
-
-@settled
+@one_reading
 def aggregate(
     steps: AnySteps,
     aggregations: Aggregations | None = None,
@@ -176,7 +146,7 @@ def aggregate(
     Tasks reduce their rows before the exchange, by Arrow's kernels, and merge the states after it. If the rows
     are in partitions by some of the keys already, after an exchange or a join by them, there is no exchange.
 
-    The functions are those of the table in ``pipeline.aggregating``.
+    The functions are those of the table in ``spark_client/pipeline/README.md``.
 
     Args:
         aggregations: see above.
@@ -189,58 +159,64 @@ def aggregate(
             cannot take or rows cannot be grouped by; two results of one name; as :meth:`exchange`.
     """
     stage = stage_name(steps, "aggregate")
-    wanted = list(aggregations_wanted({} if aggregations is None else aggregations, named, stage))
+    asked = list(_asked({} if aggregations is None else aggregations, named, stage))
     if not isinstance(by, str | list | tuple):
         raise InvalidRequest(f"{stage}: by is a column's name or a list of names, not {by!r}", stage=stage)
     keys = tuple(dict.fromkeys(find_keys(steps, (by,) if isinstance(by, str) else tuple(by), stage)))
-    if not wanted:
+    if not asked:
         raise InvalidRequest(
             f'{stage}: it computes nothing; name columns and functions, as in {{"amount": "sum"}}, or use '
             "distinct for the keys alone",
             stage=stage,
         )
     _check_grouped(steps, keys, stage)
-    asked = tuple(each.column for each in wanted if each.column != "*")
-    columns = dict(zip(asked, find_keys(steps, asked, stage), strict=True))
-    found = [_compute(steps, each, columns, stage) for each in wanted]
-    fields = [*_fields(steps, keys), *(field for field, _ in found)]
-    struct = declared_struct(steps.spark, StructType(fields), stage)
-    grouped, reduction, results = _reduce(steps, keys, found, stage, partitions)
-    declared = Declared(stage, arrow_schema(steps.spark, struct, stage))
-    return with_stage(grouped, FinalStage(reduction, results, declared), struct)
+    names = tuple(each.column for each in asked if each.column != "*")
+    columns = dict(zip(names, find_keys(steps, names, stage), strict=True))
+    computed = [_result(steps, each, columns, stage) for each in asked]
+    fields = [*_fields(steps, keys), *(field for field, _ in computed)]
+    struct, result = declared(steps.spark, StructType(fields), stage)
+    grouped, reduction, results = _reduce(steps, keys, computed, stage, partitions)
+    return with_stage(grouped, FinalStage(reduction, results, result), struct)
 
 
 def _reduce(
     steps: AnySteps,
     keys: tuple[str, ...],
-    found: list[tuple[StructField, Computed]],
+    computed: list[tuple[StructField, Computed]],
     stage: str,
     partitions: SupportsIndex | None,
 ) -> tuple[AnySteps, Reduction, tuple[ResultColumn, ...]]:
     """Rows of states in partitions by the keys, the functions that merge them there, and the results of the merged."""
-    counted = {how.distinct for _, how in found if how.distinct}
-    apart = next(iter(counted)) if len(counted) == 1 and not counted <= set(keys) else None
-    counts = [how for _, how in found if how.distinct is None or how.distinct != apart]
-    states: list[StateColumn] = list(dict.fromkeys(state for how in counts for state in how.states))
+    counted_columns = {how.distinct for _, how in computed if how.distinct}
+    apart = None
+    if len(counted_columns) == 1 and not counted_columns <= set(keys):
+        (apart,) = counted_columns
+    merged = [how for _, how in computed if how.distinct is None or how.distinct != apart]
+    states: list[StateColumn] = list(dict.fromkeys(state for how in merged for state in how.states))
+    placed = keys or (() if apart is None else (apart,))
+    group = partial(_group, stage=stage, partitions=partitions)
     if apart is None:
-        grouped, reduction = _group(steps, keys, (), tuple(states), stage, partitions=partitions, placed=keys)
-        return grouped, reduction, results_of(found, states)
-    # Groups by the column, too, which need no lists: then there is a row for each of its values to be counted.
-    wider = (*keys, apart)
-    grouped, reduction = _group(
-        steps, wider, (), tuple(states), stage, partitions=partitions, placed=keys or wider
+        grouped, reduction = group(steps, keys, (), tuple(states), placed=keys)
+    else:
+        # Groups by the column, too, which need no lists: then there is a row for each of its values to be counted.
+        grouped, reduction = group(steps, (*keys, apart), (), tuple(states), placed=placed)
+        merging = MergeStage(reduction, Declared(f"{stage}, different values", reduction.schema))
+        names = reduction.schema.names[len(keys) + 1 :]
+        again = [Again.of(name, state) for name, state in zip(names, states, strict=True)]
+        grouped, reduction = group(
+            with_stage(grouped, merging, grouped.leg.struct), keys, (), (*again, Present(apart)), placed=keys
+        )
+    places = {state: place for place, state in enumerate(states)}
+    results = tuple(
+        ResultColumn(field.name, (len(states),), counted)
+        if apart is not None and how.distinct == apart
+        else ResultColumn(field.name, tuple(places[state] for state in how.states), how.finish)
+        for field, how in computed
     )
-    merging = MergeStage(reduction, Declared(f"{stage}, different values", reduction.schema))
-    merged = with_stage(grouped, merging, grouped.leg.struct)
-    names = reduction.schema.names[len(wider) :]
-    again = [Again.of(name, state) for name, state in zip(names, states, strict=True)]
-    grouped, reduction = _group(
-        merged, keys, (), (*again, Present(apart)), stage, partitions=partitions, placed=keys
-    )
-    return grouped, reduction, results_of(found, states, apart)
+    return grouped, reduction, results
 
 
-@settled
+@one_reading
 def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None = None) -> AnySteps:
     """Each different row once; with ``columns`` one row of each group of rows that are equal in those, as Spark's
     ``dropDuplicates``. Equality is that of ``aggregate``: NaN equals NaN, and -0.0 becomes 0.0.
@@ -257,9 +233,9 @@ def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None = 
     _check_grouped(steps, keys, stage)
     named = set(keys)
     carried = tuple(name for name in steps.leg.schema.names if name not in named)
-    grouped, reduction = _group(steps, keys, carried, (), stage, partitions=partitions, placed=keys)
-    declared = Declared(stage, steps.leg.schema, by_name=True)
-    return with_stage(grouped, FinalStage(reduction, (), declared), steps.leg.struct)
+    grouped, reduction = _group(steps, keys, carried, (), stage=stage, partitions=partitions, placed=keys)
+    rows = Declared(stage, steps.leg.schema, by_name=True)
+    return with_stage(grouped, FinalStage(reduction, (), rows), steps.leg.struct)
 
 
 def _check_grouped(steps: Steps, keys: tuple[str, ...], stage: str) -> None:
@@ -272,27 +248,13 @@ def _fields(steps: Steps, names: Sequence[str]) -> list[StructField]:
     return [steps.leg.fields[name] for name in names]
 
 
-def _compute(
-    steps: Steps, wanted: WantedResult, columns: Mapping[str, str], stage: str
-) -> tuple[StructField, Computed]:
-    """The result's column in Spark, and how it is computed."""
-    if wanted.column == "*":
-        return computed(wanted, None, stage)
-    column = columns[wanted.column]
-    field = steps.leg.fields[column]
-    result, how = computed(wanted, (field, steps.leg.schema.field(column).type), stage)
-    if FUNCTIONS[wanted.function].compares:
-        check_key(field, stage)
-    return result, how
-
-
 def _group(
     steps: AnySteps,
     keys: tuple[str, ...],
     carried: tuple[str, ...],
     states: tuple[StateColumn, ...],
-    stage: str,
     *,
+    stage: str,
     partitions: SupportsIndex | None,
     placed: tuple[str, ...],
 ) -> tuple[AnySteps, Reduction]:
@@ -313,42 +275,38 @@ def _group(
     reduction = Reduction(keys, states, schema, stage, carried)
     partial = PartialStage(reduction, Declared(f"{stage}, partial", schema))
     reduced = with_stage(steps, partial, StructType([*kept, *fields]))
-    there = _together(steps, placed)
-    if there is not None and (partitions is None or not placed or integer(partitions) == there):
+    together = _partitions_by(steps, placed)
+    if together is not None and (partitions is None or not placed or integer(partitions) == together):
         return reduced, reduction
     return (add_exchange(reduced, partitions, *placed) if placed else add_exchange(reduced, 1)), reduction
 
 
-def _together(steps: Steps, keys: tuple[str, ...]) -> int | None:
+def _partitions_by(steps: Steps, keys: tuple[str, ...]) -> int | None:
     """In how many partitions the rows are, if those of equal keys are in one already; None if they are not."""
     part = steps.leg.single
     if part is None:
         return None
-    origin, stages, first = part.origin, part.stages, part.stages[:1]
-    if isinstance(origin, Exchange):
-        exchange = origin
-        kept = set(exchange.keys)
+    exchange, stages = part.origin, part.stages
+    if isinstance(exchange, Exchange):
+        names = exchange.keys
     elif (
-        isinstance(origin, Pair)
-        and isinstance(origin.left.origin, Exchange)
-        and isinstance(first[0], JoinStage)
-        and first[0].plan.how in _LEFT_KEYS
+        isinstance(exchange, Pair)
+        and isinstance(join := stages[0], JoinStage)
+        and join.plan.how in _LEFT_KEYS
     ):
-        exchange = origin.left.origin
-        kept, stages = set(first[0].plan.left.names), stages[1:]
+        names, stages, exchange = join.plan.left.names, stages[1:], exchange.left.exchange
     else:
         return None
-    after = PlanPart(origin, stages)
-    is_kept = bool(kept) and kept <= set(keys) and all(after.source(name) == name for name in kept)
-    return exchange.partitions if is_kept or exchange.partitions == 1 else None
+    by_keys = bool(names) and set(names) <= set(keys) and PlanPart(exchange, stages).keeps(names)
+    return exchange.partitions if by_keys or exchange.partitions == 1 else None
 
 
 _LEFT_KEYS = frozenset({"inner", "left", "semi", "anti"})
 """The joins whose rows have the left side's keys, by which they are placed."""
 
 
-def _free_names(count: int, taken: set[str]) -> list[str]:
+def _free_names(count: int, used: set[str]) -> list[str]:
     prefix = "state"
-    while any(name.startswith(prefix) for name in taken):
+    while any(name.startswith(prefix) for name in used):
         prefix = f"_{prefix}"
     return [f"{prefix}{number}" for number in range(count)]

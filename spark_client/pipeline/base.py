@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import (
     Shares,
@@ -62,7 +62,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def settled(step: Callable[P, T]) -> Callable[P, T]:
+def one_reading(step: Callable[P, T]) -> Callable[P, T]:
     """The function, which adds a step to its first argument, and reads the session's settings once."""
 
     @wraps(step)
@@ -83,9 +83,7 @@ def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
     check_frame(df, "the DataFrame")
     spark = df.sparkSession
     shuffles.sessions.used(spark)
-    struct = declared_struct(spark, df.schema, "the DataFrame")
-    declared = Declared("the DataFrame", arrow_schema(spark, struct, "the DataFrame"))
-    return Leg((PlanPart(Input(df, "DataFrame")),), struct, declared)
+    return Leg((PlanPart(Input(df, "DataFrame")),), *declared(spark, df.schema, "the DataFrame"))
 
 
 def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
@@ -101,20 +99,27 @@ def case_sensitive(steps: Steps) -> bool:
     return is_on(steps.spark, "spark.sql.caseSensitive")
 
 
-def declare(
-    steps: Steps, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
+def declared(
+    spark: SparkSession, schema: StructType | str, stage: str, *, by_name: bool = False
 ) -> tuple[StructType, Declared]:
-    """The declared result of a stage of the function."""
+    """The declared result of a stage of this name. Raises as ``declared_struct`` and ``arrow_schema``."""
+    struct = declared_struct(spark, schema, stage)
+    return struct, Declared(stage, arrow_schema(spark, struct, stage), by_name)
+
+
+def declare(
+    steps: Steps, method: str, fn: Callable[..., Any], schema: StructType | str, *others: Leg, by_name: bool
+) -> tuple[StructType, Declared]:
+    """The declared result of a stage of the function, over the rows of ``others``, too."""
     if not callable(fn):
-        raise InvalidRequest(f"{stage_name(steps, method)}: {fn!r} is not a function")
-    name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}")
-    struct = declared_struct(steps.spark, schema, name)
-    return struct, Declared(name, arrow_schema(steps.spark, struct, name), by_name)
+        raise InvalidRequest(f"{stage_name(steps, method, *others)}: {fn!r} is not a function")
+    name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}", *others)
+    return declared(steps.spark, schema, name, by_name=by_name)
 
 
-def check_other(steps: Steps, other: Any, where: str, kinds: str = "a Pipeline") -> None:
-    """Check that the second side of a step is a pipeline; ``kinds`` says for messages what else the step takes.
-    Raises InvalidRequest: it is none, or of another client or session.
+def second_side(steps: Steps, other: Any, where: str, kinds: str = "a Pipeline") -> Steps:
+    """The second pipeline of a step; ``kinds`` says for messages what the step takes. Raises InvalidRequest: it is
+    none, or of another client or session.
     """
     if not isinstance(other, Steps):
         raise InvalidRequest(
@@ -122,11 +127,12 @@ def check_other(steps: Steps, other: Any, where: str, kinds: str = "a Pipeline")
         )
     if other.shuffles is not steps.shuffles or not same_session(other.spark, steps.spark):
         raise InvalidRequest(f"{where}: both pipelines must be of one ShuffleClient and Spark session")
+    return other
 
 
-def stage_name(steps: Steps, what: str) -> str:
-    """The next stage's name in messages."""
-    return f"stage {1 + steps.leg.stage_count} ({what})"
+def stage_name(steps: Steps, what: str, *others: Leg) -> str:
+    """The name in messages of the next stage, after the steps and ``others``."""
+    return f"stage {1 + max(leg.stage_count for leg in (steps.leg, *others))} ({what})"
 
 
 def with_stage(steps: AnySteps, stage: Stage, struct: StructType) -> AnySteps:
@@ -160,6 +166,18 @@ def default_partitions(spark: SparkSession) -> int:
     return int(spark_setting(spark, "spark.sql.shuffle.partitions"))
 
 
+def partition_count(
+    steps: Steps, partitions: Any, where: str, argument: str = "the first argument is how many partitions,"
+) -> int:
+    """How many partitions an exchange has; None is the session's default. Raises InvalidRequest, which names the
+    ``argument``: it is no number that an exchange may have.
+    """
+    count = integer(default_partitions(steps.spark) if partitions is None else partitions)
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise InvalidRequest(f"{where}: {argument} 1 to {MAX_PARTITIONS}, not {partitions!r}")
+    return count
+
+
 def find_columns(
     keys: Sequence[str], where: str, names: Sequence[str], place: str, *, exact: bool
 ) -> tuple[str, ...]:
@@ -171,7 +189,7 @@ def find_columns(
     Raises:
         InvalidRequest: a key is no name, names no column, or names more than one.
     """
-    found: list[str] = []
+    columns: list[str] = []
     missing: list[str] = []
     named = _by_name(names, exact=exact)
     for key in keys:
@@ -187,21 +205,21 @@ def find_columns(
                 "spark.sql.caseSensitive",
                 column=key,
             )
-        (found if same else missing).append(same[0] if same else key)
+        (columns if same else missing).append(same[0] if same else key)
     if missing:
         raise InvalidRequest(
             f"{where}: no column {', '.join(map(repr, missing))} {place}; it has {', '.join(map(repr, names))}",
             column=missing[0],
         )
-    return tuple(found)
+    return tuple(columns)
 
 
 def _by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
     """The columns that a name may stand for; without ``exact`` by the name without case."""
-    found: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(name if exact else name.casefold(), []).append(name)
-    return found
+        columns.setdefault(name if exact else name.casefold(), []).append(name)
+    return columns
 
 
 _AGGREGATE = 'aggregate({"amount": "sum"}, by="key") does it with functions of columns'

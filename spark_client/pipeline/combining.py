@@ -1,26 +1,22 @@
-"""Steps over whole rows: those of two pipelines together, the first ones, and how many there are."""
+"""Steps over whole rows: those of two pipelines together, and the first ones."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import SupportsIndex
 
-import pyarrow as pa
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema
-from spark_client.steps import AlignStage, CountStage, LimitStage, SelectStage, SortStage, TopStage
+from spark_client.steps import AlignStage, LimitStage, SelectStage, SortStage, TopStage
 
-from .base import AnySteps, Steps, check_other, integer, stage_name, with_stage
+from .base import AnySteps, Steps, integer, second_side, stage_name, with_stage
 from .exchanging import add_exchange
-from .execution import Execution
-from .finishing import few_rows
-from .nodes import Exchange, Input, Leg
+from .nodes import Exchange, Leg
 from .wider_types import wider
 
-_SAME_COUNT = (AlignStage, SelectStage, SortStage)
 _TOP_ROWS = 100_000
 """The most rows of which each task keeps its first ones."""
 
@@ -34,7 +30,7 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
             type that has no common type with this side's.
     """
     stage = stage_name(steps, "union")
-    check_other(steps, other, stage)
+    other = second_side(steps, other, stage)
     left, right = steps.leg.struct, other.leg.struct
     if len(left) != len(right):
         raise InvalidRequest(
@@ -99,28 +95,6 @@ def _top(steps: Steps, last: Exchange, rows: int) -> Leg:
     top = TopStage(rows, order.keys, replace(last.leg.declared, stage=name, by_name=False))
     origin = replace(last, leg=last.leg.with_stage(top, last.leg.struct))
     return replace(steps.leg, parts=(replace(part, origin=origin),))
-
-
-def count_rows(steps: Steps) -> int:
-    """Run all steps; how many rows they give. Each task counts its own. A last exchange is not run, because it
-    changes no count, unless it is persisted: then the server knows it. Raises as :meth:`toDF`.
-    """
-    leg, part = steps.leg, steps.leg.single
-    while part is not None and all(isinstance(stage, _SAME_COUNT) for stage in part.stages):
-        origin = part.origin
-        if isinstance(origin, Input) and origin.frame is not None:
-            return int(origin.frame.count())
-        if not isinstance(origin, Exchange):
-            break
-        if steps.shuffles.persisted.find(origin) is not None:
-            execution = Execution(steps.shuffles, steps.spark)
-            count = execution.sealed(origin).rows
-            execution.drop_all()
-            return count
-        leg, part = origin.leg, origin.leg.single
-    struct = StructType([StructField("count", LongType(), nullable=False)])
-    declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))
-    return sum(row[0] for row in few_rows(replace(steps, leg=leg.with_stage(CountStage(declared), struct))))
 
 
 def _align(leg: Leg, struct: StructType, declared: Declared) -> Leg:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -32,12 +31,22 @@ from spark_client.jobs import ByRange, arrow_schema, check_key
 from spark_client.placement import partition_ids
 from spark_client.steps import SampleStage, SortStage
 
-from .base import AnySteps, Steps, columns_named, default_partitions, find_keys, integer, settled, with_stage
+from .base import (
+    AnySteps,
+    Steps,
+    columns_named,
+    default_partitions,
+    find_keys,
+    integer,
+    one_reading,
+    partition_count,
+    with_stage,
+)
 from .finishing import collect
 from .nodes import Exchange, Leg, PlanPart
 
 
-@settled
+@one_reading
 def add_exchange(
     steps: AnySteps,
     partitions: SupportsIndex | str | Sequence[str] | None = None,
@@ -88,41 +97,38 @@ def add_exchange(
             that is no column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or
             a variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
     """
-    ranges = _given_ranges(steps, partitions, keys, boundaries, by)
+    if isinstance(partitions, str | list | tuple):
+        keys, partitions = (partitions, *keys), None
+    names: tuple[Any, ...] = keys
+    if len(keys) == 1 and isinstance(keys[0], list | tuple):
+        names = tuple(keys[0])
+    ranges = _ranges(steps, partitions, names, boundaries, by)
     if ranges is not None:
-        partitions, keys = ranges.boundaries.num_rows + 1, ()
-    count, names = _partitions(steps, partitions, keys)
-    where = (
-        str(Exchange(steps.leg, count, names, ranges=ranges))
-        if all(isinstance(key, str) for key in names)
-        else "exchange"
-    )
-    if not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidRequest(
-            f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
-        )
+        partitions = ranges.boundaries.num_rows + 1
+    elif partitions is None:
+        partitions = default_partitions(steps.spark)
+    where = "exchange"
+    if all(isinstance(key, str) for key in names):
+        where = str(Exchange(steps.leg, integer(partitions), names, ranges=ranges))
+    count = partition_count(steps, partitions, where)
     readers = None if tasks is None else integer(tasks)
     if readers is not None and not 1 <= readers <= count:
         raise InvalidRequest(f"{where}: tasks is 1 to {count}, the number of partitions, not {tasks!r}")
-    found = find_keys(steps, names, where)
-    _check_placed(steps, found, count, where)
+    columns = find_keys(steps, names, where)
+    _check_placed(steps, columns, count, where)
     order = sort_keys(steps, sort, where)
     if name is not None and not (1 <= len(str(name)) <= 100 and str(name).isprintable()):
         raise InvalidRequest(f"{where}: name is 1 to 100 printable characters, not {name!r}")
     exchange = Exchange(
         steps.leg,
         count,
-        found,
+        columns,
         readers,
         ranges=ranges,
         split=None if split is None else bool(split),
         name=name,
         offload=None if offload is None else check_prefix(str(offload), f"{where}: offload"),
     )
-    return _send(steps, exchange, order)
-
-
-def _send(steps: AnySteps, exchange: Exchange, order: tuple[SortKey, ...]) -> AnySteps:
     declared = replace(steps.leg.declared, stage=str(exchange))
     leg = Leg((PlanPart(exchange),), steps.leg.struct, declared)
     if order:
@@ -131,14 +137,15 @@ def _send(steps: AnySteps, exchange: Exchange, order: tuple[SortKey, ...]) -> An
     return replace(steps, leg=leg)
 
 
-def _given_ranges(steps: Steps, partitions: Any, keys: Any, boundaries: Any, by: Any) -> ByRange | None:
+def _ranges(steps: Steps, partitions: Any, keys: tuple[Any, ...], boundaries: Any, by: Any) -> ByRange | None:
+    """The placement by ``boundaries``; None without. Raises InvalidRequest: they do not fit the other arguments."""
     if boundaries is None:
         if by is not None and by != ():
             raise InvalidRequest(
                 "exchange: by= says what boundaries= are values of; sample_boundaries(n, by) finds some"
             )
         return None
-    if keys or isinstance(partitions, str | list | tuple):
+    if keys:
         raise InvalidRequest(
             "exchange: rows are placed by keys or by boundaries=, not by both; name the boundaries' columns by by="
         )
@@ -149,17 +156,6 @@ def _given_ranges(steps: Steps, partitions: Any, keys: Any, boundaries: Any, by:
             f"exchange: {count - 1} boundaries make {count} partitions, not {partitions!r}; leave the number out"
         )
     return ranges
-
-
-def _partitions(steps: Steps, partitions: Any, keys: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:
-    """How many partitions, 0 if that cannot be, and the keys' names one by one."""
-    if isinstance(partitions, str | list | tuple):
-        keys, partitions = (partitions, *keys), None
-    if len(keys) == 1 and isinstance(keys[0], list | tuple):
-        (keys,) = keys
-    if partitions is None:
-        partitions = default_partitions(steps.spark)
-    return integer(partitions), tuple(keys)
 
 
 def _check_placed(steps: Steps, keys: tuple[str, ...], count: int, where: str) -> None:
@@ -207,11 +203,7 @@ def sample_boundaries(
         pyspark.errors.PySparkException: the job failed.
     """
     where = "sample_boundaries"
-    count = integer(default_partitions(steps.spark) if partitions is None else partitions)
-    if not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidRequest(
-            f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
-        )
+    count = partition_count(steps, partitions, where)
     keys = sort_keys(steps, by, where)
     if not keys:
         raise InvalidRequest(f"{where}: name what the ranges are of, as in {where}({count}, 'time')")
@@ -270,72 +262,64 @@ def ranges_by(steps: Steps, boundaries: Any, by: Any, where: str) -> ByRange:
     return ByRange(keys, batch)
 
 
-def sort_keys(steps: Steps, given: Any, where: str) -> tuple[SortKey, ...]:
+def sort_keys(steps: Steps, order: Any, where: str) -> tuple[SortKey, ...]:
     """The keys to sort by, one or a list of them, or none for None, with the columns' names as Spark resolves them.
     Raises InvalidRequest: no such form, no such column, or a type without an order.
     """
-    if given is None:
+    if order is None:
         return ()
-    if isinstance(given, str | SortKey):
-        given = [given]
-    if not isinstance(given, list | tuple):
+    if isinstance(order, str | SortKey):
+        order = [order]
+    if not isinstance(order, list | tuple):
         raise InvalidRequest(
             f"{where}: rows are sorted by names of columns, such as sort=['time desc'], not "
-            f"{type(given).__name__}; make an expression a column by select first"
+            f"{type(order).__name__}; make an expression a column by select first"
         )
-    keys = tuple(_sort_key(each, where, partial(_found_column, steps)) for each in given)
-    find_keys(steps, tuple(key.column for key in keys), where)
-    for key in keys:
-        check_key(steps.leg.fields[key.column], where)
+    named = [_sort_key(steps, key, where) for key in order]
+    columns = find_keys(steps, tuple(key.column for key in named), where)
+    for column in columns:
+        check_key(steps.leg.fields[column], where)
         try:
-            check_sortable(steps.leg.schema.field(key.column).type, key.column)
+            check_sortable(steps.leg.schema.field(column).type, column)
         except TypeError as error:
-            raise InvalidRequest(f"{where}: cannot sort: {error}", column=key.column) from error
-    return keys
+            raise InvalidRequest(f"{where}: cannot sort: {error}", column=column) from error
+    return tuple(replace(key, column=column) for key, column in zip(named, columns, strict=True))
 
 
 _WORDS = re.compile(r"(?is)(.*?)(?:\s+(asc|desc))?(?:\s+nulls\s+(first|last))?\s*")
 
 
-def _sort_key(given: Any, where: str, find: Callable[[str], str | None]) -> SortKey:
-    """The key that ``given`` stands for; ``find`` gives the column that a name stands for, or None. A name without a
-    column is left as it is. Raises InvalidRequest: it is neither text nor a key.
+def _sort_key(steps: Steps, key: Any, where: str) -> SortKey:
+    """The key by its text, which is that of a column as a whole, or has words of an order behind it. Raises
+    InvalidRequest: it is neither text nor a key.
     """
-    if isinstance(given, SortKey):
-        return replace(given, column=find(given.column) or given.column)
-    if not isinstance(given, str):
+    if isinstance(key, SortKey):
+        return key
+    if not isinstance(key, str):
         raise InvalidRequest(
-            f"{where}: {type(given).__name__} is no key to sort by; write 'time', 'time desc' or 'time asc nulls last'"
+            f"{where}: {type(key).__name__} is no key to sort by; write 'time', 'time desc' or 'time asc nulls last'"
         )
-    if (column := find(given)) is not None:
-        return SortKey(column)
-    found = _WORDS.fullmatch(given)
-    assert found is not None
-    name, direction, nulls = found.groups()
+    if columns_named(steps, key):
+        return SortKey(key)
+    match = _WORDS.fullmatch(key)
+    assert match is not None
+    name, direction, nulls = match.groups()
     return SortKey(
-        find(name) or name,
-        (direction or "").lower() == "desc",
-        None if nulls is None else nulls.lower() == "first",
+        name, (direction or "").lower() == "desc", None if nulls is None else nulls.lower() == "first"
     )
-
-
-def _found_column(steps: Steps, name: str) -> str | None:
-    """The column that the name stands for; None if there is none."""
-    same = columns_named(steps, name)
-    return find_keys(steps, (name,), "sort")[0] if same else None
 
 
 def _held(samples: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The samples; of each every second row as often as they would have more than ``_HELD_BYTES`` together."""
-    found: list[pa.RecordBatch] = []
+    held: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in samples:
-        found.append(batch)
+        held.append(batch)
         size_bytes += batch.nbytes
-        while size_bytes > _HELD_BYTES and any(each.num_rows > 1 for each in found):
-            found = [_thin(each) for each in found]
-            size_bytes = sum(each.nbytes for each in found)
-    return found
+        while size_bytes > _HELD_BYTES and any(each.num_rows > 1 for each in held):
+            held = [_thin(each) for each in held]
+            size_bytes = sum(each.nbytes for each in held)
+    return held
 
 
 def _thin(sample: pa.RecordBatch) -> pa.RecordBatch:
@@ -358,10 +342,10 @@ def _boundaries(samples: list[pa.RecordBatch], keys: tuple[SortKey, ...], count:
     total, before = before[-1], before[starts - 1]
     if not len(starts):
         return []
-    wanted = total * np.arange(1, count) / count
-    right = np.searchsorted(before, wanted).clip(max=len(before) - 1)
+    ends = total * np.arange(1, count) / count
+    right = np.searchsorted(before, ends).clip(max=len(before) - 1)
     left = (right - 1).clip(min=0)
-    nearest = np.where(wanted - before[left] <= before[right] - wanted, left, right)
+    nearest = np.where(ends - before[left] <= before[right] - ends, left, right)
     chosen = batch.take(pa.array(starts[np.unique(nearest)]))
     columns = [printable_values(chosen.column(key.column)) for key in keys]
     rows = list(zip(*columns, strict=True))
@@ -376,37 +360,32 @@ def _row(value: Any, keys: int, where: str) -> tuple[Any, ...]:
     raise InvalidRequest(f"{where} is {value!r}; it needs a tuple of {keys} values, one for each key")
 
 
-def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
-    found: list[pa.Array] = []
-    for each in given:
-        value = each.scalar if isinstance(each, ArrowValue) else each
-        if isinstance(value, pa.Scalar) and value.type == kind:
-            found.append(pa.array([value], kind))
-            continue
-        try:
-            plain = python_values(pa.array([value]))[0] if isinstance(value, pa.Scalar) else value
-            plain = plain.item() if isinstance(plain, np.generic) else plain
-            if (
-                pa.types.is_timestamp(kind)
-                and kind.tz
-                and isinstance(plain, datetime)
-                and plain.tzinfo is None
-            ):
-                plain = _in_zone(plain, kind.tz)
-            converted = pa.array([plain], kind, from_pandas=False)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest(
-                f"{where} is {kind}, and {shown(value)} is no value of it: {error}"
-            ) from error
-        # Arrow takes 1.5 for the integer 1, and numbers for times.
-        (nearest,) = python_values(converted)
-        exact = pa.types.is_floating(kind) or pa.types.is_nested(kind) or nearest == plain
-        if not exact:
-            raise InvalidRequest(
-                f"{where} is {kind}, and {shown(value)} is no value of it; the nearest is {shown(nearest)}"
-            )
-        found.append(converted)
-    return pa.concat_arrays(found) if found else pa.nulls(0, kind)
+def _column(boundaries: list[Any], kind: pa.DataType, where: str) -> pa.Array:
+    arrays = [_boundary(each, kind, where) for each in boundaries]
+    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)
+
+
+def _boundary(boundary: Any, kind: pa.DataType, where: str) -> pa.Array:
+    """One value of the type. Raises InvalidRequest: it is none."""
+    value = boundary.scalar if isinstance(boundary, ArrowValue) else boundary
+    if isinstance(value, pa.Scalar) and value.type == kind:
+        return pa.array([value], kind)
+    try:
+        plain = python_values(pa.array([value]))[0] if isinstance(value, pa.Scalar) else value
+        plain = plain.item() if isinstance(plain, np.generic) else plain
+        zoned = pa.types.is_timestamp(kind) and kind.tz
+        if zoned and isinstance(plain, datetime) and plain.tzinfo is None:
+            plain = _in_zone(plain, kind.tz)
+        converted = pa.array([plain], kind, from_pandas=False)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"{where} is {kind}, and {shown(value)} is no value of it: {error}") from error
+    # Arrow takes 1.5 for the integer 1, and numbers for times.
+    (nearest,) = python_values(converted)
+    if not (pa.types.is_floating(kind) or pa.types.is_nested(kind) or nearest == plain):
+        raise InvalidRequest(
+            f"{where} is {kind}, and {shown(value)} is no value of it; the nearest is {shown(nearest)}"
+        )
+    return converted
 
 
 def _in_zone(time: datetime, zone: str) -> Any:
@@ -414,5 +393,5 @@ def _in_zone(time: datetime, zone: str) -> Any:
     import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without
 
     local = pa.scalar(time, pa.timestamp("us"))
-    found = pc.assume_timezone(local, known_zone(zone), ambiguous="earliest", nonexistent="latest")
-    return python_values(pa.array([found]))[0]
+    instant = pc.assume_timezone(local, known_zone(zone), ambiguous="earliest", nonexistent="latest")
+    return python_values(pa.array([instant]))[0]

@@ -4,11 +4,16 @@ Guarantee: an exchange that a plan uses several times runs once, and a persisted
 (``jobs.persisting``). Each other dataset is dropped when the job of its last reader has sealed, or when anything fails;
 those that the run is for are the caller's.
 
+Losses
+    Whatever a caller does with a run, it does in :meth:`Execution.result_of`. If that fails, and a server was lost with
+    what the run has written or read, this is written again, with all that was made of it, and the caller's function is
+    called again, at most ``RERUNS`` times. What is whole stays.
+
 Persisted exchanges
     Before its first job a run claims the persisted exchanges that it reaches. It keeps the claim of a missing exchange
     until the exchange is written, so that two runs never write the same. It claims them from the one that was made last
     to the one that was made first, which is downstream before upstream: so two runs never wait for each other, and a
-    run does not look upstream of a dataset that is there.
+    run does not look upstream of a dataset that is there. When a run begins again it has no claim.
 
 Reading tasks
     Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``).
@@ -21,14 +26,15 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
+from typing import NamedTuple, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_client.arrow import fits_one_chunk
-from spark_client.connection import Reading
 from spark_client.jobs import (
     WRITE_BUDGET_BYTES,
     ByColumn,
@@ -45,78 +51,58 @@ from spark_client.jobs import (
     Target,
     TaskNumbers,
     TaskRows,
+    TaskSource,
     WriteTask,
+    batch_limits,
     cores,
     cuts_of,
     cuts_of_pair,
+    function_settings,
+    settings_once,
     tasks_for,
 )
-from spark_client.servers import RERUNS
-from spark_client.steps import Stage
+from spark_client.servers import RERUNS, Holder, HolderKind
+from spark_client.steps import Stage, with_settings
 
-from .decided_jobs import ExchangeRead, ExchangeWrite, Job, jobs_of, outdated, reads_of
+from .decided_jobs import PlannedJob, jobs_of, outdated, reads_of
 from .in_driver import DriverRows, driver_bytes, driver_may_run, gathered
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
-from .run_statistics import ExchangeStatistics, RunStatistics
+from .run_statistics import ExchangeStatistics, LastRun, RunStatistics
 from .side_tables import SideTables
 
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-def shares_for(
-    spark: SparkSession,
-    exchange: Exchange,
-    partition_bytes: Sequence[int],
-    cuts: Sequence[Cut],
-    *,
-    alone: bool = False,
-) -> Shares:
-    """What each task reads of an exchange, or of a pair of exchanges; ``alone``: one partition, unless the exchange
-    says how many tasks there are.
+
+class TaskInput(NamedTuple):
+    """The rows over which tasks of a run are run, a DataFrame's or numbers of shares, and what these tasks read, and do
+    with it. ``exchanges`` are those that they read, each with its side of a pair, or an empty text.
     """
-    tasks = exchange.tasks
-    if tasks is None and not alone:
-        available = cores(spark)
-        read_bytes = sum(sum(cut.piece_bytes) - partition_bytes[cut.partition] for cut in cuts)
-        tasks = None if available is None else tasks_for([*partition_bytes, read_bytes], available)
-    return Shares.equal(partition_bytes, tasks or exchange.partitions, cuts)
 
-
-def cuts_for(reads: Sequence[ExchangeRead], sealed: Sequence[SealedDataset]) -> list[Cut]:
-    """The partitions far over the median that tasks read in pieces, where the steps allow it."""
-    may = [read.side for read in reads if read.may_cut]
-    if not may:
-        return []
-    return cuts_of(sealed[0]) if len(sealed) == 1 else cuts_of_pair(sealed[0], sealed[1], may)
+    rows: TaskRows
+    task: ReadTask
+    exchanges: Sequence[tuple[Exchange, str]] = ()
 
 
 def write_of(
-    dataset: str,
-    exchange: Exchange,
-    given: Input,
-    stages: tuple[Stage, ...],
-    options: Reading,
-    *,
-    part: int,
-    parts: int,
+    dataset: str, exchange: Exchange, read: TaskInput, part: int, parts: int
 ) -> tuple[TaskRows, WriteTask]:
-    """The tasks that send the rows of ``given``, after the stages, as the exchange says: one of its ``parts``."""
-    given, stages, limits = given.with_settings(stages)
-    rows: TaskRows = given.rows
+    """The tasks that send these rows as the exchange says: one of its ``parts``."""
+    rows = read.rows
     placement: Placement
     if exchange.ranges is not None:
         placement = exchange.ranges
     elif not exchange.keys:
         placement = InTurn(exchange.partitions)
-    elif exchange.hashed_by_spark(given, stages):
-        assert given.frame is not None
+    elif not isinstance(rows, TaskNumbers) and exchange.hashed_by_spark(rows, read.task.stages):
         placement = ByColumn()
-        rows = _with_partition_column(given.frame, exchange)
+        rows = _with_partition_column(rows, exchange)
     else:
         placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
-    reading = ReadTask(given.source, given.shares, stages, limits, options)
     counts = exchange.counted and fits_one_chunk(exchange.leg.schema)
     declared, budget = exchange.leg.declared, WRITE_BUDGET_BYTES
     return rows, WriteTask(
-        dataset, exchange.partitions, declared, placement, reading, part, parts, counts, budget
+        dataset, exchange.partitions, declared, placement, read.task, part, parts, counts, budget
     )
 
 
@@ -137,13 +123,10 @@ def dataset_name(exchange: Exchange, token: str, number: int) -> str:
     return f"exchange/{name}/{token}/{number}"
 
 
-_log = logging.getLogger(__name__)
-_Read = tuple[Exchange, Shares, str]
-"""An exchange that tasks read, in these shares, as this side of a pair."""
-
-
 class Execution:
-    """One run of a plan. ``losses`` were those of earlier runs, which this one replaces."""
+    """One run of a plan, which holds the datasets that it writes until its end. ``losses`` were those of earlier runs,
+    which this one replaces.
+    """
 
     def __init__(self, shuffles: Shuffles, spark: SparkSession, losses: Iterable[str] = ()) -> None:
         self._shuffles = shuffles
@@ -151,12 +134,12 @@ class Execution:
         self._token = uuid.uuid4().hex
         self._numbers = count()
         self._began = time.monotonic()
-        self._wanted: list[Exchange] = []
+        self._last: list[Exchange] = []
+        """Those that the run is for."""
         self._written: dict[Exchange, SealedDataset] = {}
         self._persisted: dict[Exchange, PersistedDataset | None] = {}
         self._claimed: dict[Exchange, PersistedDataset] = {}
-        self._alone: set[str] = set()
-        """The datasets that this run writes, without those that other runs may read."""
+        self._holder = Holder(HolderKind.RUN)
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
         self._losses = [*losses]
@@ -164,31 +147,40 @@ class Execution:
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
         self._sides = SideTables(shuffles, spark)
 
-    def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
-        """Run all exchanges that the leg reads; the inputs of the tasks of each of its parts, and their stages.
-
-        Args:
-            alone: each partition has a task of its own, unless its exchange says how many.
+    def result_of(self, use: Callable[[Execution], T]) -> T:
+        """The result of ``use``, which calls the methods below; after a loss it is called again (see the module). At
+        the end all datasets are dropped that nothing else holds.
 
         Raises:
             FlightShuffleError: the server refused, or could not be reached.
-            pyspark.errors.PySparkException: a job failed. After either, all datasets are dropped but persisted ones.
+            pyspark.errors.PySparkException: a job failed.
         """
-        reads: list[_Read] = []
         try:
-            self._run(exchanges(leg), leg)
-            found = self._inputs(leg, reads, alone=alone)
-            self._note(reads)
-        except BaseException:
-            self.drop_all()
-            raise
-        else:
-            return found
+            for left in range(RERUNS, -1, -1):
+                try:
+                    with settings_once(self._spark):
+                        return use(self)
+                except Exception:
+                    if not left or not self._forget_lost():
+                        raise
+            raise AssertionError
+        finally:
+            self._sides.end()
+            self._shuffles.loop.end(self._holder)
+
+    def inputs(self, leg: Leg, *, alone: bool = False) -> list[TaskInput]:
+        """Run all exchanges that the leg reads; of each of its parts what tasks read. ``alone``: each partition has a
+        task of its own, unless its exchange says how many.
+        """
+        self._run(exchanges(leg), leg)
+        inputs = self._inputs(leg, alone=alone)
+        self._note(inputs)
+        return inputs
 
     def gathered(self, leg: Leg, *, sends: bool = False) -> DriverRows | None:
         """Run all exchanges that the leg reads, and the leg's stages in the driver; None where tasks are to run those:
         a function of the user's is among them, what they read is not small, the result is larger than
-        ``GATHERED_BYTES``, or they fail here. Raises as :meth:`inputs`.
+        ``GATHERED_BYTES``, or they fail here.
 
         Args:
             sends: the caller sends the rows otherwise, by an exchange, before which a join may hold a side: then it is
@@ -196,119 +188,86 @@ class Execution:
         """
         if not driver_may_run(leg) or (sends and self._sides.may_leave_out(leg)):
             return None
+        self._run(exchanges(leg), leg)
+        if not self._is_for_driver([leg]):
+            return None
         try:
-            self._run(exchanges(leg), leg)
-            if not self._is_for_driver([leg]):
-                return None
-            inputs = self._inputs(leg, [], one=True)
-            try:
-                return gathered(inputs, leg.declared, self._shuffles.server.reading)
-            except Exception as error:  # noqa: BLE001 - tasks raise it, if it is one of the rows
-                _log.info("left to Spark's tasks: %s", error)
-                self._driver_bytes = 0
-                return None
-        except BaseException:
-            self.drop_all()
-            raise
+            tasks = [each.task for each in self._inputs(leg, one=True)]
+            return gathered(tasks, leg.declared, self._shuffles.server.reading)
+        except Exception as error:  # noqa: BLE001 - tasks raise it, if it is one of the rows
+            _log.info("left to Spark's tasks: %s", error)
+            self._driver_bytes = 0
+            return None
 
     def sealed(self, exchange: Exchange) -> SealedDataset:
-        """Run the exchanges that this one needs, and this one; its dataset. Raises as :meth:`inputs`."""
-        try:
-            self._run([exchange])
-            return self._written[exchange]
-        except BaseException:
-            self.drop_all()
-            raise
+        """Run the exchanges that this one needs, and this one; its dataset."""
+        self._run([exchange])
+        return self._written[exchange]
 
     @property
     def datasets(self) -> list[str]:
         """Those that the run is for."""
-        return [self._written[each].source.dataset for each in self._wanted]
-
-    @property
-    def owned(self) -> list[str]:
-        """Those of them that no other run reads."""
-        return [dataset for dataset in self.datasets if dataset in self._alone]
+        return [self._written[each].source.dataset for each in self._last]
 
     def written(self, exchange: Exchange) -> SealedDataset:
         """The dataset of an exchange that the run is for."""
         return self._written[exchange]
 
-    def statistics(self) -> tuple[RunStatistics, dict[Exchange, ExchangeStatistics]]:
-        found = {
+    def ran(self, added: Exchange | None = None, result_seconds: float | None = None) -> LastRun:
+        """What has run so far. ``added`` is an exchange that the plan does not have, ``result_seconds`` are the
+        driver's for the steps after the last one.
+        """
+        each = {
             exchange: ExchangeStatistics.of(exchange, sealed, self._readers[exchange], is_reused=is_reused)
             for exchange, (sealed, is_reused) in self._ran.items()
         }
         again = [loss for sealed, is_reused in self._ran.values() if not is_reused for loss in sealed.losses]
-        losses = dict.fromkeys([*self._losses, *again])
-        return RunStatistics(tuple(found.values()), time.monotonic() - self._began, tuple(losses)), found
+        losses = tuple(dict.fromkeys([*self._losses, *again]))
+        seconds = time.monotonic() - self._began
+        whole = RunStatistics(tuple(each.values()), seconds, losses, result_seconds)
+        # The added one refers to the leg, which would then never be forgotten.
+        last = each.pop(added, None) if added is not None else None
+        in_driver = result_seconds is not None or (last is not None and not last.tasks)
+        return LastRun(whole, each, in_driver, self._sides.notes)
 
-    @property
-    def notes(self) -> dict[Exchange, str]:
-        """What was done with exchanges that joins hold, or leave out, for people."""
-        return self._sides.notes
-
-    def drop_all(self) -> None:
-        """Drop the datasets of this run alone, because it has failed."""
-        for dataset in self._alone:
-            self._shuffles.results.forget(dataset)
-            self._shuffles.discard(dataset)
-        self._written = {
-            node: sealed for node, sealed in self._written.items() if sealed.source.dataset not in self._alone
-        }
-
-    def has_lost(self) -> bool:
-        """Whether a server has lost a part of what this run wrote, or found, and has not dropped."""
-        return self._shuffles.has_lost(self._written.values())
-
-    def _run(self, wanted: Iterable[Exchange], last: Leg | None = None) -> None:
-        """``last`` is the leg that reads them; None if the caller does."""
-        self._wanted = list(dict.fromkeys(wanted))
+    def _run(self, last: Iterable[Exchange], leg: Leg | None = None) -> None:
+        """Write these exchanges, which ``leg`` reads, or, without one, the caller."""
+        self._last = list(dict.fromkeys(last))
         try:
             self._claim()
-            self._sides.begin(self._wanted, last, self._kept, self._written)
-            for run in range(1 + RERUNS):
-                try:
-                    while (job := self._next()) is not None:
-                        self._do(job)
-                except Exception:
-                    if run == RERUNS or not self._forget_lost():
-                        raise
-                else:
-                    return
-        finally:
+            self._sides.begin(self._last, leg, self._kept, self._written)
+            while (job := self._next()) is not None:
+                self._do(job)
             self._sides.end()
+        finally:
             for persisted in self._claimed.values():
                 persisted.end(self)
+            self._claimed.clear()
 
-    def _next(self) -> Job | None:
+    def _next(self) -> PlannedJob | None:
         """The next job; None after the last one."""
         first = self._sides.decide(self._written, self._kept)
-        jobs = jobs_of(self._wanted, self._written.keys(), self._kept, self._sides.held, first)
+        jobs = jobs_of(self._last, self._written.keys(), self._kept, self._sides.held, first)
         return jobs[0] if jobs else None
 
     def _forget_lost(self) -> bool:
         """Forget what a lost server held, so that it is written again, and what was made of exchanges that are then
-        written again; False if nothing was lost, or what other runs may read.
+        written again; False if nothing was lost.
         """
-        if not self._shuffles.servers.several:
-            return False
         sides = self._sides.forget()
-        self._losses += sides
-        lost = [node for node, sealed in self._written.items() if not self._shuffles.is_whole(sealed)]
-        if not self._kept.isdisjoint(lost):
-            return False  # a new run claims it (``finishing``)
-        # A job may have failed by the loss of the only server that it writes to.
-        gone = [] if lost else self._shuffles.servers.lost()
-        self._losses += [f"the server {server.location} is gone" for server in gone]
-        for node in lost:
-            self._losses.append(f"{node}, a server that held a part of it is gone")
+        gone = self._shuffles.loop.lost(each.source.dataset for each in self._written.values())
+        lost = [node for node, sealed in self._written.items() if sealed.source.dataset in gone]
+        losses = dict.fromkeys(lost, "a server that held a part of it is gone")
+        left = self._written.keys() - losses
+        if lost:
+            late = outdated(self._last, left, self._kept, self._sides.thinned)
+            losses |= dict.fromkeys(late, "what it was made of was written again")
+        for node, loss in losses.items():
+            self._losses.append(f"{node}, {loss}")
             _log.warning("run again: %s", self._losses[-1])
             self._drop(node)
-        for node in outdated(self._wanted, self._written.keys(), self._kept) if lost else ():
-            self._losses.append(f"{node}, what it was made of was written again")
-            self._drop(node)
-        return bool(lost or gone or sides)
+        self._losses += sides
+        return bool(losses or sides)
 
     @property
     def _kept(self) -> set[Exchange]:
@@ -316,41 +275,45 @@ class Execution:
         return {node for node, persisted in self._persisted.items() if persisted is not None}
 
     def _claim(self) -> None:
-        left = {*self._wanted}
+        left = {*self._last}
         while left:
             node = max(left, key=lambda each: each.serial)
             left.remove(node)
-            if node in self._written:
-                continue  # by this run
-            while (persisted := self._find(node)) is not None:
-                # Before the claim, so that the run ends it in any case.
-                self._claimed[node] = persisted
-                sealed = persisted.claim(self)
-                if sealed is not None:
-                    self._add(node, sealed, is_reused=True)
-                if sealed is not None or not persisted.is_dropped:
-                    break
-                # It was unpersisted while this run waited.
-                persisted.end(self)
-                del self._claimed[node], self._persisted[node]
-            if node in self._written:
-                continue
-            left.update(exchanges(node.read(lambda each: self._find(each) is not None)))
+            if node not in self._written and not self._reuses(node):
+                left.update(exchanges(node.read(lambda each: self._find(each) is not None)))
+
+    def _reuses(self, node: Exchange) -> bool:
+        """Whether the exchange is persisted and its dataset is there; if it is not, this run has it to write."""
+        while (persisted := self._find(node)) is not None:
+            # Before the claim, so that the run ends it in any case.
+            self._claimed[node] = persisted
+            sealed = persisted.claim(self)
+            if sealed is not None:
+                self._add(node, sealed, is_reused=True)
+            if sealed is not None or not persisted.is_dropped:
+                return sealed is not None
+            # It was unpersisted while this run waited.
+            persisted.end(self)
+            del self._claimed[node], self._persisted[node]
+        return False
 
     def _find(self, node: Exchange) -> PersistedDataset | None:
-        """The driver's dataset of it, by the one found first: another thread may persist it in the meantime."""
+        """The driver's dataset of it, by the one that was there first: another thread may persist it meanwhile."""
         if node not in self._persisted:
             self._persisted[node] = self._shuffles.persisted.find(node)
         return self._persisted[node]
 
-    def _do(self, job: Job) -> None:
-        here = self._is_for_driver([write.leg for write in job.writes])
-        reads: list[_Read] = []
-        targets = [self._target(write, reads, here=here) for write in job.writes]
-        written = self._shuffles.write(targets, here=here)
+    def _do(self, job: PlannedJob) -> None:
+        in_driver = self._is_for_driver([write.leg for write in job.writes])
+        inputs = [
+            self._inputs(write.leg, one=in_driver and not write.exchange.in_turn) for write in job.writes
+        ]
+        targets = [self._target(write.exchange, each) for write, each in zip(job.writes, inputs, strict=True)]
+        written = self._shuffles.write(targets, self._holder, here=in_driver)
         if any(sealed.work.tasks for sealed in written):
-            self._note(reads)
-            if here and self._shuffles.executors is None:
+            for each in inputs:
+                self._note(each)
+            if in_driver and self._shuffles.executors is None:
                 # It was more than it looked, and the later jobs read it. Of servers in executors the driver may just
                 # not have known any.
                 self._driver_bytes = 0
@@ -358,9 +321,7 @@ class Execution:
             node = write.exchange
             self._add(node, sealed)
             if node in self._claimed:
-                self._shuffles.results.add(sealed.source.dataset, shared=True)
                 self._claimed[node].end(self, sealed)
-                self._alone.remove(sealed.source.dataset)
         for node in job.releases:
             self._drop(node)
 
@@ -373,55 +334,65 @@ class Execution:
         most = self._driver_bytes
         return most > 0 and all(map(driver_may_run, legs)) and driver_bytes(legs, self._written) <= most
 
-    def _note(self, reads: Iterable[_Read]) -> None:
+    def _note(self, inputs: Iterable[TaskInput]) -> None:
         """For the statistics: tasks read these."""
-        for node, shares, side in reads:
-            self._readers[node].append((shares, side))
+        for each in inputs:
+            for node, side in each.exchanges:
+                self._readers[node].append((each.task.shares, side))
 
-    def _target(self, write: ExchangeWrite, reads: list[_Read], *, here: bool) -> Target:
-        exchange = write.exchange
+    def _target(self, exchange: Exchange, inputs: Sequence[TaskInput]) -> Target:
         dataset = dataset_name(exchange, self._token, next(self._numbers))
-        self._alone.add(dataset)
-        inputs = self._inputs(write.leg, reads, one=here and not exchange.in_turn)
-        options = self._shuffles.server.reading
-        writes = [
-            write_of(dataset, write.exchange, *given, options, part=part, parts=len(inputs))
-            for part, given in enumerate(inputs)
-        ]
+        writes = [write_of(dataset, exchange, each, part, len(inputs)) for part, each in enumerate(inputs)]
         # The rows of one partition have one order, that of the tasks.
         alone = exchange.partitions == 1
         return Target(writes, str(exchange), exchange.name, alone=alone, offload=exchange.offload)
 
-    def _inputs(
-        self, leg: Leg, noted: list[_Read], *, alone: bool = False, one: bool = False
-    ) -> list[tuple[Input, tuple[Stage, ...]]]:
-        """Of each part what the tasks read, and their stages; ``one`` task reads all."""
-        return [(self._input(part, noted, alone=alone, one=one), part.stages) for part in leg.parts]
+    def _inputs(self, leg: Leg, *, alone: bool = False, one: bool = False) -> list[TaskInput]:
+        """Of each part what the tasks read; ``one`` task reads all."""
+        return [self._input(part, alone=alone, one=one) for part in leg.parts]
 
-    def _input(self, part: PlanPart, noted: list[_Read], *, alone: bool, one: bool) -> Input:
+    def _input(self, part: PlanPart, *, alone: bool, one: bool) -> TaskInput:
         origin = part.origin
         if isinstance(origin, Input):
-            return origin
+            return TaskInput(origin.rows, self._task(origin.source, origin.shares, part.stages))
         reads = reads_of(part)
         sealed = [self._written[read.exchange] for read in reads]
         partition_bytes = tuple(map(sum, zip(*(each.partition_bytes for each in sealed), strict=True)))
-        exchange = reads[0].exchange
-        if one:
-            shares = Shares.equal(partition_bytes, 1)
-        else:
-            cuts = [] if alone else cuts_for(reads, sealed)
-            shares = shares_for(self._spark, exchange, partition_bytes, cuts, alone=alone)
-        # Of an exchange that is both sides of a pair, once.
-        sides = {read.exchange: read.side for read in reversed(reads)}
-        noted += [(node, shares, side) for node, side in sides.items()]
+        tasks = 1 if one else reads[0].exchange.tasks
+        cuts: list[Cut] = []
+        if not alone and not one and (may := [read.side for read in reads if read.may_cut]):
+            # Partitions far over the median, where the steps allow it.
+            cuts = cuts_of(sealed[0]) if len(sealed) == 1 else cuts_of_pair(sealed[0], sealed[1], may)
+        if tasks is None and not alone and (available := cores(self._spark)) is not None:
+            read_bytes = sum(sum(cut.piece_bytes) - partition_bytes[cut.partition] for cut in cuts)
+            tasks = tasks_for([*partition_bytes, read_bytes], available)
+        shares = Shares.equal(partition_bytes, tasks or len(partition_bytes), cuts)
         source = (
             Sides(sealed[0].source, sealed[1].source, origin.left.stages, origin.right.stages)
             if isinstance(origin, Pair)
             else sealed[0].source
         )
-        return Input(TaskNumbers(self._spark, len(shares)), str(exchange), source, shares)
+        # Of an exchange that is both sides of a pair, once.
+        sides = {read.exchange: read.side for read in reversed(reads)}
+        task = self._task(source, shares, part.stages)
+        return TaskInput(TaskNumbers(self._spark, len(shares)), task, [*sides.items()])
+
+    def _task(self, source: TaskSource | Sides | None, shares: Shares, stages: tuple[Stage, ...]) -> ReadTask:
+        """A task whose functions of users get rows by the session's settings now, in batches within its limits; Spark
+        is asked only if there are any.
+        """
+        options = self._shuffles.server.reading
+        of_sides = source.left_stages + source.right_stages if isinstance(source, Sides) else ()
+        if all(stage.ours for stage in (*stages, *of_sides)):
+            return ReadTask(source, shares, stages, options=options)
+        settings = function_settings(self._spark)
+        if isinstance(source, Sides):
+            left, right = (
+                with_settings(each, settings) for each in (source.left_stages, source.right_stages)
+            )
+            source = replace(source, left_stages=left, right_stages=right)
+        return ReadTask(source, shares, with_settings(stages, settings), batch_limits(self._spark), options)
 
     def _drop(self, exchange: Exchange) -> None:
-        dataset = self._written.pop(exchange).source.dataset
-        self._shuffles.discard(dataset)
-        self._alone.remove(dataset)
+        """The run does not need its dataset any more."""
+        self._shuffles.loop.end(self._holder, [self._written.pop(exchange).source.dataset])

@@ -7,31 +7,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType
 
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast
 from spark_client.jobs import (
-    ReadTask,
+    Again,
     SealedDataset,
+    TaskNumbers,
     check_names_apart,
     collected,
     reader,
-    settings_once,
 )
-from spark_client.servers import RERUNS
-from spark_client.steps import SortStage, Stage
+from spark_client.servers import Holder, HolderKind
+from spark_client.steps import AlignStage, CountStage, SelectStage, SortStage
 
 from .base import AnySteps, Steps
-from .execution import Execution
-from .nodes import Exchange, Input, exchanges, steps_text
-from .run_statistics import LastRuns, RunStatistics, plan_text
+from .execution import Execution, TaskInput
+from .nodes import Exchange, Input, Leg, exchanges, steps_text
+from .run_statistics import LastRun, RunStatistics, plan_text
 
 _log = logging.getLogger("spark_client.pipeline")
-_runs = LastRuns()
+_runs: WeakKeyDictionary[Leg, LastRun] = WeakKeyDictionary()
+"""The last run of each leg that is in use."""
 T = TypeVar("T")
+_SAME_COUNT = (AlignStage, SelectStage, SortStage)
 
 
 def to_frame(steps: Steps) -> DataFrame:
@@ -42,95 +47,102 @@ def to_frame(steps: Steps) -> DataFrame:
         FlightShuffleError: the server refused, or could not be reached.
         pyspark.errors.PySparkException: a job failed.
     """
-    return running(steps, lambda execution: _run_to_frame(steps, execution)[0])
+
+    def frame(execution: Execution) -> DataFrame:
+        made = _frame(steps, execution)
+        steps.shuffles.results.hold(Holder(HolderKind.FRAME), execution.datasets)
+        part = steps.leg.single
+        if part is not None and not part.stages and isinstance(part.origin, Exchange):
+            steps.shuffles.results.add_frame(made, execution.written(part.origin))
+        return made
+
+    return running(steps, frame)
 
 
-def few_rows(steps: Steps) -> Sequence[Sequence[Any]]:
-    """The result of few rows, whose datasets are dropped. Raises as :meth:`.Pipeline.toDF`."""
-    read_by: list[tuple[object, str]] = []
+def count_rows(steps: Steps) -> int:
+    """Run all steps; how many rows they give. Each task counts its own. A last exchange is not run, because it
+    changes no count, unless it is persisted: then the server knows it. Raises as :meth:`toDF`.
+    """
+    leg, part, known = steps.leg, steps.leg.single, None
+    while part is not None and known is None and all(isinstance(stage, _SAME_COUNT) for stage in part.stages):
+        origin = part.origin
+        if isinstance(origin, Input) and origin.frame is not None:
+            return int(origin.frame.count())
+        if not isinstance(origin, Exchange):
+            break
+        if steps.shuffles.persisted.find(origin) is not None:
+            known = origin
+        leg, part = origin.leg, origin.leg.single
+    struct = StructType([StructField("count", LongType(), nullable=False)])
+    declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))
+    counts = replace(steps, leg=leg.with_stage(CountStage(declared), struct))
 
-    def read(execution: Execution) -> Sequence[Sequence[Any]]:
-        here = _gathered(steps, execution)
-        if here is not None:
-            return [tuple(row.values()) for batch in here for row in batch.to_pylist()]
-        df, frame = _run_to_frame(steps, execution)
-        read_by.extend((frame, dataset) for dataset in execution.datasets)
-        return df.collect()
+    def rows(execution: Execution) -> int:
+        if known is not None:
+            return execution.sealed(known).rows
+        if (batches := _gathered(counts, execution)) is not None:
+            return sum(count for batch in batches for count in batch.column(0).to_pylist())
+        return sum(row[0] for row in _frame(counts, execution).collect())
 
-    try:
-        return running(steps, read)
-    finally:
-        for frame, dataset in read_by:
-            steps.shuffles.results.end(frame, dataset)
+    return running(steps, rows)
 
 
 def collect(steps: Steps) -> pa.RecordBatchReader:
     """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
     part = steps.leg.single
-    last = Exchange(steps.leg, 1, label="collect")
-    if part is not None and not part.stages:
-        origin = part.origin
-        if isinstance(origin, Input) and origin.frame is not None:
-            known = steps.shuffles.results.sealed(origin.frame, steps.leg.schema)
-            if known is not None:
-                return collected(steps.shuffles, known, owned=False)
-        elif isinstance(origin, Exchange):
-            last = origin
+    origin = part.origin if part is not None and not part.stages else None
+    if isinstance(origin, Input) and origin.frame is not None:
+        known = steps.shuffles.results.sealed(origin.frame, steps.leg.schema)
+        if known is not None:
+            return _reader_of(steps, known)
+    last = origin if isinstance(origin, Exchange) else Exchange(steps.leg, 1, label="collect")
+    added = None if last is origin else last
 
-    def run(execution: Execution) -> tuple[SealedDataset, bool]:
-        sealed = execution.sealed(last)
-        _note(steps, execution, None if part is not None and last is part.origin else last)
-        return sealed, sealed.source.dataset in execution.owned
+    def sealed(execution: Execution) -> SealedDataset:
+        dataset = execution.sealed(last)
+        _note(steps, execution, added)
+        return dataset
 
-    def again(loss: str) -> tuple[SealedDataset, bool]:
-        return running(steps, run, loss)
+    def again(loss: str, holder: Holder) -> SealedDataset:
+        def held(execution: Execution) -> SealedDataset:
+            dataset = sealed(execution)
+            steps.shuffles.results.hold(holder, [dataset.source.dataset])
+            return dataset
 
-    def read(execution: Execution) -> pa.RecordBatchReader:
-        if part is None or last is not part.origin:
-            here = _gathered(steps, execution, sends=True)
-            if here is not None:
-                return pa.RecordBatchReader.from_batches(steps.leg.schema, here)
-        sealed, owned = run(execution)
-        return collected(steps.shuffles, sealed, owned=owned, again=again)
+        return running(steps, held, loss)
 
-    return running(steps, read)
+    def reader_of(execution: Execution) -> pa.RecordBatchReader:
+        batches = None if added is None else _gathered(steps, execution, sends=True)
+        if batches is not None:
+            return pa.RecordBatchReader.from_batches(steps.leg.schema, batches)
+        return _reader_of(steps, sealed(execution), again)
+
+    return running(steps, reader_of)
 
 
 def broadcast_rows(steps: Steps, name: str | None) -> Broadcast:
     """A broadcast of the rows, which the plan's last job writes. Raises as :meth:`.Pipeline.toDF`."""
     name = name or "table"
-    last = Exchange(steps.leg, 1, label=f"broadcast {name!r}", counted=True)
+    added = Exchange(steps.leg, 1, label=f"broadcast {name!r}", counted=True)
 
-    def run(execution: Execution) -> Broadcast:
-        here = _gathered(steps, execution, sends=True)
-        if here is not None:
-            made = Broadcast.create(steps.shuffles, pa.Table.from_batches(here, steps.leg.schema), name)
+    def table(execution: Execution) -> Broadcast:
+        batches = _gathered(steps, execution, sends=True)
+        if batches is not None:
+            made = Broadcast.create(steps.shuffles, pa.Table.from_batches(batches, steps.leg.schema), name)
             made.struct = steps.leg.struct
             return made
-        sealed = execution.sealed(last)
-        _note(steps, execution, last)
+        sealed = execution.sealed(added)
+        _note(steps, execution, added)
         return Broadcast.of_sealed(steps.shuffles, sealed, name, steps.leg.struct)
 
-    return running(steps, run)
+    return running(steps, table)
 
 
 def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
-    """The result of ``use`` of a run, whose datasets are dropped if it raises; of another run, at most ``RERUNS``
-    times, if a server was lost with what it read. ``losses`` were those of earlier runs.
+    """The result of ``use`` of a run of the plan; ``losses`` were those of earlier runs. Every step that runs a plan
+    does so here, because what a lost server held is then written again (``execution``). Raises as :meth:`toDF`.
     """
-    for left in range(RERUNS, -1, -1):
-        execution = Execution(steps.shuffles, steps.spark, losses)
-        try:
-            with settings_once(steps.spark):
-                return use(execution)
-        except BaseException as error:
-            lost = left and isinstance(error, Exception) and execution.has_lost()
-            execution.drop_all()
-            if not lost:
-                raise
-            losses = (*losses, "a server that held a part of what was read is gone")
-            _log.warning("the plan runs again: %s", losses[-1])
-    raise AssertionError
+    return Execution(steps.shuffles, steps.spark, losses).result_of(use)
 
 
 def persist(steps: AnySteps) -> AnySteps:
@@ -146,12 +158,12 @@ def persist(steps: AnySteps) -> AnySteps:
     Raises:
         InvalidRequest: there is no exchange.
     """
-    found = list(exchanges(steps.leg))
-    if not found:
+    nodes = list(exchanges(steps.leg))
+    if not nodes:
         raise InvalidRequest(
             f"persist: {steps_text(steps.leg)} has no exchange, whose rows could stay; add .exchange(n) before it"
         )
-    for exchange in found:
+    for exchange in nodes:
         steps.shuffles.persisted.keep(exchange)
     return steps
 
@@ -168,7 +180,7 @@ def unpersist(steps: AnySteps) -> AnySteps:
 
 def statistics(steps: Steps) -> RunStatistics:
     """Of the last ``toDF`` or ``collect`` of this very pipeline. Raises InvalidRequest: before the first."""
-    ran = _runs.of(steps.leg).statistics
+    ran = _runs.get(steps.leg, LastRun()).statistics
     if ran is None:
         raise InvalidRequest("this pipeline has not run: statistics() is of its last toDF() or collect()")
     return ran
@@ -179,67 +191,51 @@ def explain(steps: Steps) -> None:
     pipeline, rows, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and which
     steps ran in the driver.
     """
-    ran = _runs.of(steps.leg)
-    persisted = steps.shuffles.persisted
-    text = plan_text(
-        steps.leg,
-        ran.exchanges,
-        lambda node: persisted.find(node) is not None,
-        notes=ran.notes,
-        in_driver=ran.in_driver,
-    )
+    ran = _runs.get(steps.leg, LastRun())
+    text = plan_text(steps.leg, ran, lambda node: steps.shuffles.persisted.find(node) is not None)
     print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
 
-def _run_to_frame(steps: Steps, execution: Execution) -> tuple[DataFrame, object]:
+def _reader_of(steps: Steps, sealed: SealedDataset, again: Again | None = None) -> pa.RecordBatchReader:
+    holder = Holder(HolderKind.READER)
+    steps.shuffles.results.hold(holder, [sealed.source.dataset])
+    return collected(steps.shuffles.loop, sealed, holder, again)
+
+
+def _gathered(steps: Steps, execution: Execution, *, sends: bool = False) -> Sequence[Any] | None:
+    """The batches of the result, if the driver runs the last steps. Else None, also as ``Execution.gathered`` says of
+    what ``sends``.
+    """
+    rows = execution.gathered(steps.leg, sends=sends)
+    if rows is None:
+        return None
+    _note(steps, execution, seconds=rows.seconds)
+    return rows.batches
+
+
+def _note(
+    steps: Steps, execution: Execution, added: Exchange | None = None, seconds: float | None = None
+) -> None:
+    """Remember and log the run; the arguments are those of ``Execution.ran``."""
+    ran = execution.ran(added, seconds)
+    _runs[steps.leg] = ran
+    if ran.statistics is not None and ran.statistics.exchanges:
+        _log.info("%s: %s", steps_text(steps.leg), ran.statistics)
+
+
+def _frame(steps: Steps, execution: Execution) -> DataFrame:
+    """The rows after the last exchanges, which are run, as Spark computes them at each use."""
     part = steps.leg.single
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
     inputs = execution.inputs(steps.leg, alone=alone)
     _note(steps, execution)
-    datasets = execution.datasets
-    parts = [_frame(steps, *given, datasets) for given in inputs]
-    frame = reduce(DataFrame.unionAll, parts)
-    for dataset in execution.owned:
-        steps.shuffles.results.add(dataset)
-    made = steps.shuffles.results.made_of(datasets)
-    if part is not None and not part.stages and isinstance(part.origin, Exchange):
-        steps.shuffles.results.add_frame(frame, execution.written(part.origin))
-    return frame, made
+    return reduce(DataFrame.unionAll, [_part_frame(steps, each, execution.datasets) for each in inputs])
 
 
-def _gathered(steps: Steps, execution: Execution, *, sends: bool = False) -> Sequence[Any] | None:
-    """The batches of the result, if the driver runs the last steps: then nothing of the run is left. Else None, also as
-    ``Execution.gathered`` says of what ``sends``.
-    """
-    found = execution.gathered(steps.leg, sends=sends)
-    if found is None:
-        return None
-    _note(steps, execution, seconds=found.seconds)
-    execution.drop_all()
-    return found.batches
-
-
-def _note(
-    steps: Steps,
-    execution: Execution,
-    last: Exchange | None = None,
-    seconds: float | None = None,
-) -> None:
-    """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are the driver's for
-    the steps after the last one.
-    """
-    statistics, of = execution.statistics()
-    statistics = replace(statistics, result_seconds=seconds)
-    _runs.add(steps.leg, statistics, of, added=last, notes=execution.notes)
-    if statistics.exchanges:
-        _log.info("%s: %s", steps_text(steps.leg), statistics)
-
-
-def _frame(steps: Steps, given: Input, stages: tuple[Stage, ...], datasets: list[str]) -> DataFrame:
-    given, stages, limits = given.with_settings(stages)
-    if given.frame is not None:
-        if not stages:
-            return given.frame
-        check_names_apart(given.frame, "the DataFrame")
-    task = ReadTask(given.source, given.shares, stages, limits, steps.shuffles.server.reading)
-    return given.rows.mapInArrow(reader(task, datasets), steps.leg.struct)
+def _part_frame(steps: Steps, read: TaskInput, datasets: list[str]) -> DataFrame:
+    rows, task, _ = read
+    if not isinstance(rows, TaskNumbers):
+        if not task.stages:
+            return rows
+        check_names_apart(rows, "the DataFrame")
+    return rows.mapInArrow(reader(task, datasets), steps.leg.struct)

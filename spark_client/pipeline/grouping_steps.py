@@ -13,10 +13,9 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, check_key, declared_struct
+from spark_client.jobs import check_key
 from spark_client.joining import KeyForm
-from spark_client.placement import PlacedKeys, check_groupable
+from spark_client.placement import check_groupable
 from spark_client.pyspark_parts import (
     DIVIDED_KINDS,
     infer_group_arrow_eval_type_from_func,
@@ -26,7 +25,7 @@ from spark_client.steps import CogroupStage, GroupedSide, GroupStage, PandasCogr
 
 from .base import AnySteps, Steps, declare, find_keys, with_stage
 from .nodes import Exchange, Leg, Pair, PlanPart
-from .pairing import Types, check_keys_kept, key_types, placed_keys, placed_types, placing_types
+from .pairing import Types, key_types, placed_keys, placed_types, placing_types
 
 
 def apply_in_arrow(steps: AnySteps, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
@@ -39,12 +38,7 @@ def apply_in_arrow(steps: AnySteps, fn: Callable[..., Any], schema: StructType |
         InvalidRequest: no exchange with keys before it, a key whose column is gone or cannot be grouped by, a
             function of other than one or two arguments, or as for :meth:`mapInArrow`.
     """
-    struct, declared = declare(steps, "applyInArrow", fn, schema, by_name=True)
-    keys, placed = _grouped_by(steps, declared.stage)
-    with_keys, iterates = _signature(fn, declared.stage, infer_group_arrow_eval_type_from_func)
-    return with_stage(
-        steps, GroupStage(fn, declared, keys, steps.leg.schema, with_keys, iterates, placed), struct
-    )
+    return _apply(steps, "applyInArrow", fn, schema)
 
 
 def apply_in_pandas(steps: AnySteps, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
@@ -54,52 +48,70 @@ def apply_in_pandas(steps: AnySteps, fn: Callable[..., Any], schema: StructType 
     Raises:
         InvalidRequest: as :meth:`applyInArrow`.
     """
-    struct, declared = declare(steps, "applyInPandas", fn, schema, by_name=True)
-    keys, placed = _grouped_by(steps, declared.stage)
-    with_keys, iterates = _signature(fn, declared.stage, infer_group_pandas_eval_type_from_func)
-    adapted = PandasGroup(fn, PandasForm(struct, declared.schema), with_keys, iterates)
-    return with_stage(
-        steps, GroupStage(adapted, declared, keys, steps.leg.schema, with_keys, iterates, placed), struct
-    )
+    return _apply(steps, "applyInPandas", fn, schema)
 
 
-def _grouped_by(steps: Steps, stage: str) -> tuple[tuple[str, ...], PlacedKeys]:
-    """The keys of the last exchange, and where it places their values."""
-    exchange = steps.leg.last
-    if exchange is None:
-        raise InvalidRequest(f"{stage}: groups need .exchange(n, *keys) before them", stage=stage)
-    if not exchange.keys:
-        raise InvalidRequest(f"{stage}: {exchange} has no keys to group by; name them", stage=stage)
-    keys = find_keys(steps, exchange.keys, stage)
-    check_keys_kept(steps, exchange, keys, stage)
-    check_groupable(steps.leg.schema, keys, stage)
-    for key in keys:
-        check_key(steps.leg.fields[key], stage)
-    before = exchange.leg.declared.schema
-    return keys, PlacedKeys(
-        str(exchange), pa.schema([before.field(key) for key in exchange.keys]), exchange.partitions
-    )
+def _apply(steps: AnySteps, method: str, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
+    struct, declared = declare(steps, method, fn, schema, by_name=True)
+    _, side = _Keyed.of(steps, declared.stage).side()
+    if method == "applyInPandas":
+        with_keys, iterates = _signature(fn, declared.stage, infer_group_pandas_eval_type_from_func)
+        fn = PandasGroup(fn, PandasForm(struct, declared.schema), with_keys, iterates)
+    else:
+        with_keys, iterates = _signature(fn, declared.stage)
+    stage = GroupStage(fn, declared, side.keys, side.schema, with_keys, iterates, side.placed)
+    return with_stage(steps, stage, struct)
 
 
 def _signature(
     fn: Callable[..., Any], stage: str, infer: Callable[[Any], Any] = infer_group_arrow_eval_type_from_func
 ) -> tuple[bool, bool]:
     """Whether ``fn`` takes the keys first, and whether it takes iterators: by Spark's own rules."""
-    try:
-        count = len(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        count = 1
-    if count not in (1, 2):
-        raise InvalidRequest(
-            f"{stage}: it takes (table) or (keys, table), not {count} arguments", stage=stage
-        )
+    with_keys = len(_arguments(fn, ("table",), stage)) == 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             kind = infer(fn)
         except Exception:  # noqa: BLE001 - incomplete annotations: Spark then takes tables, too
             kind = None
-    return count == 2, kind in DIVIDED_KINDS
+    return with_keys, kind in DIVIDED_KINDS
+
+
+def _signature_of_two(fn: Callable[..., Any], stage: str) -> tuple[bool, bool]:
+    """As :func:`_signature`, of a function of two sides."""
+    names = _arguments(fn, ("left", "right"), stage)
+    try:
+        hints = typing.get_type_hints(fn)
+    except Exception:  # noqa: BLE001 - annotations that cannot be evaluated: Spark then takes tables, too
+        hints = {}
+    left, right = (_is_iterator(hints.get(name)) for name in names[-2:])
+    if left is not right:
+        raise InvalidRequest(
+            f"{stage}: one side is annotated as an iterator of RecordBatch and the other is not; it takes two "
+            "tables or two iterators",
+            stage=stage,
+        )
+    return len(names) == 3, left
+
+
+def _arguments(fn: Callable[..., Any], sides: tuple[str, ...], stage: str) -> Sequence[str]:
+    """The names of the function's arguments; ``sides`` if it does not tell. Raises InvalidRequest: they are neither one
+    for each side, nor one more, for the keys.
+    """
+    try:
+        names = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return sides
+    if len(names) not in (len(sides), len(sides) + 1):
+        rows = ", ".join(sides)
+        raise InvalidRequest(
+            f"{stage}: it takes ({rows}) or (keys, {rows}), not {len(names)} arguments", stage=stage
+        )
+    return names
+
+
+def _is_iterator(hint: Any) -> bool:
+    return typing.get_origin(hint) in (Iterator, Iterable) and typing.get_args(hint) == (pa.RecordBatch,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,18 +146,14 @@ class Cogrouped(Generic[AnySteps]):
 
     def _apply(self, method: str, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
         left, right = self.left, self.right
-        count = 1 + max(left.leg.stage_count, right.leg.stage_count)
-        if not callable(fn):
-            raise InvalidRequest(f"stage {count} (cogroup {method}): {fn!r} is not a function")
-        name = f"stage {count} (cogroup {method} {getattr(fn, '__name__', type(fn).__name__)})"
-        struct = declared_struct(left.spark, schema, name)
-        declared = Declared(name, arrow_schema(left.spark, struct, name), by_name=True)
-        one, two = _End.of(left, "left", name), _End.of(right, "right", name)
+        struct, declared = declare(left, f"cogroup {method}", fn, schema, right.leg, by_name=True)
+        name = declared.stage
+        one, two = _Keyed.of(left, name, "left"), _Keyed.of(right, name, "right")
         _check_alike(one.exchange, two.exchange, name)
         names = list(zip(one.keys, two.keys, strict=True))
         compared = _common(one.types, two.types, names, name)
         before = placed_types(one.exchange), placed_types(two.exchange)
-        wanted = placing_types(*before, _common(*before, names, name))
+        placing = placing_types(*before, _common(*before, names, name))
         with_keys, iterates = _signature_of_two(fn, name)
         if method == "applyInPandas":
             if iterates:
@@ -154,32 +162,47 @@ class Cogrouped(Generic[AnySteps]):
                 )
             fn = PandasCogroup(fn, PandasForm(struct, declared.schema), with_keys)
         (first, first_side), (second, second_side) = (
-            one.side(compared, wanted[0]),
-            two.side(compared, wanted[1]),
+            one.side(compared, placing[0]),
+            two.side(compared, placing[1]),
         )
         stage = CogroupStage(fn, declared, first_side, second_side, with_keys, iterates)
         return replace(left, leg=Leg((PlanPart(Pair(first, second), (stage,)),), struct, declared))
 
 
 @dataclass(frozen=True)
-class _End:
-    """A side, the exchange that it ends with, and the columns of the exchange's keys as they are now."""
+class _Keyed:
+    """A pipeline, the exchange by keys that it ends with, and the columns of these keys as they are named now."""
 
     steps: Steps
     exchange: Exchange
     keys: tuple[str, ...]
 
     @classmethod
-    def of(cls, steps: Steps, side: str, stage: str) -> _End:
+    def of(cls, steps: Steps, stage: str, side: str = "") -> _Keyed:
+        """``side`` is the one of a cogroup. Raises InvalidRequest: there is no such exchange, or its keys cannot be
+        grouped by, or a select after it has given the name of one to another column.
+        """
         exchange = steps.leg.last
         if exchange is None or not exchange.keys:
-            ends = exchange if exchange is not None else steps.leg.declared.stage
-            raise InvalidRequest(
-                f"{stage}: the {side} side ends with {ends}; cogroup needs .exchange(n, *keys) on both sides",
-                stage=stage,
-            )
-        keys = find_keys(steps, exchange.keys, f"{stage}, {side} side")
-        check_keys_kept(steps, exchange, keys, stage)
+            missing = "groups need .exchange(n, *keys) before them"
+            if side:
+                ends = exchange if exchange is not None else steps.leg.declared.stage
+                missing = f"the {side} side ends with {ends}; cogroup needs .exchange(n, *keys) on both sides"
+            elif exchange is not None:
+                missing = f"{exchange} has no keys to group by; name them"
+            raise InvalidRequest(f"{stage}: {missing}", stage=stage)
+        keys = find_keys(steps, exchange.keys, f"{stage}, {side} side" if side else stage)
+        (part,) = steps.leg.parts
+        for key, placed in zip(keys, exchange.keys, strict=True):
+            source = part.source(key)
+            if source not in (None, placed):
+                raise InvalidRequest(
+                    f"{stage}: {exchange} has placed rows by {placed!r}, and {key!r} is its column {source!r} now; "
+                    f"exchange again after the select: .exchange({exchange.partitions}, "
+                    f"{', '.join(map(repr, keys))})",
+                    stage=stage,
+                    column=key,
+                )
         check_groupable(steps.leg.schema, keys, stage)
         for key in keys:
             check_key(steps.leg.fields[key], stage)
@@ -189,16 +212,17 @@ class _End:
     def types(self) -> Types:
         return key_types(self.steps.leg.schema, self.keys)
 
-    def side(self, compared: Types, wanted: Types | None) -> tuple[PlanPart, GroupedSide]:
-        """The exchange that the tasks read, placed by the hashes of the ``wanted`` types, and how they group
-        its rows.
+    def side(
+        self, compared: Types | None = None, placing: Types | None = None
+    ) -> tuple[PlanPart, GroupedSide]:
+        """The exchange that the tasks read, and how they group its rows: by keys that are ``compared`` as these types
+        with another side's, and were placed by the hashes of the ``placing`` types; None for their own.
         """
         (part,) = self.steps.leg.parts
-        exchange = self.exchange
-        if wanted is not None:
-            exchange = replace(exchange, types=wanted, twin=exchange)
-            part = replace(part, origin=exchange)
-        return part, GroupedSide(self.keys, compared, self.steps.leg.schema, placed_keys(exchange))
+        if placing is not None:
+            part = replace(part, origin=replace(self.exchange, types=placing, twin=self.exchange))
+        placed = placed_keys(part, self.keys)
+        return part, GroupedSide(self.keys, compared or self.types, self.steps.leg.schema, placed)
 
 
 def _check_alike(left: Exchange, right: Exchange, stage: str) -> None:
@@ -210,39 +234,9 @@ def _check_alike(left: Exchange, right: Exchange, stage: str) -> None:
         )
 
 
-def _common(
-    left: Types, right: Types, names: Sequence[tuple[str, str]], stage: str
-) -> tuple[pa.DataType, ...]:
+def _common(left: Types, right: Types, names: Sequence[tuple[str, str]], stage: str) -> Types:
     """The type in which each key is compared."""
     return tuple(
         one if one == two else KeyForm.of(one, two, f"{stage}: keys {name!r} and {other!r}").compared
         for one, two, (name, other) in zip(left, right, names, strict=True)
     )
-
-
-def _signature_of_two(fn: Callable[..., Any], stage: str) -> tuple[bool, bool]:
-    """Whether ``fn`` takes the keys first, and whether it takes iterators."""
-    try:
-        names = list(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        names = ["left", "right"]
-    if len(names) not in (2, 3):
-        raise InvalidRequest(
-            f"{stage}: it takes (left, right) or (keys, left, right), not {len(names)} arguments", stage=stage
-        )
-    try:
-        hints = typing.get_type_hints(fn)
-    except Exception:  # noqa: BLE001 - annotations that cannot be evaluated: Spark then takes tables, too
-        hints = {}
-    iterate = [_is_iterator(hints.get(name)) for name in names[-2:]]
-    if iterate[0] is not iterate[1]:
-        raise InvalidRequest(
-            f"{stage}: one side is annotated as an iterator of RecordBatch and the other is not; it takes two "
-            "tables or two iterators",
-            stage=stage,
-        )
-    return len(names) == 3, iterate[0]
-
-
-def _is_iterator(hint: Any) -> bool:
-    return typing.get_origin(hint) in (Iterator, Iterable) and typing.get_args(hint) == (pa.RecordBatch,)

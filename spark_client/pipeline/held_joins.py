@@ -32,13 +32,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
 from pyarrow import types
 
 from spark_client.arrow import kept_share
+from spark_client.joining import JoinPlan
 from spark_client.steps import (
     FilterStage,
     FinalStage,
@@ -91,35 +92,34 @@ class Expectations:
     def of(self, exchange: Exchange) -> ExpectedRows | None:
         """Those that it sends; None where a DataFrame, or files that do not tell, are among what they are made of."""
         if exchange not in self._known:
-            found, rows = self._of_leg(exchange.leg), self._sealed.get(exchange)
+            expected, rows = self._of_leg(exchange.leg), self._sealed.get(exchange)
             if rows is not None:
-                before = max(1.0, rows if found is None else found.before)
-                found = ExpectedRows(rows, min(1.0, max(_LEAST, rows / before)))
-            self._known[exchange] = found
+                before = max(1.0, rows if expected is None else expected.before)
+                expected = ExpectedRows(rows, min(1.0, max(_LEAST, rows / before)))
+            self._known[exchange] = expected
         return self._known[exchange]
 
     def size_bytes(self, exchange: Exchange) -> float | None:
         """About their bytes; None where :meth:`of` is None."""
-        found = self.of(exchange)
-        return None if found is None else found.rows * row_bytes(exchange.leg.schema)
+        expected = self.of(exchange)
+        return None if expected is None else expected.rows * row_bytes(exchange.leg.schema)
 
     def _of_leg(self, leg: Leg) -> ExpectedRows | None:
-        found = [self._of_part(part) for part in leg.parts]
-        known = [each for each in found if each is not None]
-        return reduce(_together, known) if len(known) == len(found) else None
+        known = [expected for part in leg.parts if (expected := self._of_part(part)) is not None]
+        return reduce(_together, known) if len(known) == len(leg.parts) else None
 
     def _of_part(self, part: PlanPart) -> ExpectedRows | None:
         origin, stages = part.origin, part.stages
         if isinstance(origin, Input):
             rows = origin.scanned_rows
-            found = None if rows is None else ExpectedRows(rows).reduced(origin.kept)
+            expected = None if rows is None else ExpectedRows(rows).reduced(origin.kept)
         elif isinstance(origin, Exchange):
-            found = self.of(origin)
+            expected = self.of(origin)
         else:
-            found, stages = self._of_pair(origin, stages[0]), stages[1:]
+            expected, stages = self._of_pair(origin, stages[0]), stages[1:]
         for stage in stages:
-            found = None if found is None else _after(stage, found)
-        return found
+            expected = None if expected is None else _after(stage, expected)
+        return expected
 
     def _of_pair(self, pair: Pair, stage: Stage) -> ExpectedRows | None:
         left, right = self._of_part(pair.left), self._of_part(pair.right)
@@ -157,16 +157,18 @@ def _together(one: ExpectedRows, other: ExpectedRows) -> ExpectedRows:
     return ExpectedRows(rows, rows / before if rows else 1.0)
 
 
-def _after(stage: Stage, given: ExpectedRows) -> ExpectedRows:
+def _after(stage: Stage, before: ExpectedRows) -> ExpectedRows:
     if isinstance(stage, FilterStage):
-        return given.reduced(kept_share(stage.expression))
+        return before.reduced(kept_share(stage.expression))
     if isinstance(stage, TableJoinStage) and stage.plan.how in ("semi", "anti"):
-        return given.reduced(EXISTS_SHARE)
+        return before.reduced(EXISTS_SHARE)
     if isinstance(stage, LimitStage | TopStage):
-        return given.at_most(stage.rows)
-    return given
+        return before.at_most(stage.rows)
+    return before
 
 
+Sizes = Mapping[Exchange, tuple[int, int]]
+"""The rows and the bytes of exchanges."""
 THINNED_BYTES = 8 << 20
 """The least expected size of a side that is worth a look at each key."""
 THINNING_SHARE = 0.5
@@ -195,38 +197,79 @@ class SmallSide:
     other: Exchange
     leaves_out: bool
 
+    @property
+    def plan(self) -> JoinPlan:
+        """The join over the other side's rows, with this side on the right; or that which thins the other side out."""
+        plan = self.stage.plan
+        if not self.leaves_out:
+            return plan.matching(left=not self.is_left)
+        return plan.mirrored() if self.is_left else plan
 
-@dataclass
+
 class HeldJoins:
-    """What holds a side, and so how legs are read. ``joins``: the stage instead of the join over a pair, and the side
-    that is read; ``thinning``: the stage after all others of an exchange's leg.
-    """
+    """The sides that a run may still hold, and what it holds, and so how legs are read."""
 
-    joins: dict[Pair, tuple[Stage, PlanPart]] = field(default_factory=dict)
-    thinning: dict[Exchange, Stage] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.joins: dict[Pair, tuple[Stage, PlanPart]] = {}
+        """The stage instead of the join over a pair, and the side that is read."""
+        self.thinning: dict[Exchange, Stage] = {}
+        """The stage after all others of an exchange's leg."""
+        self._untried: list[SmallSide] = []
+        self._limit_bytes = self._most_rows = 0
 
-    def hold(self, small: SmallSide, stage: Stage) -> None:
-        """The join holds the side; ``stage`` is it, over the rows of the other side."""
-        if small.leaves_out:
+    def begin(self, sides: Iterable[SmallSide], limit_bytes: int, most_rows: int) -> None:
+        """Try these sides; a side is held up to so many bytes, as servers store them, and rows."""
+        self._untried, self._limit_bytes, self._most_rows = [*sides], limit_bytes, most_rows
+
+    def next_side(self, sizes: Sizes) -> SmallSide | None:
+        """A side to hold now: it is written, and small."""
+        sides = chosen(self._untried, sizes, self._limit_bytes, self._most_rows)
+        return next((small for small in sides if small.exchange in sizes), None)
+
+    def hold(self, small: SmallSide, stage: Stage | None) -> None:
+        """The join holds the side: ``stage`` is it, over the rows of the other side. None: it has turned out not to be
+        small.
+        """
+        self._untried = [
+            each
+            for each in self._untried
+            if each.pair is not small.pair or (stage is None and each is not small)
+        ]
+        if stage is not None and small.leaves_out:
             self.joins[small.pair] = stage, small.pair.right if small.is_left else small.pair.left
-        else:
+        elif stage is not None:
             self.thinning[small.other] = stage
 
+    def first(self, sizes: Sizes, kept: Collection[Exchange]) -> list[Exchange]:
+        """The exchanges that one job writes before all others, to see whether they are small: all that need none which
+        is not written; a persisted one alone.
+        """
+        # What is written was larger than a join may hold.
+        self._untried = [small for small in self._untried if small.exchange not in sizes]
+        sides = chosen(self._untried, sizes, self._limit_bytes, self._most_rows)
+        ready = [
+            exchange
+            for exchange in dict.fromkeys(small.exchange for small in sides)
+            if all(each in sizes for each in exchanges(self.leg_of(exchange, kept)))
+        ]
+        persisted = [exchange for exchange in ready if exchange in kept]
+        return persisted[:1] or ready
+
     def clear(self) -> None:
+        """Hold nothing, and try nothing."""
         self.joins.clear()
         self.thinning.clear()
+        self._untried = []
 
     def leg_of(self, exchange: Exchange, kept: Collection[Exchange]) -> Leg:
-        """The rows that an exchange sends, as they are read."""
-        leg = self.read(exchange.read(kept.__contains__), kept)
+        """The rows that an exchange sends, as they are read: what joins leave out is read where it would have been
+        sent.
+        """
+        leg = exchange.read(kept.__contains__)
+        if self.joins:
+            leg = replace(leg, parts=tuple(read for part in leg.parts for read in self._parts(part, kept)))
         thinning = self.thinning.get(exchange)
         return leg if thinning is None else leg.with_stage(thinning, leg.struct)
-
-    def read(self, leg: Leg, kept: Collection[Exchange]) -> Leg:
-        """The leg, in which what joins leave out is read where it would have been sent."""
-        if not self.joins:
-            return leg
-        return replace(leg, parts=tuple(found for part in leg.parts for found in self._parts(part, kept)))
 
     def _parts(self, part: PlanPart, kept: Collection[Exchange]) -> Iterator[PlanPart]:
         held = self.joins.get(part.origin) if isinstance(part.origin, Pair) else None
@@ -234,8 +277,7 @@ class HeldJoins:
             yield part
             return
         stage, side = held
-        assert isinstance(side.origin, Exchange)
-        for before in self.leg_of(side.origin, kept).parts:
+        for before in self.leg_of(side.exchange, kept).parts:
             yield PlanPart(before.origin, (*before.stages, *side.stages, stage, *part.stages[1:]))
 
 
@@ -243,34 +285,35 @@ NOTHING_HELD = HeldJoins()
 
 
 def small_sides(
-    wanted: Iterable[Exchange], last: Leg | None, kept: Collection[Exchange], there: Collection[Exchange]
+    last: Iterable[Exchange],
+    reader: Leg | None,
+    kept: Collection[Exchange] = (),
+    written: Collection[Exchange] = (),
 ) -> list[SmallSide]:
     """The sides that may be held in a run.
 
     Args:
-        wanted: the exchanges that the run is for.
-        last: the leg that reads them; None where the caller does.
+        last: the exchanges that the run is for.
+        reader: the leg that reads them; None where the caller does.
         kept: those that are persisted.
-        there: those whose datasets can be read.
+        written: those whose datasets can be read.
     """
-    given = {*kept}.intersection(there)
     legs: dict[Exchange, Leg] = {}
-    left = [*wanted]
+    left = [*last]
     while left:
         node = left.pop()
-        if node not in legs and node not in given:
+        if node not in legs and not (node in kept and node in written):
             legs[node] = node.read(kept.__contains__)
             left += exchanges(legs[node])
-    lasts = [] if last is None else [last]
-    readers = Counter(node for leg in [*legs.values(), *lasts] for node in exchanges(leg))
-    if last is None:
-        readers.update(wanted)
-    sent = [part for leg in legs.values() for part in leg.parts]
-    shown = [part for leg in lasts for part in leg.parts]
+    shown = [] if reader is None else [reader]
+    readers = Counter(node for leg in [*legs.values(), *shown] for node in exchanges(leg))
+    if reader is None:
+        readers.update(last)
     return [
         small
-        for parts, may_leave_out in ((sent, True), (shown, False))
-        for part in parts
+        for sent, may_leave_out in ((legs.values(), True), (shown, False))
+        for leg in sent
+        for part in leg.parts
         for small in _of_part(part, readers, kept, may_leave_out=may_leave_out)
     ]
 
@@ -285,24 +328,18 @@ def _of_part(
     assert isinstance(join, JoinStage)
     for is_left in (False, True):
         side, other = (pair.left, pair.right) if is_left else (pair.right, pair.left)
-        assert isinstance(side.origin, Exchange)
-        assert isinstance(other.origin, Exchange)
-        name = "right" if is_left else "left"
-        if not other.origin.added or other.origin in kept or readers[other.origin] != 1:
+        sent, name = other.exchange, "right" if is_left else "left"
+        if not sent.added or sent in kept or readers[sent] != 1:
             continue
         checked = join.left_placed if is_left else join.right_placed
-        if (
-            checked is not None
-            or side.origin.tasks is not None
-            or not all(isinstance(stage, _IN_DRIVER) for stage in side.stages)
-        ):
+        in_driver = all(isinstance(stage, _IN_DRIVER) for stage in side.stages)
+        if checked is not None or side.exchange.tasks is not None or not in_driver:
             continue
-        leaves_out = (
-            may_leave_out and name in join.divisible_sides and other.origin.may_cut([*other.stages, *others])
-        )
+        divisible = name in join.divisible_sides and sent.may_cut([*other.stages, *others])
+        leaves_out = may_leave_out and divisible
         thins_out = not other.stages and name in _THINNED[join.plan.how]
         if leaves_out or thins_out:
-            yield SmallSide(pair, join, is_left, side.origin, side.stages, other.origin, leaves_out)
+            yield SmallSide(pair, join, is_left, side.exchange, side.stages, sent, leaves_out)
 
 
 _IN_DRIVER = (FilterStage, SelectStage, MergeStage, FinalStage, SortStage)
@@ -319,17 +356,12 @@ _THINNED: Mapping[str, Collection[str]] = {
 """The sides whose rows are in no result without a match."""
 
 
-def chosen(
-    sides: Iterable[SmallSide],
-    sizes: Mapping[Exchange, tuple[int, int]],
-    limit_bytes: int,
-    most_rows: int,
-) -> list[SmallSide]:
-    """Of each join the side that is to be written first, or held if it is there, if one of them is small.
+def chosen(sides: Iterable[SmallSide], sizes: Sizes, limit_bytes: int, most_rows: int) -> list[SmallSide]:
+    """Of each join the side that is to be written first, or held if it is written, if one of them is small.
 
     Args:
         sides: those that were not tried yet.
-        sizes: the rows and the bytes of the exchanges that are there.
+        sizes: of the exchanges that are written.
         limit_bytes, most_rows: of a side that is held.
     """
     expected = Expectations({each: rows for each, (rows, _) in sizes.items()})
@@ -340,11 +372,10 @@ def chosen(
         if small.exchange in sizes:
             rows, size_bytes = map(float, sizes[small.exchange])
         else:
-            found = expected.of(small.exchange)
-            guessed = expected.size_bytes(small.exchange)
-            if found is None or guessed is None:
+            guess, guessed_bytes = expected.of(small.exchange), expected.size_bytes(small.exchange)
+            if guess is None or guessed_bytes is None:
                 continue
-            rows, size_bytes = found.rows, guessed
+            rows, size_bytes = guess.rows, guessed_bytes
         if size_bytes > limit_bytes or rows > most_rows:
             continue
         if not small.leaves_out and not _thins_out(small, expected):
@@ -363,18 +394,3 @@ def _thins_out(small: SmallSide, expected: Expectations) -> bool:
         and other_bytes is not None
         and other_bytes >= THINNED_BYTES
     )
-
-
-def first_of(
-    sides: Iterable[SmallSide], there: Collection[Exchange], kept: Collection[Exchange], held: HeldJoins
-) -> list[Exchange]:
-    """The exchanges of these sides that one job can write now: all that need none that is not there; a persisted one
-    alone.
-    """
-    ready = [
-        exchange
-        for exchange in dict.fromkeys(small.exchange for small in sides)
-        if exchange not in there and all(each in there for each in exchanges(held.leg_of(exchange, kept)))
-    ]
-    persisted = [exchange for exchange in ready if exchange in kept]
-    return persisted[:1] or ready

@@ -10,12 +10,10 @@ the rows that Spark's tasks would give, in the order of the partitions, all of t
 raises where a job would, and nothing of the run is left on a server.
 
 How much
-    The sum of what the job reads is at most ``Reading.driver_bytes``. Each value counts at least ``VALUE_BYTES``,
-    because exchanges are compressed and Parquet is encoded; each partition, which the stages run over by itself,
-    ``PARTITION_BYTES``; a table that a join holds, all of its bytes. What turns out far larger in memory while it is
-    read, such as texts which are all the same, is left to tasks then (``jobs.ReadLimit``). As a task does, the driver
-    keeps what stages gather within its budgets, and the rest in files. A join that makes very many rows of few is left
-    to tasks as well.
+    What the job reads, by the README's measure, is at most ``Reading.driver_bytes``: values and partitions count more
+    than they are stored as, because exchanges are compressed, Parquet is encoded, and stages run over each partition by
+    itself. What turns out far larger in memory is left to tasks then (``jobs.ReadLimit``). As a task does, the driver
+    keeps what stages gather within its budgets, and the rest in files.
 
     Of a result at most ``GATHERED_BYTES`` are held, and one batch: a join may make many rows of few. A larger result is
     one for the server, and for a reader of it.
@@ -32,9 +30,9 @@ from typing import Any
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import ReadLimit, ReadTask, SealedDataset, share_numbers
-from spark_client.steps import Stage, TableJoinStage
+from spark_client.steps import TableJoinStage
 
-from .nodes import Exchange, Input, Leg, Pair, PlanPart
+from .nodes import Exchange, Input, Leg, PlanPart
 
 VALUE_BYTES = 8
 PARTITION_BYTES = 8 << 10
@@ -45,7 +43,7 @@ def driver_may_run(leg: Leg) -> bool:
     return all(
         all(stage.ours for stage in part.stages)
         and (not isinstance(part.origin, Input) or part.origin.driver_bytes is not None)
-        for part in _parts(leg.parts)
+        for part in _parts(leg)
     )
 
 
@@ -53,27 +51,25 @@ def driver_bytes(legs: Iterable[Leg], written: Mapping[Exchange, SealedDataset])
     """About how many bytes the driver would hold if it ran these legs, which it may; ``written`` has the exchanges that
     they read.
     """
-    return sum(_bytes_of(part, written) for leg in legs for part in _parts(leg.parts))
+    return sum(_bytes_of(part, written) for leg in legs for part in _parts(leg))
 
 
-def _parts(parts: Iterable[PlanPart]) -> Iterator[PlanPart]:
+def _parts(leg: Leg) -> Iterator[PlanPart]:
     """The parts, and the sides of those that are pairs."""
-    for part in parts:
-        yield part
-        if isinstance(part.origin, Pair):
-            yield from _parts([part.origin.left, part.origin.right])
+    for part in leg.parts:
+        yield from dict.fromkeys([part, *part.sides])
 
 
 def _bytes_of(part: PlanPart, written: Mapping[Exchange, SealedDataset]) -> int:
     origin = part.origin
     held = sum(stage.right.size_bytes for stage in part.stages if isinstance(stage, TableJoinStage))
     if isinstance(origin, Input):
-        return held + (origin.driver_bytes or 0)
-    if isinstance(origin, Pair):
-        return held
-    sealed = written[origin]
-    value_bytes = VALUE_BYTES * len(sealed.schema) * sealed.rows
-    return held + max(sealed.size_bytes, value_bytes) + PARTITION_BYTES * len(sealed.partition_bytes)
+        held += origin.driver_bytes or 0
+    elif isinstance(origin, Exchange):
+        sealed = written[origin]
+        value_bytes = VALUE_BYTES * len(sealed.schema) * sealed.rows
+        held += max(sealed.size_bytes, value_bytes) + PARTITION_BYTES * len(sealed.partition_bytes)
+    return held
 
 
 GATHERED_BYTES = 16 << 20
@@ -87,23 +83,20 @@ class DriverRows:
     seconds: float
 
 
-def gathered(
-    inputs: Sequence[tuple[Input, tuple[Stage, ...]]], declared: Declared, options: Reading
-) -> DriverRows | None:
-    """The rows of all inputs after their stages; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
+def gathered(tasks: Iterable[ReadTask], declared: Declared, options: Reading) -> DriverRows | None:
+    """The rows of all tasks; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
     (``jobs.ReadLimit``).
     """
-    found: list[Any] = []
+    rows: list[Any] = []
     size_bytes, began = 0, perf_counter()
     reads = ReadLimit.of(options.driver_bytes)
-    for given, stages in inputs:
-        # Without limits, which are for functions of users, and which Spark would be asked for.
-        task = ReadTask(given.source, given.shares, stages, options=options)
+    for task in tasks:
+        is_cast = task.gives(declared.schema)
         numbers = share_numbers(range(len(task.shares)))
         with closing(task.batches(numbers, kept=True, reads=reads)) as batches:
             for batch in batches:
-                found.append(declared.cast(batch))
+                rows.append(batch if is_cast else declared.cast(batch))
                 size_bytes += batch.nbytes
                 if size_bytes > GATHERED_BYTES:
                     return None
-    return DriverRows(found, perf_counter() - began)
+    return DriverRows(rows, perf_counter() - began)

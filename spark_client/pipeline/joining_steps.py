@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,19 @@ from spark_client.joining import AsOf, Column, Direction, How, JoinPlan, KeyForm
 from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
 
-from .base import AnySteps, Steps, case_sensitive, check_other, find_columns, find_keys, settled, with_stage
+from .base import (
+    AnySteps,
+    Steps,
+    case_sensitive,
+    find_columns,
+    find_keys,
+    one_reading,
+    second_side,
+    stage_name,
+    with_stage,
+)
 from .grouping_steps import Cogrouped
-from .nodes import Leg, Pair, PlanPart
+from .nodes import Leg, PlanPart
 from .pairing import JoinKey, paired
 from .wider_types import wider
 
@@ -47,16 +57,7 @@ _HOWS: dict[str, How] = {
 }
 
 
-class _Right(NamedTuple):
-    """The right side of a join: its schemas, where its columns are, for messages, and its functions before."""
-
-    struct: StructType
-    schema: pa.Schema
-    place: str
-    stages: int
-
-
-@settled
+@one_reading
 def join(
     steps: AnySteps,
     other: Steps | Broadcast,
@@ -116,16 +117,15 @@ def join(
         )
     if kind is None:
         raise InvalidRequest(f"{where}: how is asof or one of {', '.join(sorted(_HOWS))}, not {how!r}")
-    if not timed and isinstance(other, Broadcast):
-        _check_broadcast(steps, other, kind, partitions, where)
-        right = _table(steps, other, where)
+    table = other if isinstance(other, Broadcast) and not timed else None
+    if table is not None:
+        _check_broadcast(steps, table, kind, partitions, where)
+        right, place = _leg_of_table(steps, table, where), f"in broadcast {table.name!r}"
     else:
-        check_other(steps, other, where, "a Pipeline, or a Broadcast unless how='asof'")
-        right = _Right(
-            other.leg.struct, other.leg.schema, f"after {other.leg.declared.stage}", other.leg.stage_count
-        )
-    keys = _join_keys(steps, right, on, where)
-    times = _join_keys(steps, right, [time_columns(as_of, where)], where) if timed else []
+        other = second_side(steps, other, where, "a Pipeline, or a Broadcast unless how='asof'")
+        right, place = other.leg, f"after {other.leg.declared.stage}"
+    keys = _join_keys(steps, right, place, on, where)
+    times = _join_keys(steps, right, place, [time_columns(as_of, where)], where) if timed else []
     if any(time.left == key.left or time.right == key.right for time in times for key in keys):
         raise InvalidRequest(
             f"{where}: as_of={as_of!r} is a key, and equal keys have equal times; leave it out of on"
@@ -144,7 +144,7 @@ def join(
         folded=lambda name: name if case else name.casefold(),
     )
     struct = StructType(fields)
-    name = f"stage {1 + max(steps.leg.stage_count, right.stages)} ({'asof' if timed else kind} {where})"
+    name = stage_name(steps, f"{'asof' if timed else kind} {where}", right)
     declared = Declared(name, arrow_schema(steps.spark, struct, name))
     forms = tuple(key.form for key in keys)
     plan = JoinPlan(
@@ -156,41 +156,41 @@ def join(
         right.schema,
         declared.schema,
     )
-    if isinstance(other, Broadcast):
-        table = Declared(f"broadcast {other.name!r}", right.schema)
-        return with_stage(steps, TableJoinStage(declared, plan, other, table), struct)
-    found = paired(steps, other, keys, partitions, where)
-    placed = found.left_placed, found.right_placed
+    if table is not None:
+        return with_stage(steps, TableJoinStage(declared, plan, table, right.declared), struct)
+    pair, *placed = paired(steps, right, keys, partitions, where)
     stage: Stage = JoinStage(declared, plan, *placed)
     if nearest:
         stage = AsofStage(declared, plan, nearest[0], *placed)
-    return replace(steps, leg=Leg((PlanPart(Pair(found.left, found.right), (stage,)),), struct, declared))
+    return replace(steps, leg=Leg((PlanPart(pair, (stage,)),), struct, declared))
 
 
-def _table(steps: Steps, broadcast: Broadcast, where: str) -> _Right:
-    place = f"in broadcast {broadcast.name!r}"
-    struct = broadcast.struct
+def _leg_of_table(steps: Steps, table: Broadcast, where: str) -> Leg:
+    """The rows of a broadcast, as a leg that reads nothing."""
+    struct = table.struct
     if struct is None:
-        struct = struct_of(broadcast.schema, where, "leave it out of the broadcast, or cast it")
-        for field, given in zip(struct, broadcast.schema, strict=True):
-            field.nullable = given.nullable
-    return _Right(struct, arrow_schema(steps.spark, struct, where), place, 0)
+        struct = struct_of(table.schema, where, "leave it out of the broadcast, or cast it")
+        for field, stored in zip(struct, table.schema, strict=True):
+            field.nullable = stored.nullable
+    declared = Declared(f"broadcast {table.name!r}", arrow_schema(steps.spark, struct, where))
+    return Leg((), struct, declared)
 
 
-def _join_keys(steps: Steps, right: _Right, on: On, where: str) -> list[JoinKey]:
-    wanted = _pairs(on, where)
-    lefts = find_keys(steps, tuple(one for one, _ in wanted), f"{where}, left side")
+def _join_keys(steps: Steps, right: Leg, place: str, on: On, where: str) -> list[JoinKey]:
+    """The keys; ``place`` says where the right's columns are."""
+    pairs = _pairs(on, where)
+    lefts = find_keys(steps, tuple(one for one, _ in pairs), f"{where}, left side")
     rights = find_columns(
-        [two for _, two in wanted],
+        [two for _, two in pairs],
         f"{where}, right side",
         right.schema.names,
-        right.place,
+        place,
         exact=case_sensitive(steps),
     )
-    keys, fields = [], {field.name: field for field in right.struct}
+    keys = []
     # A pair that is named twice is one key.
     for one, two in dict.fromkeys(zip(lefts, rights, strict=True)):
-        sides = steps.leg.fields[one], fields[two]
+        sides = steps.leg.fields[one], right.fields[two]
         for side in sides:
             check_key(side, where)
         lengths = char_type(sides[0]), char_type(sides[1])
@@ -206,11 +206,10 @@ def _join_keys(steps: Steps, right: _Right, on: On, where: str) -> list[JoinKey]
     return keys
 
 
-@settled
+@one_reading
 def cogroup(steps: AnySteps, other: Steps) -> Cogrouped[AnySteps]:
     """The rows of both pipelines by the keys of their last exchanges: key by key for ``applyInArrow``."""
-    check_other(steps, other, "cogroup")
-    return Cogrouped(steps, other)
+    return Cogrouped(steps, second_side(steps, other, "cogroup"))
 
 
 def _check_broadcast(
@@ -241,15 +240,15 @@ def _pairs(on: Any, where: str) -> list[tuple[str, str]]:
         on = [on]
     elif isinstance(on, Mapping):
         on = list(on.items())
-    found = (
+    pairs = (
         [each if isinstance(each, tuple) else (each, each) for each in on] if isinstance(on, Iterable) else []
     )
-    if not found or not all(len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in found):
+    if not pairs or not all(len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in pairs):
         raise InvalidRequest(
             f"{where}: on is a column's name, several, or pairs of a left and a right name, as in "
             f"{{'id': 'user_id'}}, not {on!r}; make an expression a column before"
         )
-    return found
+    return pairs
 
 
 def joined_columns(
@@ -285,20 +284,20 @@ def joined_columns(
             fields.append(_nullable(field, field.name, always=how in ("right", "full")))
     if how in ("semi", "anti"):
         return tuple(columns), fields
-    taken = {folded(field.name) for field in fields}
+    used = {folded(field.name) for field in fields}
     for field in right:
         if field.name in rights:
             continue
         name = field.name
-        if folded(name) in taken and suffix is not None:
+        if folded(name) in used and suffix is not None:
             name += suffix
-        if folded(name) in taken:
+        if folded(name) in used:
             raise InvalidRequest(
                 f"{where}: both sides have a column {name!r}; rename one before, or give suffix= for those of the "
                 "right side",
                 column=name,
             )
-        taken.add(folded(name))
+        used.add(folded(name))
         columns.append(Column(None, field.name))
         fields.append(_nullable(field, name, always=how in ("left", "full")))
     return tuple(columns), fields
@@ -356,21 +355,21 @@ def as_of_times(key: JoinKey, direction: str, tolerance: Any, *, exact: bool, wh
             f"{where}: as_of={key.left!r} is {kind}, and has no distances; take a column of times or numbers",
             column=key.left,
         )
-    found = None if tolerance is None else _distance(tolerance, kind, where)
-    return AsOf(key.left, key.right, kind, chosen, found, bool(exact))
+    distance = None if tolerance is None else _distance(tolerance, kind, where)
+    return AsOf(key.left, key.right, kind, chosen, distance, bool(exact))
 
 
 def _distance(tolerance: Any, kind: pa.DataType, where: str) -> int | float:
     """The tolerance in the units of the type; a part of a unit makes no difference between whole ones."""
+    units: int | float
     if types.is_temporal(kind):
         if not isinstance(tolerance, timedelta):
             raise InvalidRequest(
                 f"{where}: the times are {kind}, and tolerance is a datetime.timedelta, not {tolerance!r}"
             )
-        microseconds = tolerance // timedelta(microseconds=1)
         per_second = Fraction(1, 86400) if types.is_date32(kind) else Fraction(_PER_SECOND[kind.unit])
-        found: int | float = math.floor(microseconds * per_second / 10**6)
-        negative = microseconds < 0
+        units = math.floor(tolerance // timedelta(microseconds=1) * per_second / 10**6)
+        negative = tolerance < timedelta()
     else:
         tolerance = tolerance.item() if isinstance(tolerance, np.generic) else tolerance
         if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | Decimal):
@@ -379,10 +378,10 @@ def _distance(tolerance: Any, kind: pa.DataType, where: str) -> int | float:
             )
         negative = math.isnan(tolerance) or tolerance < 0
         if negative or types.is_floating(kind) or math.isinf(tolerance):
-            found = float(tolerance)
+            units = float(tolerance)
         else:
             scale = kind.scale if types.is_decimal(kind) else 0
-            found = math.floor(Fraction(tolerance) * 10**scale)
+            units = math.floor(Fraction(tolerance) * 10**scale)
     if negative:
         raise InvalidRequest(f"{where}: tolerance is a distance, 0 or more, not {tolerance!r}")
-    return found if types.is_floating(kind) else int(min(found, _MOST))
+    return units if types.is_floating(kind) else int(min(units, _MOST))

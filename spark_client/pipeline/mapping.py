@@ -9,11 +9,10 @@ from typing import Any
 from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, check_compared, declared_struct, spark_field
+from spark_client.jobs import check_compared, spark_field
 from spark_client.steps import FilterStage, MapStage, PandasForm, PandasMap, SelectStage, evaluate
 
-from .base import AnySteps, Steps, declare, find_keys, settled, stage_name, with_stage
+from .base import AnySteps, Steps, declare, declared, find_keys, one_reading, stage_name, with_stage
 
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
@@ -39,7 +38,7 @@ def map_in_pandas(steps: AnySteps, fn: MapFunction, schema: StructType | str) ->
     return with_stage(steps, MapStage(PandasMap(fn, form), declared), struct)
 
 
-@settled
+@one_reading
 def filter_rows(steps: AnySteps, expression: Any) -> AnySteps:
     """The rows for which an expression of ``pyarrow.compute`` is true, such as ``pc.field("amount") > 0``.
 
@@ -64,7 +63,7 @@ def filter_rows(steps: AnySteps, expression: Any) -> AnySteps:
     )
 
 
-@settled
+@one_reading
 def select_columns(steps: AnySteps, *names: str, **expressions: Any) -> AnySteps:
     """The named columns, then one column for each named expression of ``pyarrow.compute``, or other name of a
     column: ``select("id", total=pc.multiply(pc.field("price"), pc.field("count")), user="user_id")``.
@@ -81,40 +80,40 @@ def select_columns(steps: AnySteps, *names: str, **expressions: Any) -> AnySteps
     import pyarrow.compute as pc  # noqa: PLC0415 - 10 MiB, which a plan without expressions does without
 
     name = stage_name(steps, f"select {', '.join([*map(str, names), *expressions])}")
-    taken = find_keys(steps, names, name)
-    wanted: dict[str, Any] = {}
-    kept = {column: steps.leg.fields[column] for column in taken}
-    renamed = tuple(given for given in expressions.values() if isinstance(given, str))
-    columns_of = dict(zip(renamed, find_keys(steps, renamed, name), strict=True))
-    for label, expression in expressions.items():
-        column = columns_of[expression] if isinstance(expression, str) else _field_of(steps, expression)
-        if column is not None:
-            old = steps.leg.fields[column]
-            kept[label] = StructField(label, old.dataType, old.nullable, old.metadata)
-            wanted[label] = pc.field(column)
+    selected = find_keys(steps, names, name)
+    values: list[Any] = [pc.field(column) for column in selected]
+    fields: list[StructField | None] = [steps.leg.fields[column] for column in selected]
+    renamed = tuple(value for value in expressions.values() if isinstance(value, str))
+    columns = dict(zip(renamed, find_keys(steps, renamed, name), strict=True))
+    for label, value in expressions.items():
+        column = columns[value] if isinstance(value, str) else _field_of(steps, value)
+        if column is None:
+            values.append(_expression(value, name))
+            fields.append(None)
         else:
-            wanted[label] = _expression(expression, name)
-    columns = [*taken, *expressions]
-    found = [*map(pc.field, taken), *wanted.values()]
-    types = _types(steps, found, columns, name)
-    for label in expressions.keys() - kept.keys():
-        _check_compared(steps, wanted[label], name)
-    fields = [
-        kept[label] if label in kept else spark_field(label, type_, name)
-        for label, type_ in zip(columns, types.types, strict=True)
+            old = steps.leg.fields[column]
+            values.append(pc.field(column))
+            fields.append(StructField(label, old.dataType, old.nullable, old.metadata))
+    labels = [*selected, *expressions]
+    types = _types(steps, values, labels, name).types
+    for value, field in zip(values, fields, strict=True):
+        if field is None:
+            _check_compared(steps, value, name)
+    made = [
+        spark_field(label, kind, name) if field is None else field
+        for label, kind, field in zip(labels, types, fields, strict=True)
     ]
-    struct = declared_struct(steps.spark, StructType(fields), name)
-    declared = Declared(name, arrow_schema(steps.spark, struct, name))
-    return with_stage(steps, SelectStage(tuple(found), declared), struct)
+    struct, result = declared(steps.spark, StructType(made), name)
+    return with_stage(steps, SelectStage(tuple(values), result), struct)
 
 
-def _field_of(steps: Steps, given: Any) -> str | None:
+def _field_of(steps: Steps, value: Any) -> str | None:
     """The column that an expression which is nothing but a field stands for."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
-    index = steps.leg.schema.get_field_index(str(given))
-    is_field = index >= 0 and isinstance(given, pc.Expression) and given.equals(pc.field(str(given)))
-    return str(given) if is_field else None
+    name = str(value)
+    known = steps.leg.schema.get_field_index(name) >= 0
+    return name if known and isinstance(value, pc.Expression) and value.equals(pc.field(name)) else None
 
 
 def _check_compared(steps: Steps, expression: Any, stage: str) -> None:

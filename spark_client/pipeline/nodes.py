@@ -29,16 +29,12 @@ from spark_client.jobs import (
     NO_SHARES,
     ByRange,
     Shares,
-    Sides,
     TaskNumbers,
+    TaskRows,
     TaskSource,
-    batch_limits,
-    function_settings,
 )
-from spark_client.placement import find_keys, has_fixed_width
+from spark_client.placement import has_fixed_width
 from spark_client.steps import (
-    NO_LIMITS,
-    BatchLimits,
     FilterStage,
     FinalStage,
     MapStage,
@@ -48,22 +44,21 @@ from spark_client.steps import (
     SortStage,
     Stage,
     TopStage,
-    with_settings,
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """The input of the first tasks: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
+    """The start of a plan: the rows of a DataFrame, or a scan, of whose ``source`` tasks read ``shares``.
 
     ``driver_bytes`` is about what the driver would hold if it read a scan; None if only tasks may read it.
     ``scanned_rows`` are those of a scan before its filter, None where nothing tells, and ``kept`` is a guess of the
     part that the filter keeps.
     """
 
-    rows: DataFrame | TaskNumbers
+    rows: TaskRows
     label: str
-    source: TaskSource | Sides | None = None
+    source: TaskSource | None = None
     shares: Shares = NO_SHARES
     driver_bytes: int | None = None
     scanned_rows: int | None = None
@@ -73,22 +68,6 @@ class Input:
     def frame(self) -> DataFrame | None:
         """The DataFrame whose rows they are; None of a source."""
         return None if isinstance(self.rows, TaskNumbers) else self.rows
-
-    def with_settings(self, stages: tuple[Stage, ...]) -> tuple[Input, tuple[Stage, ...], BatchLimits]:
-        """The input and the stages over it, whose functions of users get rows by the session's settings now, and the
-        limits of their batches; Spark is asked only if there are any.
-        """
-        spark, source = self.rows.sparkSession, self.source
-        of_sides = source.left_stages + source.right_stages if isinstance(source, Sides) else ()
-        if all(stage.ours for stage in (*stages, *of_sides)):
-            return self, stages, NO_LIMITS
-        settings, limits = function_settings(spark), batch_limits(spark)
-        if isinstance(source, Sides):
-            left, right = (
-                with_settings(each, settings) for each in (source.left_stages, source.right_stages)
-            )
-            source = replace(source, left_stages=left, right_stages=right)
-        return replace(self, source=source), with_settings(stages, settings), limits
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,20 +107,13 @@ class Exchange:
             return self.leg
         return Leg((PlanPart(self.twin),), self.leg.struct, self.leg.declared)
 
-    def hashed_by_spark(self, given: Input, stages: Sequence[Stage]) -> bool:
-        """Whether Spark's plan computes the partitions of these rows: no stage has changed them, and the tasks, which
-        hash as Spark does, would take longer.
+    def hashed_by_spark(self, frame: DataFrame | None, stages: Sequence[Stage]) -> bool:
+        """Whether Spark's plan computes the partitions of the rows of ``frame``, which is None for other rows: no stage
+        has changed them, and the tasks, which hash as Spark does, would take longer.
         """
-        if (
-            not self.keys
-            or self.ranges is not None
-            or self.types is not None
-            or given.frame is None
-            or stages
-        ):
+        if frame is None or stages or not self.keys or self.ranges is not None or self.types is not None:
             return False
-        schema = self.leg.declared.schema
-        return not all(has_fixed_width(schema.types[index]) for index in find_keys(schema, self.keys))
+        return not all(has_fixed_width(self.leg.schema.field(key).type) for key in self.keys)
 
     def may_cut(self, stages: Iterable[Stage]) -> bool:
         """Whether partitions far over the median may be read in pieces, each through ``stages``."""
@@ -179,23 +151,38 @@ class PlanPart:
     origin: Origin
     stages: tuple[Stage, ...] = ()
 
+    @property
+    def sides(self) -> tuple[PlanPart, ...]:
+        """Those of a pair; of another origin the part itself."""
+        return (self.origin.left, self.origin.right) if isinstance(self.origin, Pair) else (self,)
+
+    @property
+    def exchange(self) -> Exchange:
+        """The origin of a part that reads one, as both sides of a pair do."""
+        assert isinstance(self.origin, Exchange)
+        return self.origin
+
     def source(self, name: str, *, functions_keep: bool = False) -> str | None:
         """The origin's column whose values a column of the last stage has; None if that is not known.
 
         Args:
             functions_keep: suppose that functions and joins give the columns that they get under the same names.
         """
-        found: str | None = name
+        column: str | None = name
         for stage in reversed(self.stages):
-            if found is None:
+            if column is None:
                 break
             if isinstance(stage, SelectStage):
-                found = stage.source(found)
+                column = stage.source(column)
             elif isinstance(stage, PartialStage | MergeStage | FinalStage):
-                found = found if found in stage.reduction.keys else None
+                column = column if column in stage.reduction.keys else None
             elif not functions_keep and not isinstance(stage, FilterStage | SortStage):
-                found = None
-        return found
+                column = None
+        return column
+
+    def keeps(self, names: Iterable[str], *, functions_keep: bool = False) -> bool:
+        """Whether these columns are the origin's of the same names. The argument is that of :meth:`source`."""
+        return all(self.source(name, functions_keep=functions_keep) == name for name in names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +221,7 @@ class Leg:
     @property
     def stage_count(self) -> int:
         """The functions on the longest way to the leg."""
-        return max(_stage_count(part) for part in self.parts)
+        return max(map(_stage_count, self.parts), default=0)
 
 
 def _stage_count(part: PlanPart) -> int:
@@ -249,15 +236,9 @@ def _stage_count(part: PlanPart) -> int:
 def exchanges(leg: Leg) -> Iterator[Exchange]:
     """The exchanges that the leg reads, one for each use."""
     for part in leg.parts:
-        yield from _exchanges(part)
-
-
-def _exchanges(part: PlanPart) -> Iterator[Exchange]:
-    if isinstance(part.origin, Exchange):
-        yield part.origin
-    elif isinstance(part.origin, Pair):
-        yield from _exchanges(part.origin.left)
-        yield from _exchanges(part.origin.right)
+        for side in part.sides:
+            if isinstance(side.origin, Exchange):
+                yield side.origin
 
 
 def steps_text(leg: Leg) -> str:

@@ -9,12 +9,11 @@ from typing import NamedTuple, SupportsIndex
 import pyarrow as pa
 from pyarrow import types
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
 from spark_client.joining import KeyForm
 from spark_client.placement import PlacedKeys
 
-from .base import Steps, default_partitions, integer
-from .nodes import Exchange, PlanPart
+from .base import Steps, partition_count
+from .nodes import Exchange, Leg, Pair, PlanPart
 
 Types = tuple[pa.DataType, ...]
 
@@ -27,26 +26,14 @@ class JoinKey(NamedTuple):
     form: KeyForm
 
 
-@dataclass(frozen=True)
-class Paired:
-    """The parts to read side by side, and for each the check that stages after its exchange have left its keys as
-    they were; None without stages that could change them.
-    """
-
-    left: PlanPart
-    right: PlanPart
-    left_placed: PlacedKeys | None
-    right_placed: PlacedKeys | None
-
-
 def paired(
-    left: Steps,
-    right: Steps,
+    steps: Steps,
+    right: Leg,
     keys: Sequence[JoinKey],
     partitions: SupportsIndex | None,
     where: str,
-) -> Paired:
-    """The parts of both legs.
+) -> tuple[Pair, PlacedKeys | None, PlacedKeys | None]:
+    """The parts of both legs to read side by side, and for each the check of :func:`placed_keys`.
 
     A leg that ends with an exchange by its keys, in the order of the other leg's, placed as the other side's are, and
     to ``partitions``, stays as it is; the others get an exchange.
@@ -57,87 +44,58 @@ def paired(
     Raises:
         InvalidRequest: ``partitions`` is out of range.
     """
-    sides = _sides(left, right, keys)
-    there = [side.exchange.partitions for side in sides if side.exchange is not None]
-    if partitions is not None:
-        count = integer(partitions)
-        if not 1 <= count <= MAX_PARTITIONS:
-            raise InvalidRequest(f"{where}: partitions is 1 to {MAX_PARTITIONS}, not {partitions!r}")
-    else:
-        count = there[0] if there else default_partitions(left.spark)
+    sides = _sides(steps.leg, right, keys)
+    if partitions is None:
+        partitions = next((side.exchange.partitions for side in sides if side.exchange is not None), None)
+    count = partition_count(steps, partitions, where, "partitions is")
     (one, one_placed), (two, two_placed) = (side.part(count) for side in sides)
-    return Paired(one, two, one_placed, two_placed)
+    return Pair(one, two), one_placed, two_placed
 
 
 @dataclass(frozen=True)
 class _Side:
     """A leg, its keys, and the types by whose hashes it must be placed; None for its own."""
 
-    steps: Steps
+    leg: Leg
     keys: tuple[str, ...]
     types: Types | None
 
     @property
     def exchange(self) -> Exchange | None:
-        last = self.steps.leg.last
+        """The one that has placed the leg's rows so; None if none has."""
+        last = self.leg.last
         if last is None or last.keys != self.keys:
             return None
-        (part,) = self.steps.leg.parts
+        (part,) = self.leg.parts
         # A function is trusted to keep the keys, and its tasks check that: to exchange again would cost more.
-        if any(part.source(key, functions_keep=True) != key for key in self.keys):
+        if not part.keeps(self.keys, functions_keep=True):
             return None
-        wanted = self.types or key_types(self.steps.leg.schema, self.keys)
-        return last if _hash_types(placed_types(last)) == _hash_types(wanted) else None
+        placing = self.types or key_types(self.leg.schema, self.keys)
+        return last if _hash_types(placed_types(last)) == _hash_types(placing) else None
 
     def part(self, count: int) -> tuple[PlanPart, PlacedKeys | None]:
-        exchange, leg = self.exchange, self.steps.leg
+        exchange = self.exchange
         if exchange is None or exchange.partitions != count:
-            return PlanPart(Exchange(leg, count, self.keys, types=self.types, added=True)), None
-        (part,) = leg.parts
-        kept = all(part.source(key) == key for key in self.keys)
-        return part, None if kept else placed_keys(exchange)
+            return PlanPart(Exchange(self.leg, count, self.keys, types=self.types, added=True)), None
+        (part,) = self.leg.parts
+        return part, placed_keys(part, self.keys)
 
 
-def check_keys_kept(steps: Steps, exchange: Exchange, keys: Sequence[str], stage: str) -> None:
-    """Raise InvalidRequest if a select after the exchange gives another column the name of a key. ``keys`` are the
-    names of the exchange's keys as they are found now.
-    """
-    for key, placed in zip(keys, exchange.keys, strict=True):
-        source = _key_source(steps, key, placed)
-        if source is not None:
-            names = ", ".join(map(repr, keys))
-            raise InvalidRequest(
-                f"{stage}: {exchange} has placed rows by {placed!r}, and {key!r} is its column {source!r} now; "
-                f"exchange again after the select: .exchange({exchange.partitions}, {names})",
-                stage=stage,
-                column=key,
-            )
-
-
-def _key_source(steps: Steps, key: str, placed: str) -> str | None:
-    """The column of the last exchange that a select has given the key's name, if it is not that by which rows are
-    placed; None also if that is not known.
-    """
-    (part,) = steps.leg.parts
-    source = part.source(key)
-    return None if source == placed else source
-
-
-def _sides(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> tuple[_Side, _Side]:
+def _sides(left: Leg, right: Leg, keys: Sequence[JoinKey]) -> tuple[_Side, _Side]:
     keys = _in_order(left, right, keys)
     names = tuple(key.left for key in keys), tuple(key.right for key in keys)
-    wanted = placing_types(
-        key_types(left.leg.schema, names[0]),
-        key_types(right.leg.schema, names[1]),
+    placing = placing_types(
+        key_types(left.schema, names[0]),
+        key_types(right.schema, names[1]),
         [key.form.compared for key in keys],
     )
-    return _Side(left, names[0], wanted[0]), _Side(right, names[1], wanted[1])
+    return _Side(left, names[0], placing[0]), _Side(right, names[1], placing[1])
 
 
-def _in_order(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> list[JoinKey]:
+def _in_order(left: Leg, right: Leg, keys: Sequence[JoinKey]) -> list[JoinKey]:
     """The keys in the order in which the left's last exchange has them, or else the right's; it may be another one."""
-    for steps, names in ((left, [key.left for key in keys]), (right, [key.right for key in keys])):
-        last = steps.leg.last
+    for leg, names in ((left, [key.left for key in keys]), (right, [key.right for key in keys])):
+        last = leg.last
         if last is not None and len({*names}) == len(keys) and sorted(last.keys) == sorted(names):
             return [keys[names.index(name)] for name in last.keys]
     return list(keys)
@@ -153,8 +111,14 @@ def placed_types(exchange: Exchange) -> Types:
     return exchange.types or key_types(exchange.leg.declared.schema, exchange.keys)
 
 
-def placed_keys(exchange: Exchange) -> PlacedKeys:
-    """The check that keys are where the exchange has placed them."""
+def placed_keys(part: PlanPart, keys: Sequence[str]) -> PlacedKeys | None:
+    """The check that the rows of a part are where its exchange would place them by ``keys``, the names that its keys
+    have now; None if no stage after it can have changed them.
+    """
+    exchange = part.origin
+    assert isinstance(exchange, Exchange)
+    if all(part.source(key) == placed for key, placed in zip(keys, exchange.keys, strict=True)):
+        return None
     fields = list(zip(exchange.keys, placed_types(exchange), strict=True))
     return PlacedKeys(str(exchange), pa.schema(fields), exchange.partitions)
 

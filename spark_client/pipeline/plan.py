@@ -40,7 +40,7 @@ class Pipeline(Steps):
     distinct = aggregating.distinct
     union = combining.union
     limit = combining.limit
-    count = combining.count_rows
+    count = finishing.count_rows
     exchange = exchanging.add_exchange
     sample_boundaries = exchanging.sample_boundaries
     toDF = finishing.to_frame  # noqa: N815

@@ -7,17 +7,15 @@ number, and one that is used twice is shown once; the other place has only the n
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from spark_client.arrow import readable_size
 from spark_client.jobs import SealedDataset, Shares
 
-from .nodes import Exchange, Input, Leg, Pair, PlanPart
+from .nodes import Exchange, Input, Leg, PlanPart
 
 
 @dataclass(frozen=True)
@@ -167,59 +165,18 @@ class LastRun:
     notes: Mapping[Exchange, str] = field(default_factory=dict)
 
 
-class LastRuns:
-    """The last run of each leg that is in use."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: WeakKeyDictionary[Leg, LastRun] = WeakKeyDictionary()
-
-    def of(self, leg: Leg) -> LastRun:
-        with self._lock:
-            return self._runs.get(leg, LastRun())
-
-    def add(
-        self,
-        leg: Leg,
-        statistics: RunStatistics,
-        of: Mapping[Exchange, ExchangeStatistics],
-        *,
-        added: Exchange | None,
-        notes: Mapping[Exchange, str],
-    ) -> None:
-        """``added`` is an exchange of the run that the plan does not have; ``notes`` say what was done with others."""
-        # Without it: it refers to the leg, which would then never be forgotten.
-        in_plan = {exchange: found for exchange, found in of.items() if exchange is not added}
-        with self._lock:
-            in_driver = statistics.result_seconds is not None or (added is not None and not of[added].tasks)
-            self._runs[leg] = LastRun(statistics, in_plan, in_driver, notes)
-
-
-Of = Mapping[Exchange, ExchangeStatistics]
 SERVERS_SHOWN = 8
 
 
-def plan_text(
-    leg: Leg,
-    of: Of,
-    is_persisted: Callable[[Exchange], bool] = lambda _: False,
-    *,
-    notes: Mapping[Exchange, str] | None = None,
-    in_driver: bool = False,
-) -> str:
-    """The plan with the statistics of its exchanges and ``notes`` about them, and whether the leg's own stages ran
-    ``in_driver``.
-    """
-    return "\n".join(_Text(of, is_persisted, notes or {}).of_leg(leg, ", in the driver" if in_driver else ""))
+def plan_text(leg: Leg, ran: LastRun, is_persisted: Callable[[Exchange], bool]) -> str:
+    """The plan, with what is known of its last run."""
+    return "\n".join(_Text(ran, is_persisted).of_leg(leg, ", in the driver" if ran.in_driver else ""))
 
 
 class _Text:
-    def __init__(
-        self, of: Of, is_persisted: Callable[[Exchange], bool], notes: Mapping[Exchange, str]
-    ) -> None:
-        self._of = of
+    def __init__(self, ran: LastRun, is_persisted: Callable[[Exchange], bool]) -> None:
+        self._ran = ran
         self._is_persisted = is_persisted
-        self._notes = notes
         self._numbers: dict[Exchange, int] = {}
 
     def of_leg(self, leg: Leg, where: str) -> list[str]:
@@ -235,10 +192,7 @@ class _Text:
             return [*lines, f"{origin.label}{where}"]
         if isinstance(origin, Exchange):
             return [*lines, *self._of_exchange(origin)]
-        return [*lines, *self._of_pair(origin, where)]
-
-    def _of_pair(self, pair: Pair, where: str) -> list[str]:
-        return _branches([self._of_part(side, where) for side in (pair.left, pair.right)])
+        return [*lines, *_branches([self._of_part(side, where) for side in part.sides])]
 
     def _of_exchange(self, exchange: Exchange) -> list[str]:
         number = self._numbers.get(exchange)
@@ -246,12 +200,12 @@ class _Text:
             return [f"{exchange} #{number}, see above"]
         number = self._numbers[exchange] = len(self._numbers) + 1
         persisted = ", persisted" if self._is_persisted(exchange) else ""
-        note = f", {self._notes[exchange]}" if exchange in self._notes else ""
+        note = f", {self._ran.notes[exchange]}" if exchange in self._ran.notes else ""
         lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}{note}"]
-        found = self._of.get(exchange)
-        if found is not None:
-            lines += [f"    {line}" for line in _facts(found)]
-        where = "" if found is None or found.tasks else ", in the driver"
+        ran = self._ran.exchanges.get(exchange)
+        if ran is not None:
+            lines += [f"    {line}" for line in _facts(ran)]
+        where = "" if ran is None or ran.tasks else ", in the driver"
         return [*lines, *self.of_leg(exchange.read(self._is_persisted), where)]
 
 
@@ -265,30 +219,30 @@ def _placement(exchange: Exchange) -> str:
     if (
         part is not None
         and isinstance(part.origin, Input)
-        and exchange.hashed_by_spark(part.origin, part.stages)
+        and exchange.hashed_by_spark(part.origin.frame, part.stages)
     ):
         return f"by the hash of {keys}, which Spark computes"
     return f"by the hash of {keys}"
 
 
-def _facts(found: ExchangeStatistics) -> list[str]:
+def _facts(ran: ExchangeStatistics) -> list[str]:
     sizes = (
-        f"{found.partitions:,} partitions, {found.rows:,} rows, {readable_size(found.size_bytes)}, largest "
-        f"{readable_size(found.largest_bytes)}, median {readable_size(found.median_bytes)} (skew {found.skew:.1f})"
+        f"{ran.partitions:,} partitions, {ran.rows:,} rows, {readable_size(ran.size_bytes)}, largest "
+        f"{readable_size(ran.largest_bytes)}, median {readable_size(ran.median_bytes)} (skew {ran.skew:.1f})"
     )
-    if found.empty_partitions:
-        sizes += f", {found.empty_partitions:,} without rows"
-    writers = f"{found.tasks:,} tasks" if found.tasks else "the driver"
-    wrote = f"written by {writers} in {found.job_seconds:.2f} s"
-    if found.is_reused:
+    if ran.empty_partitions:
+        sizes += f", {ran.empty_partitions:,} without rows"
+    writers = f"{ran.tasks:,} tasks" if ran.tasks else "the driver"
+    wrote = f"written by {writers} in {ran.job_seconds:.2f} s"
+    if ran.is_reused:
         wrote += ", in an earlier run"
-    if found.spilled_bytes:
-        wrote += f", {readable_size(found.spilled_bytes)} spilled"
-    if found.reading_tasks:
-        wrote += f"; read by {found.reading_tasks:,} tasks"
-    if found.cut_partitions:
-        wrote += f", {found.cut_partitions:,} of the partitions in pieces"
-    return [sizes, wrote, *_spread(found.servers)]
+    if ran.spilled_bytes:
+        wrote += f", {readable_size(ran.spilled_bytes)} spilled"
+    if ran.reading_tasks:
+        wrote += f"; read by {ran.reading_tasks:,} tasks"
+    if ran.cut_partitions:
+        wrote += f", {ran.cut_partitions:,} of the partitions in pieces"
+    return [sizes, wrote, *_spread(ran.servers)]
 
 
 def _spread(servers: Mapping[str, int]) -> list[str]:

@@ -26,7 +26,7 @@ from spark_client.broadcast import Broadcast, SmallTable
 from spark_client.jobs import SealedDataset, Shuffles, broadcast_threshold_bytes
 from spark_client.steps import Pass, TableJoinStage, run
 
-from .held_joins import HeldJoins, SmallSide, chosen, first_of, small_sides
+from .held_joins import HeldJoins, SmallSide, chosen, small_sides
 from .nodes import Exchange, Leg
 
 HELD_ROWS = 1 << 20
@@ -44,67 +44,56 @@ class SideTables:
         self._shuffles = shuffles
         self._spark = spark
         self._limit_bytes = 0
-        self._all: list[SmallSide] = []
-        self._left: list[SmallSide] = []
         self._tables: list[Broadcast] = []
         self.held = HeldJoins()
         self.notes: dict[Exchange, str] = {}
         """What was done with exchanges, for people."""
+        self.thinned: dict[Exchange, Exchange] = {}
+        """Those that were written without rows that match no key of the other one."""
 
     def begin(
         self,
-        wanted: Iterable[Exchange],
-        last: Leg | None,
+        last: Iterable[Exchange],
+        reader: Leg | None,
         kept: Collection[Exchange],
-        there: Collection[Exchange],
+        written: Collection[Exchange],
     ) -> None:
         """Look for sides that may be held; the arguments are those of :func:`small_sides`."""
-        self._all = small_sides(wanted, last, kept, there)
-        self._limit_bytes = broadcast_threshold_bytes(self._spark) if self._all else 0
-        self._left = [*self._all] if self._limit_bytes > 0 else []
+        sides = small_sides(last, reader, kept, written)
+        self._limit_bytes = broadcast_threshold_bytes(self._spark) if sides else 0
+        self.held.begin(sides if self._limit_bytes > 0 else [], self._limit_bytes, HELD_ROWS)
 
     def may_leave_out(self, leg: Leg) -> bool:
         """Whether a join of the leg is expected to hold a side, if an exchange sends the leg's rows."""
         pairs = {part.origin for part in leg.parts}
-        sides = [small for small in small_sides([Exchange(leg, 1)], None, (), ()) if small.pair in pairs]
+        sides = [small for small in small_sides([Exchange(leg, 1)], None) if small.pair in pairs]
         if not sides:
             return False
-        limit_bytes = broadcast_threshold_bytes(self._spark)
-        found = chosen(sides, {}, limit_bytes, HELD_ROWS)
+        small = chosen(sides, {}, broadcast_threshold_bytes(self._spark), HELD_ROWS)
         persisted = self._shuffles.persisted
-        return any(small.leaves_out and persisted.find(small.other) is None for small in found)
+        return any(each.leaves_out and persisted.find(each.other) is None for each in small)
 
     def decide(self, written: Mapping[Exchange, SealedDataset], kept: Collection[Exchange]) -> list[Exchange]:
-        """Hold the sides that are there and small; the exchanges of those that are to be written first.
+        """Hold the sides that are written and small; the exchanges of those that are to be written first.
 
         Raises FlightShuffleError: a server is lost with what the driver reads, or is to hold the broadcast.
         """
-        while self._left:
-            sizes = {node: (sealed.rows, sealed.size_bytes) for node, sealed in written.items()}
-            found = chosen(self._left, sizes, self._limit_bytes, HELD_ROWS)
-            there = [small for small in found if small.exchange in written]
-            if not there:
-                # What is there is larger than a join may hold.
-                self._left = [small for small in self._left if small.exchange not in written]
-                return first_of(found, written, kept, self.held)
-            for small in there:
-                self._left.remove(small)
-                if self._hold(small, written[small.exchange]):
-                    self._left = [each for each in self._left if each.pair is not small.pair]
-        return []
+        sizes = {node: (sealed.rows, sealed.size_bytes) for node, sealed in written.items()}
+        while (small := self.held.next_side(sizes)) is not None:
+            self.held.hold(small, self._table_join(small, written[small.exchange]))
+        return self.held.first(sizes, kept)
 
     def forget(self) -> list[str]:
-        """Hold nothing, because something was lost: what is held must be of the rows that other exchanges have. The
-        sides of which a server has lost the broadcast, in words.
+        """Hold nothing until the run begins again, because something was lost: what is held must be of the rows that
+        other exchanges have. The sides of which a server has lost the broadcast, in words.
         """
         lost = [
             f"{table.name}, the server that held it is gone"
             for table in self._tables
-            if table.sealed is not None and not self._shuffles.is_whole(table.sealed)
+            if table.sealed is not None and not self._shuffles.loop.is_whole(table.sealed.source.dataset)
         ]
         self.end()
         self.notes.clear()
-        self._left = [*self._all] if self._limit_bytes > 0 else []
         return lost
 
     def end(self) -> None:
@@ -116,38 +105,36 @@ class SideTables:
             with suppress(FlightShuffleError):
                 table.destroy()
 
-    def _hold(self, small: SmallSide, sealed: SealedDataset) -> bool:
+    def _table_join(self, small: SmallSide, sealed: SealedDataset) -> TableJoinStage | None:
+        """The join with the side as a table, which is a broadcast of the driver's; None: it is too large for that."""
         rows = _rows_of(small, sealed, DECODED_TIMES * self._limit_bytes)
         if rows is None:
-            return False
-        plan, declared = small.stage.plan, small.stage.declared
+            return None
+        plan, declared = small.plan, small.stage.declared
         if not small.leaves_out:
-            plan = plan.matching(left=not small.is_left)
+            self.thinned[small.other] = small.exchange
             name = f"{declared.stage}, keys of {small.exchange}"
             declared = replace(small.other.leg.declared, stage=name, by_name=False)
             rows = rows.select(plan.right_schema.names)
-        elif small.is_left:
-            plan = plan.mirrored()
         table = Broadcast.create(self._shuffles, rows, f"side of {small.stage.declared.stage}")
         self._tables.append(table)
         side = Declared(str(small.exchange), plan.right_schema)
-        self.held.hold(small, TableJoinStage(declared, plan, SmallTable(table), side))
         done = _LEFT_OUT if small.leaves_out else _THINNED_OUT
         self.notes |= dict(zip((small.exchange, small.other), done, strict=True))
         _log.info("%s: %d rows of %s are held", small.stage.declared.stage, len(rows), small.exchange)
-        return True
+        return TableJoinStage(declared, plan, SmallTable(table), side)
 
 
 def _rows_of(small: SmallSide, sealed: SealedDataset, most_bytes: int) -> pa.Table | None:
     """The side's rows; None if they are more in memory than so many bytes, or than ``HELD_ROWS``."""
     schema = small.stages[-1].declared.schema if small.stages else sealed.schema
-    found: list[pa.RecordBatch] = []
+    held: list[pa.RecordBatch] = []
     size_bytes = rows = 0
-    with closing(sealed.read()) as given:
-        for batch in run(small.stages, given, Pass(kept=True)):
-            found.append(batch)
+    with closing(sealed.read()) as stored:
+        for batch in run(small.stages, stored, Pass(kept=True)):
+            held.append(batch)
             size_bytes += batch.nbytes
             rows += batch.num_rows
             if size_bytes > most_bytes or rows > HELD_ROWS:
                 return None
-    return pa.Table.from_batches(found, schema)
+    return pa.Table.from_batches(held, schema)

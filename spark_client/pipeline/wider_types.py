@@ -74,8 +74,8 @@ def _number(left: DataType, right: DataType) -> DataType | None:
         return max((left, right), key=lambda kind: _DIGITS[type(kind)])
     (digits, scale), (other_digits, other_scale) = _decimal(left), _decimal(right)
     most = max(scale, other_scale)
-    wanted = max(digits - scale, other_digits - other_scale) + most
-    return DecimalType(wanted, most) if wanted <= _MAX_DIGITS else None
+    both = max(digits - scale, other_digits - other_scale) + most
+    return DecimalType(both, most) if both <= _MAX_DIGITS else None
 
 
 def _decimal(kind: DataType) -> tuple[int, int]:

@@ -62,16 +62,13 @@ _GOLDEN_RATIO = 0x9E3779B1  # 2**32 / the golden ratio, as in Knuth's multiplica
 
 
 def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -> NDArray[np.int32]:
-    """The partition, 0 to `partitions - 1`, of each row. ValueError: no keys, `partitions` out of range, or as
-    :func:`find_keys`. TypeError: a key's type cannot be placed.
+    """The partition, 0 to `partitions - 1`, of each row, by the columns of these very names (:func:`find_keys`).
+    ValueError: no keys, or `partitions` out of range. TypeError: a key's type cannot be placed.
     """
     _check_partitions(partitions)
     if not keys:
         raise ValueError("placing rows by hash needs at least one key; without keys use round_robin_ids")
-    columns = [
-        key_column(batch.column(index), batch.schema.field(index).name)
-        for index in find_keys(batch.schema, keys)
-    ]
+    columns = [key_column(batch.column(key), key) for key in keys]
     ids = np.empty(batch.num_rows, np.int32)
     for start in range(0, batch.num_rows, SLICE_ROWS):
         rows = slice(start, min(start + SLICE_ROWS, batch.num_rows))

@@ -1,18 +1,29 @@
-"""The driver's logic for datasets over many servers: placing, sealing, losing, running again. Only ``ServerList`` asks
-the servers.
+"""The driver's logic for datasets over servers: what is placed, sealed, held, lost, run again and released.
+``DatasetMachine`` decides, without I/O; ``DriverLoop`` makes its calls; ``ServerList`` asks servers for people.
 """
 
-from .server_list import DriverServer, ServerList, owner_of, place
-from .spread_write import (
+from .dataset_machine import (
     RERUNS,
-    Create,
+    DatasetMachine,
     DriverCall,
     Drop,
     Fail,
+    FindObject,
+    HeldState,
+    Holder,
+    HolderKind,
+    Look,
+    Patience,
+    PlannedDataset,
+    RemoveObjects,
+    Renew,
     Report,
     RunJob,
+    Scope,
     Seal,
-    ServerStart,
-    SpreadWrite,
+    WrittenPortion,
     server_lost,
 )
+from .driver_loop import DriverLoop
+from .server_list import DriverServer, ServerList, owner_of, place
+from .server_table import Presence, ServerStart, ServerTable

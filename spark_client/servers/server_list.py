@@ -1,8 +1,8 @@
-"""ServerList: the servers of one client, and the start that each last answered under.
+"""ServerList: the servers of one client, where datasets are placed on them, and what they say together.
 
-They are given, or learnt from tasks that have started them (:meth:`ServerList.learn`). Those that are learnt hold the
-datasets of exchanges alone: every other dataset is on the driver's server. One that is lost is forgotten: the
-next task starts another.
+They are given, or learnt from tasks that have started them (``server_table``). Those that are learnt hold the datasets
+of exchanges alone: every other dataset is on the driver's server. What is asked here, for people, changes nothing of
+what the driver knows of servers: a server that does not answer is shown as ``gone``, and stays in the list.
 
 Statistics
     Those of several servers are given as those of one. Numbers are sums, and lists are one after the other. A dataset
@@ -15,7 +15,6 @@ Statistics
 
 from __future__ import annotations
 
-import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,13 +27,10 @@ from urllib.parse import urlsplit
 from flight_server.protocol import DatasetRequest, FlightShuffleError, InvalidRequest, NotFound
 from spark_client.connection import RemoteServer, embedded
 
-from .spread_write import ServerStart
+from .server_table import ServerTable
 
-_log = logging.getLogger(__name__)
 CALLS_AT_ONCE = 32
 _SECONDS = 10.0
-_AWAY_SECONDS = 2.0
-"""The deadline of calls to a server that did not answer the last one."""
 T = TypeVar("T")
 _FIRST = frozenset({"first", "limit", "partition_count", "server_count", "portions", "whole"})
 _ALL = frozenset({"sealed", "durable"})
@@ -115,16 +111,23 @@ class ServerList:
     ) -> None:
         self.first = first
         self.home = home
-        self.locations = () if home is not None else tuple(locations) or (first.location,)
-        self._starts: dict[str, str] = {}
-        self._left_out: set[str] = set()  # as was said
-        self._lock = threading.Lock()  # of changes of ``locations``
-        self._away: set[str] = set()  # those that did not answer when they were last asked
+        self.table = ServerTable(() if home is not None else tuple(locations) or (first.location,))
 
     @property
-    def several(self) -> bool:
-        """Whether an exchange is spread."""
-        return self.home is not None or len(self.locations) > 1
+    def locations(self) -> tuple[str, ...]:
+        """Of all servers but the driver's, in one order for the driver and its tasks."""
+        own = self._own
+        return tuple(each for each in self.table.locations if own is None or each != own.location)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """:attr:`locations`, and that of the driver's server if it was started."""
+        own = self._own
+        return (*self.locations, *(() if own is None else (own.location,)))
+
+    @property
+    def _own(self) -> RemoteServer | None:
+        return None if self.home is None else self.home.started
 
     @property
     def main(self) -> RemoteServer:
@@ -132,58 +135,20 @@ class ServerList:
         return self.first if self.home is None else self.home.server()
 
     def at(self, location: str) -> RemoteServer:
-        own = None if self.home is None else self.home.started
+        own = self._own
         return own if own is not None and own.location == location else self.first.at(location)
-
-    def learn(self, found: Sequence[ServerStart]) -> None:
-        """Tasks have written to these."""
-        self._starts.update((each.location, each.start) for each in found)
-        with self._lock:
-            self.locations = tuple(dict.fromkeys([*self.locations, *(each.location for each in found)]))
-
-    def knows(self, start: str) -> bool:
-        """Whether the start is one that a server had when it was last asked, or that was learnt."""
-        return start in [*self._starts.values()]
 
     def of(self, name: str) -> RemoteServer:
         """The server of a dataset that one server holds, see :func:`owner_of`."""
-        if self.home is not None or not self.several:
-            return self.main
-        return self.at(owner_of(name, self.locations))
+        return self.main if self.home is not None else self.at(owner_of(name, self.locations))
 
     def with_part(self, name: str) -> RemoteServer | None:
-        """A server that has a dataset or a part of it; None if there is none among several, or they do not answer."""
-        if not self.several:
-            return None
+        """A server that has a dataset or a part of it; None if there is none, or they do not answer."""
         body = DatasetRequest(name).encode()
         with suppress(FlightShuffleError):
             answers, _ = self.answers(lambda server, **how: server.action("statistics", body, **how))
             return self.at(next(iter(answers)))
         return None
-
-    def owner(self, name: str) -> str:
-        """The location of the server that is to hold a new dataset which one server holds: one that answers now, or, if
-        none does, the last one that was asked.
-        """
-        if self.home is not None:
-            return self.main.location
-        left = [*self.reachable()]
-        while True:
-            found = owner_of(name, left)
-            self._ask([found])
-            if found in self._starts or len(left) == 1:
-                return found
-            left.remove(found)
-
-    def patience_seconds(self, location: str) -> float | None:
-        """The deadline of a call that need not reach the server; None for that of all calls."""
-        return _AWAY_SECONDS if location in self._away else None
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """The locations of all servers, and of the driver's if it was started."""
-        own = None if self.home is None else self.home.started
-        return (*self.locations, *(() if own is None else (own.location,)))
 
     def each(self, call: Callable[[RemoteServer], T], locations: Iterable[str]) -> list[T]:
         """The results of a call at each server, made at once."""
@@ -195,67 +160,35 @@ class ServerList:
 
     def answers(self, call: Callable[..., T]) -> tuple[dict[str, T], list[dict[str, Any]]]:
         """What each of :attr:`asked` answers, by its location, and those that did not, as ``statistics`` has them:
-        ``location``, ``start`` if it is known, and the reason why it is ``gone``. Changes neither :attr:`starts` nor
-        :attr:`locations`.
+        ``location``, ``start`` if it is known, and the reason why it is ``gone``.
 
         Args:
-            call: of several servers, it is given a deadline and is made once: ``timeout_seconds`` and ``once``.
+            call: is given a deadline and made once (``timeout_seconds`` and ``once``), or, if there is no other server,
+                made as all calls.
 
         Raises:
             FlightShuffleError: no server has answered.
             NotFound: all have, and none has the dataset.
         """
-        if not self.several:
-            return {self.main.location: call(self.main)}, []
+        locations = self.asked or (self.main.location,)
+        how: dict[str, Any] = {} if len(locations) == 1 else {"timeout_seconds": _SECONDS, "once": True}
 
         def ask(server: RemoteServer) -> T | FlightShuffleError:
             try:
-                return call(server, timeout_seconds=_SECONDS, once=True)
+                return call(server, **how)
             except FlightShuffleError as error:
                 return error
 
-        locations = self.asked
-        said = dict(zip(locations, self.each(ask, locations), strict=True))
-        refused = {each: error for each, error in said.items() if isinstance(error, FlightShuffleError)}
-        if refused and len(refused) == len(said):
-            raise min(refused.values(), key=lambda error: isinstance(error, NotFound))
+        ends = dict(zip(locations, self.each(ask, locations), strict=True))
+        errors = {each: end for each, end in ends.items() if isinstance(end, FlightShuffleError)}
+        if len(errors) == len(ends):
+            raise min(errors.values(), key=lambda error: isinstance(error, NotFound))
         gone = [
-            {"location": each, "start": self._starts.get(each), "gone": error.message}
-            for each, error in refused.items()
+            {"location": each, "start": self.table.start(each), "gone": error.message}
+            for each, error in errors.items()
             if not isinstance(error, NotFound)
         ]
-        return {k: each for k, each in said.items() if not isinstance(each, FlightShuffleError)}, gone
-
-    def reachable(self) -> tuple[str, ...]:
-        """The locations of the servers that have answered since they were last found lost; the others are asked now.
-        Of several locations of one server the first. All of them if none answers: then their own errors say why.
-        """
-        self._ask([each for each in self.locations if each not in self._starts])
-        found: dict[str, str] = {}
-        for location in self.locations:
-            if (start := self._starts.get(location)) is not None:
-                found.setdefault(start, location)
-        return tuple(found.values()) or self.locations
-
-    @property
-    def starts(self) -> dict[str, str]:
-        """The start of each server, by its location, that has answered since it was last found lost."""
-        return dict(self._starts)
-
-    def lost(self, known: Mapping[str, str] | None = None) -> list[ServerStart]:
-        """Ask all servers: those of the ``known`` starts that cannot be reached now, or answer under another start.
-
-        Args:
-            known: what ``starts`` was: another thread may have found out meanwhile. None for what it is.
-        """
-        before = self.starts
-        self._ask(self.locations)
-        if self.home is not None:
-            gone = {each for each, start in before.items() if self._starts.get(each) != start}
-            with self._lock:
-                self.locations = tuple(each for each in self.locations if each not in gone)
-        compared = before if known is None else known
-        return [ServerStart(*each) for each in compared.items() if self._starts.get(each[0]) != each[1]]
+        return {k: end for k, end in ends.items() if not isinstance(end, FlightShuffleError)}, gone
 
     def statistics(self, dataset: str | None = None) -> dict[str, Any]:
         """The action ``statistics`` of one server; of several together, with all of them
@@ -264,8 +197,6 @@ class ServerList:
         Raises as :meth:`answers`.
         """
         body = DatasetRequest(dataset).encode()
-        if not self.several or not self.asked:
-            return self.main.action("statistics", body)
         answers, gone = self.answers(lambda server, **how: server.action("statistics", body, **how))
         servers = listed(answers, gone)
         return combined([*answers.values()]) | ({"servers": servers} if servers else {})
@@ -287,31 +218,8 @@ class ServerList:
         if self.home is not None:
             every = [each for found in self.each(workers, self.locations) for each in found]
             self.each(drain, dict.fromkeys(every))
-            self.locations = ()
+            self.table.forget_all()
             self.home.close()
-
-    def _ask(self, locations: Iterable[str]) -> None:
-        locations = list(locations)
-
-        def start(server: RemoteServer) -> str | FlightShuffleError:
-            seconds = self.patience_seconds(server.location) or _SECONDS
-            try:
-                return str(server.action("locations", timeout_seconds=seconds, once=True)["start"])
-            except FlightShuffleError as error:
-                return error
-
-        for location, found in zip(locations, self.each(start, locations), strict=True):
-            if isinstance(found, str):
-                self._starts[location] = found
-                self._away.discard(location)
-                self._left_out.discard(location)
-                continue
-            self._starts.pop(location, None)
-            self._away.add(location)
-            # Executors come and go.
-            if self.home is None and location not in self._left_out:
-                self._left_out.add(location)
-                _log.warning("the server %s is left out until it answers: %s", location, found.message)
 
 
 def place(

@@ -82,7 +82,7 @@ class FinalStage(OwnStage):
                 *finished(self.results, batch.columns[first:], self.declared.stage),
             ]
             names = [*reduction.schema.names[:first], *(result.name for result in self.results)]
-            yield self.declared.cast(pa.RecordBatch.from_arrays(columns, names=names))
+            yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[pa.Table]:

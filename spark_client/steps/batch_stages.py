@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared, Lent, aligned, array_over, own, widened
+from spark_client.arrow import Declared, aligned, array_over, widened
 
-from .one_pass import OwnStage, Pass, expect, iterable, noted
+from .one_pass import OwnStage, Pass, iterable
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,10 @@ class MapStage:
 
     divisible = True
     ours = False
+    overwritten = True
 
-    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
-        name = self.declared.stage
-        lent = Lent()
-        given = lent.each(how.limits.cut(batches))
-        for batch in noted(name, lambda: iter(iterable(self.fn(given), name, "an iterator"))):
-            expect(batch, pa.RecordBatch, name)
-            if batch.num_rows:
-                cast = self.declared.cast(batch)
-                yield own(cast, lent) if how.keeps(cast) else cast
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterable[Any]:
+        return iterable(self.fn(how.limits.cut(batches, how.lent)), self.declared.stage, "an iterator")
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class FilterStage(OwnStage):
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
         """The kept rows. Raises InvalidRequest if Arrow cannot evaluate the expression for a row."""
         for batch in batches:
-            yield from evaluated("filter", [self.expression], [], batch, self.declared)
+            yield from evaluated("filter", [self.expression], [], batch, self.declared.stage)
 
 
 @dataclass(frozen=True)
@@ -77,17 +71,13 @@ class SelectStage(OwnStage):
         """The columns. Raises InvalidRequest if Arrow cannot evaluate one for a row, such as a division by zero."""
         names = self.declared.schema.names
         for batch in batches:
-            yield from evaluated("project", self.expressions, names, batch, self.declared)
+            yield from evaluated("project", self.expressions, names, batch, self.declared.stage)
 
 
-def evaluated(
-    node: str, expressions: Sequence[Any], names: list[str], batch: Any, declared: Declared
-) -> Iterator[Any]:
-    """The non-empty results of a batch, in the declared schema. ``node`` is ``filter`` or ``project``."""
+def evaluated(node: str, expressions: Sequence[Any], names: list[str], batch: Any, stage: str) -> Any:
+    """The results of a batch. ``node`` is ``filter`` or ``project``."""
     table = pa.Table.from_batches([aligned(batch)])
-    for result in evaluate(node, expressions, names, table, declared.stage).to_batches():
-        if result.num_rows:
-            yield declared.cast(result)
+    return evaluate(node, expressions, names, table, stage).to_batches()
 
 
 def evaluate(
@@ -130,6 +120,7 @@ class LimitStage:
     divisible: bool
 
     ours = True
+    overwritten = False
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
         left = self.rows
@@ -170,4 +161,4 @@ class AlignStage(OwnStage):
             columns = [
                 widened(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)
             ]
-            yield self.declared.cast(pa.RecordBatch.from_arrays(columns, names=schema.names))
+            yield pa.RecordBatch.from_arrays(columns, names=schema.names)

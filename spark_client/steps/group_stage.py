@@ -27,7 +27,7 @@ from spark_client.placement import PlacedKeys
 from spark_client.spill import Window, windows
 
 from .key_groups import CHUNK_BYTES, GroupedSide, KnownKeys, groups
-from .one_pass import Both, Pass, expect, iterable, noted
+from .one_pass import Both, Pass, iterable, unexpected
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 4 * 1024 * 1024
@@ -38,14 +38,16 @@ Call = Callable[[], Iterable[Any]]
 def table_of(declared: Declared, fn: Callable[..., Any], *given: Any) -> Iterable[Any]:
     """The result of a function that must give a table. Raises InvalidRequest."""
     result = fn(*given)
-    expect(result, pa.Table, declared.stage)
+    if not isinstance(result, pa.Table):
+        raise unexpected(result, pa.Table, declared.stage)
     return (result,)
 
 
 def batches_of(declared: Declared, fn: Callable[..., Any], *given: Any) -> Iterator[Any]:
     """The results of a function that must give batches, one by one. Raises InvalidRequest."""
     for result in iterable(fn(*given), declared.stage, "an iterator"):
-        expect(result, pa.RecordBatch, declared.stage)
+        if not isinstance(result, pa.RecordBatch):
+            raise unexpected(result, pa.RecordBatch, declared.stage)
         yield result
 
 
@@ -62,7 +64,7 @@ def group_results(declared: Declared, calls: Iterable[tuple[Lent, Call]]) -> Ite
     results: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for lent, call in calls:
-        for result in noted(declared.stage, call):
+        for result in call():
             if not result.num_rows:
                 continue
             cast = declared.cast(result)
@@ -103,6 +105,7 @@ class _Grouping:
 
     divisible = False
     ours = False
+    overwritten = False
 
     def _results(
         self, sides: Sequence[GroupedSide], inputs: Sequence[Iterator[Any]], how: Pass
@@ -143,8 +146,9 @@ class _Grouping:
             ]
             if self.iterates:
                 lent = Lent()
-                first, *others = map(how.limits.cut, given)
-                yield lent, self._call(batches_of, scalars, [lent.each(first), *others])
+                first, *others = given
+                cut = [how.limits.cut(first, lent), *map(how.limits.cut, others)]
+                yield lent, self._call(batches_of, scalars, cut)
                 continue
             # In chunks as large as those of other groups, not in the pieces of the file.
             tables = [

@@ -1,8 +1,8 @@
 """One pass: consecutive stages, run one after the other over a task's input, in one Python worker.
 
-Guarantee: the batches from :func:`run` have exactly the last stage's declared schema (``arrow.types``). Batches pass
-one at a time from stage to stage; a stage that gathers rows holds them within its :class:`~spark_client.spill.
-TaskMemory`, and the rest in files.
+Guarantee: the batches from :func:`run` have exactly the last stage's declared schema (``arrow.types``): each stage's
+are cast to its own, once, before the next one gets them. Batches pass one at a time from stage to stage; a stage that
+gathers rows holds them within its :class:`~spark_client.spill.TaskMemory`, and the rest in files.
 
 Memory that a function writes again
     A function may overwrite a batch that it has given as soon as it goes on. So a batch is copied before a later
@@ -11,8 +11,8 @@ Memory that a function writes again
     Spark encodes it before the function goes on, and a writer copies large ones at once.
 
 Errors
-    An exception gets a note that names the stage of the function, or says that the stages' input raised it, because
-    Spark's traceback shows the function's lines in either case.
+    Where a stage has a function of the user's, an exception gets a note that names the stage that raised it, or says
+    that the stages' input did, because Spark's traceback shows the function's lines in either case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, Lent, own
 from spark_client.spill import TaskMemory
 
 
@@ -35,14 +35,19 @@ class BatchLimits:
     rows: int = 0
     size_bytes: int = 0
 
-    def cut(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def cut(self, batches: Iterator[Any], lent: Lent | None = None) -> Iterator[Any]:
+        """The rows in batches within the limits; each is ``lent`` until the next one is requested."""
         for batch in batches:
             rows = self.rows_of(batch)
-            if batch.num_rows <= rows:
-                yield batch
-                continue
-            for start in range(0, batch.num_rows, rows):
-                yield batch.slice(start, rows)
+            is_cut = batch.num_rows > rows
+            starts = range(0, batch.num_rows, rows) if is_cut else (0,)
+            for start in starts:
+                piece = batch.slice(start, rows) if is_cut else batch
+                if lent is not None:
+                    lent.lend(piece)
+                yield piece
+            if lent is not None:
+                lent.lend()
 
     def rows_of(self, data: Any) -> int:
         """How many rows of ``data`` fit the limits; at least one."""
@@ -71,14 +76,16 @@ class Pass:
         partition: the exchange's partition; None without an exchange.
         limits: of the batches that functions get.
         memory: of the rows that stages gather.
-        counted: looks at the batches of each stage, given its name; None if nothing does.
+        count: is called with the name of each stage and each of its batches; None if nothing counts them.
+        lent: what a stage has lent to its function.
     """
 
     kept: Kept = False
     partition: int | None = None
     limits: BatchLimits = NO_LIMITS
     memory: TaskMemory = field(default_factory=TaskMemory)
-    counted: Callable[[str, Iterator[Any]], Iterator[Any]] | None = None
+    count: Callable[[str, Any], None] | None = None
+    lent: Lent = field(default_factory=Lent)
 
     def keeps(self, batch: pa.RecordBatch) -> bool:
         """Whether the caller still holds this batch when it asks for the next one."""
@@ -100,7 +107,8 @@ class Stage(Protocol):
 
     ``declared`` is the result's schema and the stage's name in messages; ``divisible`` says whether the stage may run
     over any part of a partition's rows, apart from the others, and its results together are the same; ``ours`` that it
-    calls no function of the user's, so that the driver may run it.
+    calls no function of the user's, so that the driver may run it; ``overwritten`` that a function of the user's may
+    write to a batch of the result again, as soon as it goes on.
     """
 
     @property
@@ -112,8 +120,11 @@ class Stage(Protocol):
     @property
     def ours(self) -> bool: ...
 
-    def run(self, batches: Any, how: Pass, /) -> Iterator[Any]:
-        """The stage's batches, in the declared schema, without empty ones. ``batches`` is an iterator, or
+    @property
+    def overwritten(self) -> bool: ...
+
+    def run(self, batches: Any, how: Pass, /) -> Iterable[Any]:
+        """The stage's batches, in a schema that can be cast to the declared one. ``batches`` is an iterator, or
         :class:`Both` for a stage of two inputs.
         """
         ...
@@ -130,30 +141,42 @@ class OwnStage:
     def ours(self) -> bool:
         return True
 
+    @property
+    def overwritten(self) -> bool:
+        return False
+
 
 def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
     """The batches of the last stage; the input's if there are no stages."""
-    if isinstance(batches, Both):
-        batches = Both(*map(_give, batches))
-    elif stages:
-        batches = _give(iter(batches))
+    noted = not all(stage.ours for stage in stages)
+    if noted:
+        batches = Both(*map(_of_input, batches)) if isinstance(batches, Both) else _of_input(batches)
     for number, stage in enumerate(stages, 1):
-        batches = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
-        if how.counted is not None:
-            batches = how.counted(stage.declared.stage, batches)
+        kept = how.kept if number == len(stages) else True
+        batches = _of_stage(stage, batches, replace(how, kept=kept, lent=Lent()), noted=noted)
     return iter(batches)
 
 
-def noted(stage: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """The result of ``start()``; an exception gets a note that names the stage."""
+def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator[Any]:
+    """The stage's batches in the declared schema, without empty ones."""
+    declared = stage.declared
     try:
-        yield from start()
+        for batch in stage.run(batches, how):
+            if not isinstance(batch, pa.RecordBatch):
+                raise unexpected(batch, pa.RecordBatch, declared.stage)
+            if not batch.num_rows:
+                continue
+            cast = declared.cast(batch)
+            if how.count is not None:
+                how.count(declared.stage, cast)
+            yield own(cast, how.lent) if stage.overwritten and how.keeps(cast) else cast
     except Exception as error:
-        _note(error, f"{_NOTE}in {stage}")
+        if noted:
+            _note(error, f"{_NOTE}in {declared.stage}")
         raise
 
 
-def _give(batches: Iterator[Any]) -> Iterator[Any]:
+def _of_input(batches: Iterable[Any]) -> Iterator[Any]:
     try:
         yield from batches
     except Exception as error:
@@ -181,13 +204,12 @@ def iterable(result: Any, stage: str, wanted: str) -> Iterable[Any]:
     )
 
 
-def expect(result: Any, kind: Any, stage: str) -> None:
-    """Raise InvalidRequest if the function's result is not of the kind."""
-    if not isinstance(result, kind):
-        raise InvalidRequest(
-            f"{stage}: the function gave {type(result).__name__} where pyarrow.{kind.__name__} is expected",
-            stage=stage,
-        )
+def unexpected(result: Any, kind: Any, stage: str) -> InvalidRequest:
+    """The error for a result of a function that is not of the kind."""
+    return InvalidRequest(
+        f"{stage}: the function gave {type(result).__name__} where pyarrow.{kind.__name__} is expected",
+        stage=stage,
+    )
 
 
 def drained(items: list[T]) -> Iterator[T]:

@@ -3,8 +3,8 @@
 No server runs: the machine gets the reports of all tasks, and as answers what servers would send, as JSON. Each server
 has rows of all partitions. ``seal`` is from the job's end to the last body of a seal, ``sum`` takes all answers, and
 ``plan`` shares all partitions out to tasks. ``sent`` is the bodies of all seals together; each server gets its own
-attempts and the list of all servers, which is what it keeps. ``again`` is from the loss of a server, while its rows are
-read, to the next job. ``peak`` and ``held`` are the driver's memory until, and after, the last answer.
+attempts and the list of all servers, which is what it keeps. ``release`` is the drops at all servers. ``peak`` and
+``held`` are the driver's memory until, and after, the last answer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,20 @@ from typing import Any
 import numpy as np
 
 from spark_client.jobs import Shares, tasks_for
-from spark_client.servers import DriverCall, Drop, Report, RunJob, Seal, ServerStart, SpreadWrite, place
-from spark_client.servers.spread_write import WriteState
+from spark_client.servers import (
+    DatasetMachine,
+    Drop,
+    HeldState,
+    Holder,
+    HolderKind,
+    PlannedDataset,
+    Report,
+    RunJob,
+    Seal,
+    ServerStart,
+    ServerTable,
+    place,
+)
 from tests.benchmarks.measure import MIB, conditions, console, table
 
 SIZES = ((1, 100, 200), (10, 1_000, 2_000), (100, 1_000, 100_000), (1_000, 10_000, 1_000_000))
@@ -35,13 +47,18 @@ def answer(random: np.random.Generator, partitions: int, largest: int | None) ->
     named = range(partitions) if largest is None else np.argpartition(sizes, -largest)[-largest:].tolist()
     found = {str(each): int(sizes[each]) for each in named}
     rest_bytes = int(sizes.sum()) - sum(found.values())
-    totals = {"rows": partitions, "frames": partitions, "bytes": int(sizes.sum())}
+    totals = {
+        "read_locations": ["grpc://10.0.0.1:8815"],
+        "rows": partitions,
+        "frames": partitions,
+        "bytes": int(sizes.sum()),
+    }
     return json.dumps({**totals, "partition_bytes": found, "rest_bytes": rest_bytes}).encode()
 
 
 def bodies(seals: Sequence[Seal]) -> Iterator[bytes]:
     """What the driver sends. All seals have one list of servers, which is encoded once."""
-    servers = json.dumps([[seal.server] for seal in seals])
+    servers = json.dumps([each.to_json() for each in seals[0].servers])
     for seal in seals:
         own = {"dataset": seal.dataset, "generation": seal.generation, "attempts": seal.attempts}
         yield f'{json.dumps(own)[:-1]}, "servers": {servers}}}'.encode()
@@ -61,27 +78,29 @@ class Clock:
 def reports(servers: int, tasks: int, job: RunJob) -> Iterator[Report]:
     """One of each task, which found the server on its host."""
     locations = [f"grpc://10.0.{number >> 8}.{number & 255}:8815" for number in range(servers)]
-    generation = job.generations[DATASET]
+    (dataset,) = job.generations
     for producer in range(tasks):
         location = place(DATASET, producer, [locations[producer % servers]])
         start = ServerStart(location, f"{producer % servers:016x}")
-        yield Report(DATASET, generation, producer, str(producer + 7), start)
+        yield Report(dataset, producer, str(producer + 7), start, (location,), 1, 1_000)
+
+
+def planned(partitions: int) -> tuple[DatasetMachine, RunJob]:
+    """A machine whose only job runs."""
+    machine = DatasetMachine(ServerTable())
+    plan, holder = {DATASET: PlannedDataset(partitions)}, Holder(HolderKind.RUN)
+    (job,) = machine.plan(plan, "0123456789abcd", holder, 0.0)
+    assert isinstance(job, RunJob)
+    return machine, job
 
 
 def measured(servers: int, tasks: int, partitions: int) -> Mapping[str, Any]:
     """One row of the table."""
     random = np.random.default_rng(1)
-    machine = SpreadWrite({DATASET: partitions}, "0123456789abcdef")
-    (job,) = machine.begin()
-    assert isinstance(job, RunJob)
+    machine, job = planned(partitions)
     came = [*reports(servers, tasks, job)]
     clock, found = Clock(), dict[str, Any]()
-    for report in came:
-        machine.reported(report)
-    found["report_seconds"] = clock.lap_seconds()
-    calls: list[DriverCall] = machine.job_ended(
-        job, {DATASET: {each.producer: each.attempt for each in came}}
-    )
+    calls = machine.ended(job, came, 0.0)
     seals = [call for call in calls if isinstance(call, Seal)]
     assert len(seals) == len(calls) == servers
     sent = [len(body) for body in bodies(seals)]
@@ -91,48 +110,41 @@ def measured(servers: int, tasks: int, partitions: int) -> Mapping[str, Any]:
     for seal in seals:
         body = answer(random, partitions, seal.largest)
         clock.lap_seconds()
-        machine.sealed(seal, json.loads(body))
+        machine.answered(seal, json.loads(body), 0.0)
         found["sum_seconds"] += clock.lap_seconds()
         found["answer_bytes"] = len(body)
-    assert machine.state is WriteState.SEALED
+    assert machine.state(DATASET) is HeldState.SEALED
     clock.lap_seconds()
     sizes = machine.totals(DATASET).sizes.sizes()
     assert int(sizes.sum()) == machine.totals(DATASET).size_bytes
     shares = Shares.equal(sizes.tolist(), tasks_for(sizes.tolist(), CORES))
     found["plan_seconds"], found["tasks"] = clock.lap_seconds(), len(shares)
-    calls = machine.lost(came[0].server)
-    found["again_seconds"] = clock.lap_seconds()
-    assert sum(isinstance(call, Drop) for call in calls) == servers - 1
-    assert isinstance(calls[-1], RunJob)
+    drops = machine.release(DATASET)
+    found["release_seconds"] = clock.lap_seconds()
+    assert sum(isinstance(call, Drop) for call in drops) == servers
     return found
 
 
 def memory(servers: int, tasks: int, partitions: int) -> tuple[int, int]:
     """The driver's peak, and what it holds of a sealed dataset, in bytes. Apart, because it is slow."""
     random = np.random.default_rng(1)
-    machine = SpreadWrite({DATASET: partitions}, "0123456789abcdef")
     bodies_by_form: dict[int | None, bytes] = {}
     gc.collect()
     tracemalloc.start()
-    (job,) = machine.begin()
-    assert isinstance(job, RunJob)
-    accepted = {}
-    for report in reports(servers, tasks, job):
-        machine.reported(report)
-        accepted[report.producer] = report.attempt
-    seals = [each for each in machine.job_ended(job, {DATASET: accepted}) if isinstance(each, Seal)]
+    machine, job = planned(partitions)
+    seals = [each for each in machine.ended(job, reports(servers, tasks, job), 0.0) if isinstance(each, Seal)]
     before, _ = tracemalloc.get_traced_memory()
     for seal in seals:
         if seal.largest not in bodies_by_form:
             bodies_by_form[seal.largest] = answer(random, partitions, seal.largest)
         tracemalloc.reset_peak()
-        machine.sealed(seal, json.loads(bodies_by_form[seal.largest]))
+        machine.answered(seal, json.loads(bodies_by_form[seal.largest]), 0.0)
     _, peak_bytes = tracemalloc.get_traced_memory()
-    del seals, accepted
+    del seals
     bodies_by_form.clear()
     held_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert machine.state is WriteState.SEALED
+    assert machine.state(DATASET) is HeldState.SEALED
     return max(before, peak_bytes), held_bytes
 
 
@@ -147,7 +159,7 @@ def main(options: list[str]) -> None:
         rows.append(
             [
                 *(f"{each:,}" for each in size),
-                *(f"{found[f'{each}_seconds']:.3f}" for each in ("report", "seal", "sum", "plan", "again")),
+                *(f"{found[f'{each}_seconds']:.3f}" for each in ("seal", "sum", "plan", "release")),
                 f"{found['sent_bytes'] / MIB:.2f}",
                 f"{found['server_bytes'] / 1024:.1f}",
                 f"{found['answer_bytes'] / 1024:.1f}",
@@ -155,7 +167,7 @@ def main(options: list[str]) -> None:
                 f"{held_bytes / MIB:.1f}",
             ]
         )
-    columns = ["servers", "tasks", "partitions", "reports", "seal", "sum", "plan", "again"]
+    columns = ["servers", "tasks", "partitions", "seal", "sum", "plan", "release"]
     columns += ["MiB sent", "KiB / server", "KiB / answer", "MiB peak", "MiB held"]
     console.print(conditions().partition(";")[0] + "; CPU seconds of the driver, one run")
     table("A dataset on many servers: the driver", columns, rows)

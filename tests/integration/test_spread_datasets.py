@@ -12,6 +12,7 @@ import pytest
 from pyarrow import flight
 
 from spark_client.merge import Portion
+from spark_client.servers.partition_sizes import filled_bits
 from tests.support.bulk import get
 from tests.support.durable import action
 from tests.support.server_process import ServerProcess
@@ -217,5 +218,5 @@ def test_a_seal_names_the_largest_partitions_only_if_it_is_asked_to(servers: Seq
         assert some["rest_bytes"] == sum(sizes.values()) - sum(named.values())
         with pytest.raises(pa.ArrowInvalid, match="largest"):
             action(client, "seal", **seal, largest=0)
-    assert Portion.sealed(whole).has_rows(PARTITIONS) is False
-    assert Portion.sealed(some).has_rows(0) is True
+    assert Portion((), filled_bits(whole)).has_rows(PARTITIONS) is False
+    assert Portion((), filled_bits(some)).has_rows(0) is True

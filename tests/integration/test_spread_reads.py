@@ -16,7 +16,8 @@ from spark_client import ShuffleClient
 from spark_client.connection import Reading, RemoteServer, Timeouts
 from spark_client.lanes import cursors
 from spark_client.lanes.read_stream import StreamStalled
-from spark_client.merge import DatasetRef
+from spark_client.merge import DatasetRef, Portion
+from spark_client.servers.partition_sizes import filled_bits
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, everything, rows_of, spread
@@ -150,13 +151,14 @@ def test_the_answers_to_the_seals_tell_which_server_has_rows_of_a_partition(
     answers = []
     for number, server in enumerate(servers):
         remote = RemoteServer(server.location)
-        portions = tuple(ServerPortion.of(each) for each in listed)
+        shared = tuple(ServerPortion.of(each) for each in listed)
         request = SealRequest(
-            "d", found.generation, {number: "1"}, start=listed[number]["start"], servers=portions
+            "d", found.generation, {number: "1"}, start=listed[number]["start"], servers=shared
         )
         answers.append(remote.action("seal", request.encode()))
         remote.close()
-    ref = DatasetRef.spread(found.server, "d", found.generation, answers)
+    portions = [Portion(tuple(each["read_locations"]), filled_bits(each), each["start"]) for each in answers]
+    ref = replace(found, portions=tuple(portions))
     assert [portion.start for portion in ref.portions] == [each["start"] for each in listed]
     assert [ref.portions[1].has_rows(part) for part in range(PARTITIONS)] == [
         bool(rows_of(1, part)) for part in range(PARTITIONS)

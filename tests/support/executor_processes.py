@@ -17,11 +17,12 @@ from tests.support.polling import eventually
 def servers_of(client: ShuffleClient) -> list[int]:
     """The processes of the servers that demand the client's token, without the driver's."""
     found = []
+    secret = client.headers["authorization"].removeprefix("Bearer ")
+    token = f"FLIGHT_SERVER_TOKEN={secret}".encode()
     for directory in Path("/proc").iterdir():
         if directory.name.isdecimal():
             try:
                 command = (directory / "cmdline").read_bytes()
-                token = f"FLIGHT_SERVER_TOKEN={client._server.token}".encode()
                 if b"--exit-with-process" in command and token in (directory / "environ").read_bytes().split(
                     b"\0"
                 ):

@@ -18,10 +18,12 @@ import pyarrow as pa
 
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
-from spark_client.jobs import Destination, InTurn, ReadTask, Shares, Shuffles, WriteTask
+from spark_client.jobs import ReadTask, Shares, Shuffles
 from spark_client.merge import DatasetRef
 from spark_client.spill import TaskMemory
 from spark_client.steps import GroupStage
+
+from .driver_datasets import write_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASET = "grouped"
@@ -61,13 +63,8 @@ def put(location: str, rows: int, groups: int) -> tuple[Shuffles, str]:
     """Write the partition; its owner, to be closed, and its generation."""
     server = RemoteServer(location)
     shuffles = Shuffles(server, 60.0)
-    generation, places = shuffles.create(DATASET, SCHEMA, 1)
-    declared = Declared("test", SCHEMA)
-    destination = Destination(server, generation, (location,), 60.0, {location: places})
-    task = WriteTask(DATASET, 1, declared, InTurn(1))
-    task.write(destination, batches(rows, groups), 0, "0")
-    shuffles.seal(DATASET, generation, {0: "0"})
-    return shuffles, generation
+    source = write_dataset(shuffles, DATASET, SCHEMA, 1, {0: batches(rows, groups)})
+    return shuffles, source.generation
 
 
 def grouped(location: str, generation: str, scratch_dir: Path) -> Grouped:

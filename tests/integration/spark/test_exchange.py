@@ -286,7 +286,7 @@ def test_a_result_outlives_the_client_object_that_made_it(spark: SparkSession) -
     out, owner = build()
     gc.collect()
     assert out.count() == 100
-    server = owner._host
+    server = owner.loop._host
     owner.close()
     server.close()
 

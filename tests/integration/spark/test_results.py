@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest, Unavailable
 from spark_client import Pipeline, ShuffleClient, Timeouts
-from spark_client.connection import EmbeddedEnded
+from spark_client.connection import EmbeddedEnded, RemoteServer
 from spark_client.jobs import PersistedDataset
 from spark_client.jobs.results import Results
 from spark_client.jobs.session_facts import explained
@@ -44,14 +44,18 @@ def same(batches: Iterator[Any]) -> Iterator[Any]:
 def test_a_pipeline_that_has_succeeded_does_not_fail_when_a_used_up_dataset_cannot_be_dropped(
     client: ShuffleClient, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(dataset: str) -> None:
-        raise Unavailable(f"the server cannot be asked to drop {dataset}")
+    action = RemoteServer.action
+
+    def refusing(server: RemoteServer, name: str, *how: Any, **named: Any) -> Any:
+        if name == "drop":
+            raise Unavailable("the server cannot be asked to drop anything")
+        return action(server, name, *how, **named)
 
     pipeline = (
         client.pipeline(spark.range(100)).exchange(2, "id").mapInArrow(same, "id long").exchange(3, "id")
     )
     with monkeypatch.context() as patch:
-        patch.setattr(client._owned(), "drop", refused)
+        patch.setattr(RemoteServer, "action", refusing)
         df = pipeline.toDF()
     assert df.count() == 100
 
@@ -122,8 +126,8 @@ def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_we
         assert left() == 1
         assert df.count() == 3
     eventually(left, 0)
-    assert client._owned().results._datasets == client._owned().results._shared == set()
-    assert not client._owned().results._made
+    with client._owned().loop.machine() as machine:
+        assert not machine.datasets
 
 
 def test_an_exchange_that_was_unpersisted_while_a_run_waited_for_it_ends_with_the_run(
@@ -155,8 +159,7 @@ def test_an_exchange_that_was_unpersisted_while_a_run_waited_for_it_ends_with_th
     ("place", "kept"),
     [
         ((PersistedDataset, "claim"), 0),
-        ((Results, "add"), 0),
-        ((Results, "made_of"), 1),
+        ((Results, "hold"), 1),
         ((Results, "add_frame"), 1),
         ((finishing, "collected"), 1),
     ],
@@ -180,7 +183,8 @@ def test_a_ctrl_c_between_jobs_leaves_nothing_and_no_run_waits(
     with pytest.raises(KeyboardInterrupt):
         (after.collect if place[1] == "collected" else after.toDF)()
     eventually(lambda: len(client.datasets("exchange/")), kept)
-    assert len(client._owned().results._datasets) <= kept
+    with client._owned().loop.machine() as machine:
+        assert len(machine.datasets) == kept
     exchanged.unpersist()
     assert client.datasets() == []
 
@@ -216,9 +220,10 @@ def test_a_frame_of_an_embedded_client_that_was_closed_says_so(spark: SparkSessi
     said = "is gone: its server was embedded in a ShuffleClient that was closed"
     with pytest.raises(Exception, match=f"EmbeddedEnded: partition 0 of dataset '.*' {said}"):
         df.collect()
-    for use in (pipeline.count, shared.table):
-        with pytest.raises(EmbeddedEnded, match=said):
-            use()
+    with pytest.raises(EmbeddedEnded, match=said):
+        shared.table()
+    with pytest.raises(InvalidRequest, match="the ShuffleClient of this pipeline is closed; make a new one"):
+        pipeline.count()
 
 
 def test_a_thread_without_an_active_session_takes_the_clients_last_one_else_the_default_one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,6 +132,39 @@ def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
     assert not pipeline.statistics().losses
 
 
+READS: dict[str, Callable[[Any, ShuffleClient], int]] = {
+    "count of a persisted exchange": lambda rows, _: rows.exchange(8, "k").persist().count(),
+    "count": lambda rows, _: rows.count(),
+    "collect": lambda rows, _: rows.collect().read_all().num_rows,
+    "toDF": lambda rows, _: rows.exchange(4, "k").toDF().count(),
+    "broadcast": lambda rows, client: client.broadcast(rows).rows,
+    "sample_boundaries": lambda rows, _: len(rows.sample_boundaries(ROWS, "id", seed=1)) + 1,
+}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [pytest.param(name, marks=[pytest.mark.long] if number else []) for number, name in enumerate(READS)],
+)
+def test_a_persisted_exchange_that_is_lost_while_it_is_read_is_written_again(
+    spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path, read: str
+) -> None:
+    marker, victim = tmp_path / "killed", servers[1].pid
+
+    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if first_time(marker):
+                os.kill(victim, signal.SIGKILL)
+            yield batch
+
+    df = numbered(spark)
+    kept = several.pipeline(df).exchange(8, "id").persist()
+    assert kept.count() == ROWS
+    assert not marker.exists()
+    assert READS[read](kept.mapInArrow(kill, df.schema), several) == ROWS
+    assert marker.exists()
+
+
 def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Each row with a name that it has in this run only."""
     for batch in batches:
@@ -151,8 +184,8 @@ def test_rows_of_two_runs_of_an_exchange_do_not_meet(
     shuffles: Any = several._owned()
     write, killed = shuffles.write, list[int]()
 
-    def killing(targets: Any, **how: Any) -> Any:
-        written = write(targets, **how)
+    def killing(targets: Any, *how: Any, **named: Any) -> Any:
+        written = write(targets, *how, **named)
         source = written[0].source
         if len(written[0].partition_bytes) == 1 and not killed:
             other = next(each for each in servers if each.location != source.server.location)
@@ -229,7 +262,7 @@ def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_er
     reader = pipeline.collect()
     assert reader.read_next_batch().num_rows
     servers[0].kill()
-    with pytest.raises(ServerLost, match="was in part on a server that is gone"):
+    with pytest.raises(ServerLost, match="was on a server that is gone, or was started again"):
         reader.read_all()
 
 

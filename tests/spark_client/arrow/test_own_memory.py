@@ -16,7 +16,7 @@ from spark_client.arrow.coalescer import Coalescer
 from spark_client.arrow.own_memory import Lent, own
 from spark_client.arrow.sizes import allocations
 from spark_client.arrow.types import Declared
-from spark_client.steps import GroupStage, MapStage, Pass, Stage, run
+from spark_client.steps import NO_LIMITS, GroupStage, MapStage, Pass, Stage, run
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 ROWS = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=6), max_size=8)
@@ -150,7 +150,7 @@ def test_an_input_that_the_function_has_released_is_not_taken_for_its_memory() -
     """Another input is lent by then, so that the memory of the first may belong to anything."""
     source = [pa.record_batch([pa.array([n]), pa.array([n])], schema=SCHEMA) for n in range(3)]
     lent = Lent()
-    given = lent.each(iter(source))
+    given = NO_LIMITS.cut(iter(source), lent)
     first, second = next(given), next(given)
     assert not lent.holds(first.column(0))
     assert lent.holds(second.column(0))

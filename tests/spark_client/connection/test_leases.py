@@ -1,4 +1,4 @@
-"""Renewal continues after failures, stops for missing datasets, and ends with its owner. No test waits for a clock."""
+"""Renewal continues after failures, stops for what is gone, and ends with its owner."""
 
 from __future__ import annotations
 
@@ -9,86 +9,63 @@ import pytest
 
 from flight_server.protocol.errors import NotFound, Unavailable
 from spark_client.connection.leases import LeaseKeeper
+from tests.support.polling import eventually
 
 
 class Renewals:
-    """A server that records renewals and may refuse them."""
+    """A server that counts renewals and may refuse them."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, str]] = []
+        self.calls = 0
         self.error: Exception | None = None
         self.three = threading.Event()
 
-    def __call__(self, dataset: str, generation: str) -> None:
-        self.calls.append((dataset, generation))
-        if len(self.calls) >= 3:
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls >= 3:
             self.three.set()
         if self.error is not None:
             raise self.error
 
 
-def test_datasets_are_renewed_again_and_again_until_closed() -> None:
+def test_a_lease_is_renewed_again_and_again_until_the_close() -> None:
     renewals = Renewals()
-    keeper = LeaseKeeper(renewals, 0.03)
-    keeper.add("d", "g")
+    keeper = LeaseKeeper(renewals, 0.03, "d")
+    keeper.begin()
+    keeper.begin()
     assert renewals.three.wait(10)
     keeper.close()
     keeper.close()
-    count = len(renewals.calls)
-    assert set(renewals.calls) == {("d", "g")}
-    keeper.renew_all()
-    assert len(renewals.calls) == count
+    calls = renewals.calls
+    keeper.begin()
+    assert (renewals.calls, keeper.is_gone) == (calls, False)
 
 
-def test_a_failure_that_may_pass_is_tried_again() -> None:
+@pytest.mark.parametrize(
+    "error", [Unavailable("the server restarts"), RuntimeError("can't start new thread")]
+)
+def test_a_renewal_that_fails_is_made_again(error: Exception) -> None:
     renewals = Renewals()
-    renewals.error = Unavailable("the server restarts")
-    keeper = LeaseKeeper(renewals, 0.03)
-    keeper.add("d", "g")
+    renewals.error = error
+    keeper = LeaseKeeper(renewals, 0.03, "d")
+    keeper.begin()
     assert renewals.three.wait(10)
-    assert keeper.datasets() == {"d": "g"}
+    assert not keeper.is_gone
     keeper.close()
 
 
-def test_a_dataset_that_is_gone_is_forgotten_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    renewals = Renewals()
-    renewals.error = NotFound("there is no dataset 'd'")
-    keeper = LeaseKeeper(renewals, 3600)
-    keeper.add("d", "g")
-    with caplog.at_level(logging.WARNING):
-        keeper.renew_all()
-    assert keeper.datasets() == {}
-    assert "there is no dataset 'd'" in caplog.text
-    keeper.close()
-
-
-def test_a_removed_dataset_is_not_renewed() -> None:
-    renewals = Renewals()
-    keeper = LeaseKeeper(renewals, 3600)
-    keeper.add("d", "g")
-    keeper.remove("d")
-    keeper.remove("d")
-    keeper.renew_all()
-    assert renewals.calls == []
-    keeper.close()
-
-
-def test_a_dataset_that_its_owner_drops_while_it_is_renewed_is_not_warned_of(
+def test_what_is_gone_is_renewed_no_more_with_a_warning_but_its_successor_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    renewed: list[str] = []
-
-    def renew(dataset: str, generation: str) -> None:
-        renewed.append(dataset)
-        keeper.remove(dataset)
-        if dataset == "again":
-            keeper.add(dataset, "g2")
-        raise NotFound(f"there is no dataset {dataset!r}")
-
-    keeper = LeaseKeeper(renew, 3600)
-    keeper.add("dropped", "g")
-    keeper.add("again", "g")
+    renewals = Renewals()
+    renewals.error = NotFound("there is no dataset 'd'")
+    keeper = LeaseKeeper(renewals, 0.03, "a write to d")
     with caplog.at_level(logging.WARNING):
-        keeper.renew_all()
-    assert (renewed, keeper.datasets(), caplog.text) == (["dropped", "again"], {"again": "g2"}, "")
+        keeper.begin()
+        eventually(lambda: keeper.is_gone, expected=True)
+    assert "a write to d is gone from the server: there is no dataset 'd'" in caplog.text
+    assert renewals.calls == 1
+    renewals.error = None
+    keeper.begin()
+    assert renewals.three.wait(10)
     keeper.close()

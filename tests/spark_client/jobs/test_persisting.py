@@ -15,28 +15,40 @@ RUN = object()
 SEALED: Any = SimpleNamespace(source=SimpleNamespace(dataset="d"))
 
 
-class Server:
-    """Says whether the dataset is there, and knows what was dropped."""
+class Driver:
+    """Says whether the dataset is there, and knows what was released."""
 
     def __init__(self) -> None:
         self.is_there = True
         self.is_up = True
-        self.dropped: list[str] = []
+        self.released: list[str] = []
 
-    def asked(self, _: object) -> bool:
+    def is_whole(self, _: object) -> bool:
         if not self.is_up:
             raise Unavailable("no answer")
         return self.is_there
 
+    def hold(self, *_: Any) -> None:
+        """It counts no holders."""
+
+    def end(self, *_: Any) -> None:
+        """As above."""
+
+    def act(self, event: Any) -> None:
+        event(self)
+
+    def release(self, dataset: str) -> None:
+        self.released.append(dataset)
+
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def driver() -> Driver:
+    return Driver()
 
 
 @pytest.fixture
-def persisted(server: Server) -> PersistedDataset:
-    return PersistedDataset(server.asked, server.dropped.append)
+def persisted(driver: Any) -> PersistedDataset:
+    return PersistedDataset(driver, driver)
 
 
 @pytest.mark.parametrize("first", [SEALED, None])
@@ -53,29 +65,29 @@ def test_a_second_run_gets_what_the_first_has_written_or_writes_it_if_that_has_f
 
 
 def test_a_dataset_that_the_server_has_lost_is_written_again(
-    persisted: PersistedDataset, server: Server
+    persisted: PersistedDataset, driver: Driver
 ) -> None:
     assert persisted.claim(RUN) is None
     persisted.end(RUN, SEALED)
     assert [persisted.claim(RUN), persisted.claim(RUN)] == [SEALED, SEALED]
-    server.is_up = False
+    driver.is_up = False
     with pytest.raises(Unavailable):
         persisted.claim(RUN)
     persisted.end(object())
     persisted.end(RUN)
-    server.is_up = True
+    driver.is_up = True
     assert persisted.claim(RUN) == SEALED, "what is there stays"
-    server.is_up, server.is_there = True, False
+    driver.is_up, driver.is_there = True, False
     assert persisted.claim(RUN) is None
     persisted.end(RUN)
     persisted.drop()
-    assert server.dropped == []
+    assert driver.released == []
 
 
-def test_what_was_written_is_dropped_once(persisted: PersistedDataset, server: Server) -> None:
+def test_what_was_written_is_dropped_once(persisted: PersistedDataset, driver: Driver) -> None:
     assert persisted.claim(RUN) is None
     persisted.end(RUN, SEALED)
     persisted.drop()
     persisted.drop()
-    assert server.dropped == ["d"]
+    assert driver.released == ["d"]
     assert persisted.claim(RUN) is None

@@ -17,9 +17,8 @@ import sys, time
 from types import ModuleType, SimpleNamespace
 from spark_client import ShuffleClient
 from spark_client.jobs import progress
-from spark_client.jobs.shuffles import Shuffles
 import pyarrow as pa
-from flight_server.protocol import PutCommand
+from flight_server.protocol import PutCommand, PutCreate
 from spark_client.lanes.put_stream import PutStream
 
 progress._INTERVAL_SECONDS = 0.01
@@ -39,11 +38,10 @@ sys.modules["IPython"].get_ipython = lambda: SimpleNamespace(kernel=object())
 sys.modules["IPython.display"] = ModuleType("IPython.display")
 sys.modules["IPython.display"].display = out
 with ShuffleClient(sys.argv[1]) as client:
-    shuffles = client._owned()
     schema = pa.schema([("x", pa.int64())])
-    shuffles.create("d", schema, 1)
     with progress.watch(client._servers, ["d"], "exchange(4, 'x') [a]") as shown:
-        with PutStream(client._server, PutCommand("d", producer=0, attempt="1"), schema) as stream:
+        command = PutCommand("d", producer=0, attempt="1", generation=f"{1:016x}", create=PutCreate(1))
+        with PutStream(client._server, command, schema) as stream:
             stream.write(pa.record_batch({"x": pa.array(range(12_345), pa.int64())}), 0)  # enough to be sent at once
             # It asks again when it has shown the answer before.
             while [answer[1] for answer in answers if answer].count(12_345) < 2:

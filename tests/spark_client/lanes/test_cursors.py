@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flight_server.protocol import (
     FROM_TRAILER,
@@ -16,8 +18,9 @@ from flight_server.protocol import (
     Ticket,
 )
 from flight_server.protocol.checksums import running_crc32c
-from spark_client.lanes import BatchBurst, BrokenStream, PartitionCursor, PortionCursor
+from spark_client.lanes import BatchBurst, BrokenStream, PartitionCursor, PortionCursor, cursors
 from spark_client.lanes.lane import ReadTotals
+from tests.support.examples import examples
 
 SUMS = (11, 22, 33)
 
@@ -166,3 +169,42 @@ def test_a_connection_that_ends_inside_a_partition_is_broken() -> None:
 def test_a_portion_that_differs_is_an_error(messages: list[int | pa.KeyValueMetadata]) -> None:
     with pytest.raises(PartitionFailed, match="cannot be trusted"):
         portion(5, 2).take(of(*messages))
+
+
+@settings(max_examples=examples(1))
+@given(
+    rows=st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 9), max_size=12),
+    together=st.integers(1, 4),
+)
+def test_a_portion_that_is_cut_anywhere_hands_out_each_batch_once(
+    rows: list[list[int]], cuts: list[int], together: int
+) -> None:
+    """``rows`` are those of each partition's frames, ``cuts`` how many messages the connections bring."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cursors, "PARTITIONS_AT_ONCE", 2)
+        assert read_with_cuts(rows, cuts, together) == [
+            (partition, count) for partition, counts in enumerate(rows) for count in counts
+        ]
+
+
+def read_with_cuts(rows: list[list[int]], cuts: list[int], together: int) -> list[tuple[int, int]]:
+    """The part and rows of each batch that is handed out."""
+    partitions = [*range(len(rows))]
+    cursor = PortionCursor("d", {each: each for each in partitions}, generation="g", start=None)
+    handed_out: list[tuple[int, int]] = []
+    left, is_whole = [*cuts], False
+    while not is_whole:
+        ticket = cursor.ticket()
+        assert isinstance(ticket.partitions, tuple)
+        messages: list[int | pa.KeyValueMetadata] = []
+        for partition in ticket.partitions:
+            counts = rows[partition]
+            first = ticket.from_ if partition == ticket.partitions[0] else 0
+            messages += [*counts[first:], ended(partition, sum(counts), len(counts))]
+        cut = left.pop() if left else len(messages)
+        for start in range(0, min(cut, len(messages)), together):
+            for burst in cursor.take(of(*messages[start : min(start + together, cut)])):
+                handed_out += [(burst.part, batch.num_rows) for batch in burst.batches]
+        is_whole = cut >= len(messages) and cursor.end(None, {})
+    return handed_out

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import NotFound, PutCommand
+from flight_server.protocol import REUSE_CONNECTION, NotFound
 from spark_client.connection import RemoteServer
 from spark_client.jobs import Shuffles
-from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef
 from spark_client.spill import TaskMemory
 from spark_client.spill.scratch import Scratch
+from tests.support.driver_datasets import write_dataset
 from tests.support.server_process import ServerProcess
 
 SCHEMA = pa.schema([("n", pa.null())])
@@ -40,15 +40,10 @@ def shuffles(server: RemoteServer) -> Iterator[Shuffles]:
 
 
 def written(shuffles: Shuffles, partitions: int) -> DatasetRef:
-    generation, places = shuffles.create("d", SCHEMA, partitions)
-    command = PutCommand("d", producer=0, attempt="1", generation=generation)
-    with PutStream(shuffles.server, command, SCHEMA, places) as stream:
-        for partition, rows in FILLED.items():
-            stream.write(pa.record_batch([pa.nulls(rows)], schema=SCHEMA), partition)
-        stream.commit()
-    source, totals = shuffles.seal("d", generation, {0: "1"})
-    assert totals["rows"] == sum(FILLED.values())
-    return source
+    batches = {
+        partition: [pa.record_batch([pa.nulls(rows)], schema=SCHEMA)] for partition, rows in FILLED.items()
+    }
+    return write_dataset(shuffles, "d", SCHEMA, partitions, batches)
 
 
 def test_every_partition_with_rows_is_read_also_rows_without_data(shuffles: Shuffles) -> None:
@@ -59,7 +54,7 @@ def test_every_partition_with_rows_is_read_also_rows_without_data(shuffles: Shuf
 
 def test_a_partition_that_was_sealed_without_rows_is_not_asked_for(shuffles: Shuffles) -> None:
     source = written(shuffles, 40)
-    shuffles.drop("d")
+    shuffles.loop.release(lambda machine: machine.release("d"))
     for partition in set(range(40)) - set(FILLED):
         assert list(source.read(partition)) == []
     for partition in FILLED:
@@ -70,7 +65,9 @@ def test_a_partition_that_was_sealed_without_rows_is_not_asked_for(shuffles: Shu
 def test_a_dataset_is_read_where_its_flight_info_says(shuffles: Shuffles) -> None:
     source = written(shuffles, 20)
     found = DatasetRef.find(source.server, source.dataset, source.generation)
-    assert [each.locations for each in found.portions] == [each.locations for each in source.portions]
+    assert [set(each.locations) - {REUSE_CONNECTION} for each in found.portions] == [
+        set(each.locations) for each in source.portions
+    ]
     assert [each.filled for each in found.portions] == [None]
     assert list(found.read(1)) == []
 
@@ -79,13 +76,7 @@ def test_what_a_merge_parks_on_disk_is_counted_in_the_tasks_memory(
     shuffles: Shuffles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = pa.record_batch({"n": np.arange(1 << 17)})
-    generation, places = shuffles.create("large", rows.schema, 1)
-    command = PutCommand("large", producer=0, attempt="1", generation=generation)
-    with PutStream(shuffles.server, command, rows.schema, places) as stream:
-        for _ in range(12):
-            stream.write(rows, 0)
-        stream.commit()
-    source, _ = shuffles.seal("large", generation, {0: "1"})
+    source = write_dataset(shuffles, "large", rows.schema, 1, {0: [rows] * 12})
     park, parked = Scratch.park, threading.Event()
 
     def seen(scratch: Scratch, batches: Any) -> Any:

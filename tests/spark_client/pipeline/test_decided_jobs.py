@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
-from spark_client.pipeline.decided_jobs import Job, jobs_of, outdated, reads_of
+from spark_client.pipeline.decided_jobs import PlannedJob, jobs_of, outdated, reads_of
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, exchanges
 from spark_client.steps import FinalStage, JoinStage, MapStage, PartialStage, SortStage, Stage
 
@@ -45,7 +45,7 @@ def joined(
     return of(Pair(PlanPart(left), PlanPart(right, tuple(before))), stage, *after)
 
 
-def shown(jobs: Collection[Job]) -> list[str]:
+def shown(jobs: Collection[PlannedJob]) -> list[str]:
     """Each job as ``written(read, …) + written(read, …) - released``."""
     return [
         " + ".join(f"{each.exchange}({_names(read.exchange for read in each.reads)})" for each in job.writes)
@@ -130,10 +130,14 @@ def test_nothing_runs_for_a_persisted_exchange_that_is_there() -> None:
     b = sent("b", a, "k")
     c = sent("c", None, "k")
     d = sent("d", joined(b, c))
-    assert shown(jobs_of([d], there=[b], kept=[b])) == ["c()", "d(b, c) - c"]
-    assert jobs_of([b], there=[b], kept=[b]) == []
+    assert shown(jobs_of([d], written=[b], kept=[b])) == ["c()", "d(b, c) - c"]
+    assert jobs_of([b], written=[b], kept=[b]) == []
     # Another reader needs what is upstream of it all the same.
-    assert shown(jobs_of([d, sent("e", a)], there=[b], kept=[b])) == ["c()", "a()", "d(b, c) + e(a) - c - a"]
+    assert shown(jobs_of([d, sent("e", a)], written=[b], kept=[b])) == [
+        "c()",
+        "a()",
+        "d(b, c) + e(a) - c - a",
+    ]
 
 
 def test_rows_are_sent_again_from_the_persisted_exchange_that_has_them() -> None:
@@ -141,7 +145,7 @@ def test_rows_are_sent_again_from_the_persisted_exchange_that_has_them() -> None
     again = replace(a, label="again", types=(pa.float64(),), twin=a)
     assert shown(jobs_of([again])) == ["again()"]
     assert shown(jobs_of([again], kept=[a])) == ["a()", "again(a)"]
-    assert shown(jobs_of([again], there=[a], kept=[a])) == ["again(a)"]
+    assert shown(jobs_of([again], written=[a], kept=[a])) == ["again(a)"]
 
 
 def test_a_run_that_has_lost_a_dataset_writes_it_and_what_it_needs_again() -> None:
@@ -152,9 +156,9 @@ def test_a_run_that_has_lost_a_dataset_writes_it_and_what_it_needs_again() -> No
     jobs = jobs_of([d])
     assert shown(jobs) == ["a()", "b(a) + x() - a", "c(b, x) - b - x", "d(c) - c"]
     # After the second job b is gone; what the first one wrote was released.
-    assert shown(jobs_of([d], there=[x])) == ["a()", "b(a) - a", "c(b, x) - b - x", "d(c) - c"]
+    assert shown(jobs_of([d], written=[x])) == ["a()", "b(a) - a", "c(b, x) - b - x", "d(c) - c"]
     # A job that is left reads what is there, and releases it.
-    assert shown(jobs_of([d], there=[b, x])) == shown(jobs[2:])
+    assert shown(jobs_of([d], written=[b, x])) == shown(jobs[2:])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_partitions_are_read_in_pieces_where_every_stage_may_see_a_part_of_the_r
     read: Leg, found: list[str]
 ) -> None:
     assert pieces(read) == found
-    (job,) = jobs_of([sent("last", read)], there=[*exchanges(read)])
+    (job,) = jobs_of([sent("last", read)], written=[*exchanges(read)])
     assert [str(each.exchange) for each in job.writes[0].reads if each.may_cut] == found
 
 
@@ -206,3 +210,11 @@ def test_what_was_made_of_an_exchange_that_is_written_again_is_written_again() -
     assert outdated([e], [b, c], [b]) == set()
     assert outdated([e], [b], [b]) == set(), "a persisted one stays"
     assert outdated([e], [c, d], [c]) == set()
+
+
+def test_what_was_thinned_out_by_keys_that_are_written_again_is_written_again() -> None:
+    small, large = sent("small"), sent("large")
+    pair = sent("pair", joined(small, large))
+    assert outdated([pair], [large], [], {large: small}) == {large}
+    assert outdated([pair], [large], [], {}) == set()
+    assert outdated([pair], [small, large], [], {large: small}) == set()

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
 from spark_client.pipeline.decided_jobs import jobs_of
-from spark_client.pipeline.held_joins import HeldJoins, SmallSide, chosen, first_of, small_sides
+from spark_client.pipeline.held_joins import HeldJoins, chosen, small_sides
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, exchanges
 from spark_client.steps import (
     FilterStage,
@@ -175,10 +175,12 @@ def test_keys_are_held_where_they_are_a_small_part_and_the_other_side_is_large()
 def test_sides_of_several_joins_are_written_together_and_a_persisted_one_alone() -> None:
     a, b, c, d = (sent(scanned(9)) for _ in range(4))
     of = leg(*joined(a, b, "left").parts, *joined(c, d, "left").parts)
-    sides = chosen(small_sides([Exchange(of, 1)], None, (), ()), {}, LIMIT_BYTES, MOST_ROWS)
-    assert first_of(sides, (), (), HeldJoins()) == [b, d]
-    assert first_of(sides, (), (d,), HeldJoins()) == [d]
-    assert first_of(sides, (d,), (d,), HeldJoins()) == [b]
+    held = HeldJoins()
+    held.begin(small_sides([Exchange(of, 1)], None), LIMIT_BYTES, MOST_ROWS)
+    assert held.first({}, ()) == [b, d]
+    assert held.first({}, (d,)) == [d]
+    assert held.first({d: (1000, 16000)}, (d,)) == [b]
+    assert held.next_side({b: (9, 144)}).exchange is b  # type: ignore[union-attr]
 
 
 # Random plans.
@@ -197,9 +199,10 @@ class Model:
     held: HeldJoins = field(default_factory=HeldJoins)
 
     def run(self) -> Counter[Row]:
-        left = small_sides([self.wanted], None, self.kept, ()) if self.holds else []
+        sides = small_sides([self.wanted], None, self.kept) if self.holds else []
+        self.held.begin(sides, LIMIT_BYTES, MOST_ROWS)
         while True:
-            first = self._decide(left)
+            first = self._decide()
             jobs = jobs_of([self.wanted], self.there.keys(), self.kept, self.held, first)
             if not jobs:
                 assert set(self.there) == {self.wanted, *self.kept} & set(self.there)
@@ -211,24 +214,12 @@ class Model:
             for node in jobs[0].releases:
                 del self.there[node]
 
-    def _decide(self, left: list[SmallSide]) -> list[Exchange]:
-        while True:
-            sizes = {node: (len(rows), 16 * len(rows)) for node, rows in self.there.items()}
-            best = chosen(left, sizes, LIMIT_BYTES, MOST_ROWS)
-            ready = [small for small in best if small.exchange in self.there]
-            if not ready:
-                left[:] = [small for small in left if small.exchange not in self.there]
-                return first_of(best, self.there, self.kept, self.held)
-            for small in ready:
-                left[:] = [each for each in left if each.pair is not small.pair]
-                plan: Any = small.stage.plan
-                if not small.leaves_out:
-                    plan = plan.matching(left=not small.is_left)
-                elif small.is_left:
-                    plan = plan.mirrored()
-                rows = [row for task in self._each(self._read(small.exchange), small.stages) for row in task]
-                table = TableJoinStage(DECLARED, plan, Rows(tuple(rows)), DECLARED)
-                self.held.hold(small, table)
+    def _decide(self) -> list[Exchange]:
+        sizes = {node: (len(rows), 16 * len(rows)) for node, rows in self.there.items()}
+        while (small := self.held.next_side(sizes)) is not None:
+            rows = [row for task in self._each(self._read(small.exchange), small.stages) for row in task]
+            self.held.hold(small, TableJoinStage(DECLARED, small.plan, Rows(tuple(rows)), DECLARED))
+        return self.held.first(sizes, self.kept)
 
     def _read(self, node: Exchange) -> list[list[Row]]:
         rows = self.there[node]

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest
@@ -62,6 +63,17 @@ def test_a_plan_says_what_it_will_do(pipeline: Pipeline) -> None:
         "<Pipeline DataFrame → stage 1 (mapInArrow same) → exchange(8, 'id') → stage 2 (applyInArrow group)"
         " → exchange(2)>"
     )
+
+
+def test_keys_that_no_function_can_have_changed_are_not_hashed_again(pipeline: Pipeline) -> None:
+    placed = pipeline.exchange(8, "id", "name")
+    for kept in (placed, placed.filter(pc.field("id") > 1), placed.select("id", "name", at="id")):
+        stage: Any = kept.applyInArrow(group, "id long").leg.parts[0].stages[-1]
+        assert stage.placed is None
+    stage = (
+        placed.mapInArrow(same, "id long, name string").applyInArrow(group, "id long").leg.parts[0].stages[-1]
+    )
+    assert stage.placed.keys.names == ["id", "name"]
 
 
 def test_an_exchange_without_a_number_has_as_many_partitions_as_sparks_own(pipeline: Pipeline) -> None:

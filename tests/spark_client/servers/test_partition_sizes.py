@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_client.servers.spread_write import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
+from spark_client.servers.partition_sizes import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
 
 
 def test_sizes_are_the_sums_of_the_answers() -> None:

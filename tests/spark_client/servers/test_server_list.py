@@ -1,17 +1,17 @@
-"""ServerList, given and learnt from tasks, over servers that only answer for their start."""
+"""ServerList, given and learnt from tasks, over servers that only answer for their start. What becomes of each server
+stands in ``test_server_table``.
+"""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer
-from spark_client.servers import DriverServer, ServerList, ServerStart, owner_of
+from spark_client.servers import DriverServer, Presence, ServerList, ServerStart, owner_of
 
 A, B = "grpc://a:1", "grpc://b:1"
 
@@ -44,76 +44,60 @@ def servers() -> Servers:
 
 
 @pytest.fixture
-def found(servers: Servers) -> ServerList:
+def learnt(servers: Servers) -> ServerList:
     first: Any = servers
     return ServerList(first, home=DriverServer(RemoteServer("executors"), {}))
 
 
-def test_servers_are_learnt_once_each(found: ServerList) -> None:
-    assert found.several
-    assert not found.locations
-    found.learn([ServerStart(A, "a1")])
-    found.learn([ServerStart(B, "b1"), ServerStart(A, "a1")])
-    assert found.locations == (A, B)
-    assert found.asked == (A, B)
-    assert found.lost() == []
+@pytest.fixture
+def given(servers: Servers) -> ServerList:
+    first: Any = servers.at(A)
+    return ServerList(first, [A, B])
 
 
-def test_jobs_that_end_at_once_lose_no_server_to_each_other(
-    found: ServerList,
-) -> None:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda n: found.learn([ServerStart(f"grpc://h:{n}", f"{n}")]), range(2000)))
-    finally:
-        sys.setswitchinterval(before)
-    assert len(found.locations) == 2000
+def learn(servers: ServerList, *locations: str) -> None:
+    for location in locations:
+        servers.table.learn(ServerStart(location, f"{location[7]}1"), 0.0)
 
 
-def test_a_server_that_is_gone_is_lost_once_and_forgotten(found: ServerList, servers: Servers) -> None:
-    found.learn([ServerStart(A, "a1"), ServerStart(B, "b1")])
-    del servers.starts[A]
-    assert found.knows("a1")
-    assert found.lost() == [ServerStart(A, "a1")]
-    assert found.lost() == []
-    assert found.locations == (B,)
-    assert not found.knows("a1")
-    del servers.starts[B]
-    assert found.lost() == [ServerStart(B, "b1")]
-    assert found.asked == ()
-
-
-def test_another_server_at_a_port_that_is_used_again_is_not_the_lost_one(
-    found: ServerList, servers: Servers
-) -> None:
-    found.learn([ServerStart(A, "a1")])
-    servers.starts[A] = "another"
-    assert found.lost() == [ServerStart(A, "a1")]
-    assert not found.locations
-    found.learn([ServerStart(A, "another")])
-    assert found.lost() == []
+def test_servers_of_tasks_are_listed_without_the_drivers_own(learnt: ServerList) -> None:
+    assert not learnt.locations
+    learn(learnt, A, B)
+    assert learnt.locations == learnt.asked == (A, B)
 
 
 def test_the_end_drains_what_was_learnt_and_allows_no_later_start(
-    found: ServerList, servers: Servers
+    learnt: ServerList, servers: Servers
 ) -> None:
-    found.learn([ServerStart(A, "a1"), ServerStart("grpc://gone:1", "x")])
-    found.end()
-    found.end()
+    learn(learnt, A, "grpc://gone:1")
+    learnt.end()
+    learnt.end()
     assert servers.starts == {B: "b1"}
+    assert not learnt.locations
     with pytest.raises(InvalidRequest, match="closed"):
-        found.of("a name")
+        learnt.of("a name")
+
+
+def test_the_end_drains_a_server_that_was_lost_by_its_silence(learnt: ServerList, servers: Servers) -> None:
+    learn(learnt, A)
+    learnt.table.unanswered(A, 1.0)
+    learnt.end()
+    assert servers.starts == {B: "b1"}
 
 
 def test_the_end_drains_the_other_workers_of_a_supervisor_too(
-    found: ServerList, servers: Servers, monkeypatch: pytest.MonkeyPatch
+    learnt: ServerList, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Servers, "workers", (A, B))
-    found.learn([ServerStart(A, "a1")])
-    found.end()
+    learn(learnt, A)
+    learnt.end()
     assert servers.starts == {}
+
+
+def test_the_end_of_a_client_ends_no_server_that_is_given(given: ServerList, servers: Servers) -> None:
+    given.end()
+    assert servers.starts == {A: "a1", B: "b1"}
+    assert given.locations == (A, B)
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -123,69 +107,30 @@ def test_each_server_has_an_equal_share_of_the_names_of_one_length(count: int) -
     assert min(shares.values()) > 0.9 * 6000 / count
 
 
-@pytest.fixture
-def given(servers: Servers) -> ServerList:
-    first: Any = servers.at(A)
-    return ServerList(first, [A, B])
-
-
-def test_a_server_that_is_listed_under_two_names_is_one(given: ServerList, servers: Servers) -> None:
-    servers.starts[B] = "a1"
-    assert given.reachable() == (A,)
-    servers.starts[B] = "b1"
-    given.lost()
-    assert given.reachable() == (A, B)
-
-
-def test_a_new_dataset_of_one_server_goes_to_one_that_answers(given: ServerList, servers: Servers) -> None:
-    assert given.reachable() == (A, B)
-    del servers.starts[A]
-    assert {given.owner(f"d{number}") for number in range(20)} == {B}
-    del servers.starts[B]
-    assert given.owner("d") in (A, B)
-
-
-def test_a_server_that_another_thread_has_found_lost_is_lost_to_each_that_knew_it(
-    given: ServerList, servers: Servers
+@pytest.mark.parametrize("is_learnt", [True, False])
+def test_a_question_to_all_servers_names_those_that_do_not_answer_and_changes_nothing(
+    learnt: ServerList, given: ServerList, servers: Servers, *, is_learnt: bool
 ) -> None:
-    assert given.reachable() == (A, B)
-    known = given.starts
-    servers.starts[A] = "another"
-    assert given.lost() == [ServerStart(A, "a1")]
-    assert given.lost(known) == [ServerStart(A, "a1")]
-    assert given.lost() == []
-
-
-def test_a_server_that_is_left_out_is_said_once_until_it_answers(
-    given: ServerList, servers: Servers, caplog: pytest.LogCaptureFixture
-) -> None:
-    start = servers.starts.pop(B)
-    for _ in range(3):
-        assert given.reachable() == (A,)
-    servers.starts[B] = start
-    assert given.reachable() == (A, B)
-    del servers.starts[B]
-    given.lost()
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [f"the server {B} is left out until it answers: it is away"] * 2
-
-
-@pytest.mark.parametrize("learnt", [True, False])
-def test_a_question_to_all_servers_names_those_that_do_not_answer_and_loses_none(
-    found: ServerList, given: ServerList, servers: Servers, learnt: bool
-) -> None:
-    asked = found if learnt else given
-    if learnt:
-        found.learn([ServerStart(A, "a1"), ServerStart(B, "b1")])
-    else:
-        given.lost()
+    asked = learnt if is_learnt else given
+    learn(asked, A, B)
     del servers.starts[B]
     answers, gone = asked.answers(lambda server, **how: server.action("why", **how))
     assert (answers, gone) == (
         {A: {"start": "a1", "servers": [A]}},
         [{"location": B, "start": "b1", "gone": "it is away"}],
     )
-    assert (asked.locations, asked.starts, asked.patience_seconds(B)) == ((A, B), {A: "a1", B: "b1"}, None)
+    assert asked.locations == (A, B)
+    assert asked.table.presence(B) is Presence.ANSWERING
     del servers.starts[A]
     with pytest.raises(Unavailable, match="away"):
         asked.answers(lambda server, **how: server.action("why", **how))
+
+
+def test_a_dataset_of_one_server_has_the_same_owner_for_each_client(
+    given: ServerList, servers: Servers
+) -> None:
+    first: Any = servers.at(B)
+    other = ServerList(first, [B, A])
+    names = [f"d{number}" for number in range(20)]
+    assert [given.of(name).location for name in names] == [other.of(name).location for name in names]
+    assert {given.of(name).location for name in names} == {A, B}

@@ -1,115 +1,108 @@
-"""The state machine in a simulated cluster: random schedules, with servers lost at any step."""
+"""The driver's loop and its state machine in a simulated cluster: random schedules, with faults at any step."""
 
 from __future__ import annotations
 
+import ast
 import time
 from collections import Counter
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from flight_server.protocol import FlightShuffleError, ServerLost
-from spark_client.connection import TimedOut, Unreachable
-from spark_client.servers.spread_write import WriteState
-from tests.support.simulated_cluster import SimulatedCluster
+import spark_client
+from spark_client.servers import dataset_machine
+from tests.support.simulated_cluster import EVENTS, SimulatedCluster
+from tests.support.simulated_driver import SimulatedDriver
 
-FORMS: dict[str, dict[str, Any]] = {
-    "no fault": {"faults": 0},
-    "one fault": {"faults": 1},
-    "many faults": {"faults": 6},
-    "handed out": {"faults": 2, "hands_out": True},
-    "one server": {"faults": 0, "given": True, "servers": 1},
-    "one server that restarts": {"faults": 2, "given": True, "servers": 1},
-    "cut off": {"faults": 0, "cuts": 3},
-    "answers that never come": {"faults": 1, "mute": 0.05},
-    "one dataset": {"faults": 3, "datasets": ("only",), "tasks": 9},
+DRAWN_SCHEDULES = 40
+# Each by the arguments of the cluster, and those of the driver.
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "no fault": ({}, {}),
+    "servers that are killed": ({"kills": 2}, {}),
+    "servers that are killed, and objects": ({"kills": 2}, {"offloads": 0.6}),
+    "servers that are stopped": ({"stops": 3}, {"offloads": 0.3}),
+    "servers that the driver does not reach": ({"cuts": 3}, {}),
+    "answers that come late": ({"late": 0.05}, {}),
+    "answers that never come": ({"mute": 0.05}, {}),
+    "servers that tasks start": ({"learnt": True, "kills": 1, "stops": 1}, {}),
+    "a client that is closed": ({"kills": 1}, {"closes": True}),
+    "Ctrl-C": ({"kills": 1}, {"interrupts": 2}),
+    "short leases": ({"lease_seconds": 6.0, "kills": 1, "stops": 2, "cuts": 2}, {}),
+    "one server": ({"servers": 1, "kills": 1}, {}),
 }
 
 
-DRAWN_SCHEDULES = 100
-
-
-def check(cluster: SimulatedCluster) -> None:
-    """What must hold at the end, by what Spark accepted and readers got alone.
-
-    Each dataset was read whole: each row once, all of one run, of the attempts that Spark accepted in it; or an error
-    of a known type says why not. No server has anything that the driver was told of, but one that it could not reach:
-    there the lease ends it.
-    """
-    machine = cluster.machine
-    if machine.state is WriteState.DROPPED:
-        assert cluster.failed is None
-        assert cluster.read.keys() == {*cluster.datasets}
-        for dataset, rows in cluster.read.items():
-            accepted = cluster.accepted[cluster.read_in[dataset], dataset]
-            assert accepted.keys() == {*range(cluster.tasks)}
-            assert rows == {
-                (producer, attempt, partition): count
-                for producer, attempt in accepted.items()
-                for partition, count in cluster.rows(producer).items()
-            }
-    else:
-        assert machine.state is WriteState.FAILED
-        assert isinstance(cluster.failed, FlightShuffleError)
-        if isinstance(cluster.failed, ServerLost):
-            assert cluster.failed.detail.keys() == {"server", "start", "dataset", "run"}
-            assert cluster.failed.detail["dataset"] in cluster.datasets
-        else:
-            assert isinstance(cluster.failed, Unreachable | TimedOut)
-    away = {each.location if cluster.given else each for each in cluster.away}
-    for server, held in cluster.left():
-        assert not held.known or (server.location if cluster.given else server) in away
-    assert not machine.renew()
-    if not cluster.cuts and not cluster.mute:
-        assert machine.run <= 1 + len(cluster.states_at_faults), "one loss costs one rerun"
-
-
-def ran(seed: int, **form: Any) -> SimulatedCluster:
-    """A cluster that has run and is right; else its log is printed."""
-    cluster = SimulatedCluster(seed, **form)
+def ran(
+    seed: int, cluster_arguments: dict[str, Any], driver_arguments: dict[str, Any]
+) -> tuple[SimulatedCluster, SimulatedDriver]:
+    """A cluster that has run and was right (``simulated_cluster``); else its log is printed."""
+    cluster = SimulatedCluster(seed, **cluster_arguments)
+    driver = SimulatedDriver(cluster, **driver_arguments)
     try:
-        cluster.run()
-        check(cluster)
+        driver.run()
     except BaseException:
-        print(f"seed {seed}, {form}", *cluster.schedule.log, sep="\n")
+        print(f"seed {seed}, {cluster_arguments}, {driver_arguments}", *cluster.schedule.log, sep="\n")
         raise
-    return cluster
+    for server in cluster.all_servers:
+        assert not server.datasets, "leases have ended"
+    return cluster, driver
 
 
-def drawn(seed: int) -> dict[str, Any]:
+def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """A form that the seed draws: any faults, in any number, with one server or with several."""
     random = Random(f"form {seed}")
-    given = random.random() < 0.15
-    return {
-        "servers": 1 if given else random.randint(1, 6),
-        "given": given,
-        "tasks": random.randint(1, 9),
+    cluster = {
+        "servers": random.choice([1, 2, 4, 4, 6]),
+        "tasks": random.randint(1, 6),
         "partitions": random.randint(1, 4),
-        "datasets": random.choice([("only",), ("left", "right"), ("a", "b", "c")]),
-        "faults": random.choice([0, 1, 1, 2, 6]),
-        "cuts": random.choice([0, 0, 1, 2]),
-        "mute": random.choice([0.0, 0.0, 0.02, 0.1]),
-        "hands_out": random.random() < 0.2,
+        "kills": random.choice([0, 0, 1, 2, 5]),
+        "stops": random.choice([0, 0, 1, 3]),
+        "cuts": random.choice([0, 0, 1, 3]),
+        "mute": random.choice([0.0, 0.0, 0.0, 0.03, 0.1]),
+        "late": random.choice([0.0, 0.0, 0.0, 0.03, 0.1]),
+        "learnt": random.random() < 0.25,
+        "lease_seconds": random.choice([6.0, 30.0, 30.0, 300.0]),
         "changes": random.choice([2, 5, 20]),
+        "kill_driver_at": random.choice([None, None, None, random.randint(1, 150)]),
     }
+    driver = {
+        "threads": random.choice([1, 2, 2, 3]),
+        "plans": random.choice([1, 2, 3]),
+        "offloads": random.choice([0.0, 0.0, 0.5, 1.0]),
+        "closes": random.random() < 0.15,
+        "interrupts": random.choice([0, 0, 0, 0, 1, 3]),
+    }
+    return cluster, driver
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_are_read_exactly_once_or_an_error_says_why_and_nothing_is_kept(
     form: str, pytestconfig: pytest.Config
 ) -> None:
+    read = 0
     for seed in range(pytestconfig.getoption("--simulated-schedules")):
-        ran(seed, **FORMS[form])
+        read += ran(seed, *FORMS[form])[1].read
+    assert read
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_server_may_be_lost_at_each_step(seed: int) -> None:
-    form: dict[str, Any] = {"servers": 3, "tasks": 3, "faults": 0}
-    steps = len(ran(seed, **form).schedule.log)
-    runs = {ran(seed, **form | {"faults": 1, "fault_at": step}).machine.run for step in range(steps)}
-    assert runs == {1, 2}
+    cluster, driver = {"servers": 3, "tasks": 3}, {"threads": 1, "plans": 1}
+    steps = len(ran(seed, cluster, driver)[0].schedule.log)
+    for step in range(0, steps, 3):
+        ran(seed, cluster | {"kills": 1, "fault_at": step}, driver)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_driver_leaves_that_is_killed_at_any_call_ends_with_its_lease(seed: int) -> None:
+    cluster, driver = {"servers": 3, "tasks": 3}, {"threads": 2, "plans": 1}
+    calls = ran(seed, cluster, driver)[0].network_calls
+    for call in range(1, calls + 1, 2):
+        ended, _ = ran(seed, cluster | {"kill_driver_at": call}, driver)
+        assert ended.network_calls == call
 
 
 @pytest.mark.timeout(0)  # as long as it was told to
@@ -117,12 +110,42 @@ def test_random_schedules_of_random_clusters_are_right_and_repeat(pytestconfig: 
     seconds = pytestconfig.getoption("--schedules-seconds")
     first = int(pytestconfig.getoption("--schedules-seed"))
     until = time.monotonic() + (seconds or 0.0)
-    ended = Counter[str]()
+    ended, verbs = Counter[str](), Counter[str]()
     for seed in count(first):
         if seed - first >= DRAWN_SCHEDULES if seconds is None else time.monotonic() > until:
             break
-        one, again = (ran(seed, **drawn(seed)) for _ in range(2))
+        (one, driver), (again, _) = (ran(seed, *drawn(seed)) for _ in range(2))
         assert one.schedule.log == again.schedule.log, f"seed {seed}"
-        ended[f"{one.machine.state}, {len(one.machine.losses)} times run again"] += 1
-    print(f"{ended.total()} schedules from seed {first} on, each run twice:", dict(ended.most_common()))
-    assert len(ended) >= 4, "with and without losses, good and bad"
+        ended.update(driver.errors)
+        ended["datasets read"] += driver.read
+        verbs.update(one.calls)
+    print(f"schedules from seed {first} on, each run twice:", dict(ended.most_common()), dict(verbs))
+    assert verbs.keys() == {*EVENTS}
+    assert len(ended) >= 3, "good and bad"
+
+
+@pytest.mark.long
+def test_a_thousand_random_schedules_are_right() -> None:
+    for seed in range(1000):
+        ran(seed, *drawn(seed))
+
+
+def test_each_verb_of_the_machine_is_simulated_and_is_called_in_production() -> None:
+    tree = ast.parse(Path(dataset_machine.__file__).read_text())
+    (machine,) = (
+        each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "DatasetMachine"
+    )
+    # Those that the class's text has before its first event only look.
+    methods = [each for each in machine.body if isinstance(each, ast.FunctionDef)]
+    first = next(number for number, each in enumerate(methods) if each.name == "plan")
+    verbs = {each.name for each in methods[first:] if not each.name.startswith("_")}
+    assert verbs == {*EVENTS}
+    called = set[str]()
+    for path in Path(spark_client.__file__).parent.rglob("*.py"):
+        if path.name != "dataset_machine.py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    owner = ast.unparse(node.func.value)
+                    if owner.rpartition(".")[2] in ("machine", "_machine"):
+                        called.add(node.func.attr)
+    assert verbs <= called

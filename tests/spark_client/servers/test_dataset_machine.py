@@ -1,0 +1,811 @@
+"""The driver's state machine for datasets, event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from flight_server.protocol import (
+    Conflict,
+    FlightShuffleError,
+    InvalidRequest,
+    NotFound,
+    ServerLost,
+    ServerPortion,
+    StaleTicket,
+    Unauthenticated,
+    Unavailable,
+)
+from spark_client.connection import TimedOut, Unreachable
+from spark_client.servers import (
+    DatasetMachine,
+    DriverCall,
+    Drop,
+    Fail,
+    FindObject,
+    HeldState,
+    Holder,
+    HolderKind,
+    Look,
+    Patience,
+    PlannedDataset,
+    Presence,
+    RemoveObjects,
+    Renew,
+    Report,
+    RunJob,
+    Scope,
+    Seal,
+    ServerStart,
+    ServerTable,
+)
+
+A, B, C = (ServerStart(f"grpc://{name}:1", f"start of {name}") for name in "abc")
+ALL = (A.location, B.location)
+ANSWER = {
+    "rows": 1,
+    "frames": 1,
+    "bytes": 10,
+    "partition_bytes": {"1": 10},
+    "read_locations": ["grpc://here:1"],
+}
+OBJECT = "s3://bucket/x/d-g01/a.arrows"
+STORED = ANSWER | {"read_locations": ["grpc://here:1", OBJECT]}
+TOKEN = "g"
+
+
+class Driver:
+    """A driver whose calls are answered by the test. ``now`` is the clock."""
+
+    def __init__(self, locations: Iterable[str] = ALL) -> None:
+        self.table = ServerTable(locations)
+        self.machine = DatasetMachine(self.table)
+        self.holder = Holder(HolderKind.RUN)
+        self.now = 100.0
+        for server in (A, B):
+            if server.location in self.table.locations:
+                self.table.answered(*server, self.now)
+
+    def plan(
+        self, *names: str, reads: Sequence[str] = (), offload: str | None = None, holder: Holder | None = None
+    ) -> list[DriverCall]:
+        return self.machine.plan(
+            dict.fromkeys(names or ("d",), PlannedDataset(4, offload)),
+            TOKEN,
+            holder or self.holder,
+            self.now,
+            candidates=self.table.locations,
+            reads=reads,
+        )
+
+    def running(self, *names: str, **how: Any) -> RunJob:
+        (job,) = self.plan(*names, **how)
+        assert isinstance(job, RunJob)
+        return job
+
+    def ended(self, job: RunJob, *servers: ServerStart) -> list[DriverCall]:
+        """The job's task ``i`` has written to ``servers[i]``, of each dataset."""
+        reports = [
+            Report(name, producer, "x", server, (server.location,), 5, 50)
+            for name in job.generations
+            for producer, server in enumerate(servers)
+        ]
+        return self.machine.ended(job, reports, self.now)
+
+    def answer(self, call: DriverCall, answer: Any = ANSWER) -> list[DriverCall]:
+        assert isinstance(call, Look | Seal | Renew | Drop | FindObject | RemoveObjects)
+        return self.machine.answered(call, answer, self.now)
+
+    def fail(self, call: DriverCall, error: Exception, *, refused: bool = False) -> list[DriverCall]:
+        assert isinstance(call, Look | Seal | Renew | Drop | FindObject | RemoveObjects)
+        return self.machine.failed(call, error, self.now, refused=refused)
+
+    def written(self, *servers: ServerStart, **how: Any) -> list[DriverCall]:
+        return self.ended(self.running(**how), *servers)
+
+    def sealed(
+        self, *servers: ServerStart, names: Sequence[str] = ("d",), answer: Any = ANSWER, **how: Any
+    ) -> None:
+        for call in self.ended(self.running(*names, **how), *servers):
+            assert not self.answer(call, answer)
+        assert {self.machine.state(name) for name in names} == {HeldState.SEALED}
+
+    def lose(self, server: ServerStart) -> None:
+        """Another call has found that it refuses connections."""
+        self.fail(Drop(server.location, "another", "g01"), Unreachable("gone"), refused=True)
+
+    def again(self, calls: Sequence[DriverCall]) -> RunJob:
+        """The next run, after looks that ``A`` does not answer and ``B`` does."""
+        (job,) = self.looked(calls)
+        assert isinstance(job, RunJob)
+        return job
+
+    def looked(self, calls: Sequence[DriverCall]) -> list[DriverCall]:
+        last: list[DriverCall] = [each for each in calls if not isinstance(each, Drop)]
+        for call in calls:
+            if isinstance(call, Look):
+                last = (
+                    self.answer(call, {"start": B.start})
+                    if call.location == B.location
+                    else self.fail(call, Unreachable("gone"), refused=True)
+                )
+        return last
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def drops(*servers: ServerStart, run: int = 1) -> list[DriverCall]:
+    return [Drop(each.location, "d", f"g0{run}") for each in servers]
+
+
+def renewals(*servers: ServerStart) -> list[DriverCall]:
+    return [Renew(each.location, "d", "g01", each.start) for each in servers]
+
+
+# Before the job.
+
+
+def test_a_job_begins_at_once_where_each_server_has_just_answered(driver: Driver) -> None:
+    assert driver.plan() == [RunJob(1, 1, {"d": "g01"}, ALL)]
+
+
+def test_servers_that_have_not_answered_lately_are_asked_first(driver: Driver) -> None:
+    driver.now += 5.0
+    looks = driver.plan()
+    assert looks == [Look(A.location, 1), Look(B.location, 1)]
+    assert driver.answer(looks[0], {"start": A.start}) == []
+    assert driver.answer(looks[0], {"start": A.start}) == [], "twice is fine"
+    assert driver.answer(looks[1], {"start": B.start}) == [RunJob(1, 1, {"d": "g01"}, ALL)]
+
+
+def test_a_server_that_is_silent_is_left_out_and_not_asked_for_a_while(driver: Driver) -> None:
+    driver.now += 5.0
+    first, second = driver.plan()
+    driver.fail(first, TimedOut("slow"))
+    assert driver.answer(second, {"start": B.start}) == [RunJob(1, 1, {"d": "g01"}, (B.location,))]
+    driver.now += 6.0
+    assert driver.plan("e") == [Look(B.location, 2)]
+    driver.now += 6.0
+    assert driver.plan("f") == [Look(A.location, 3), Look(B.location, 3)]
+    assert driver.table.presence(A.location) is Presence.SILENT
+
+
+def test_where_no_server_answers_all_are_asked_for_longer(driver: Driver) -> None:
+    driver.now += 5.0
+    looks = driver.plan()
+    driver.fail(looks[0], TimedOut("slow"))
+    insisting = driver.fail(looks[1], Unreachable("gone"), refused=True)
+    assert insisting == [Look(each, 1, Patience.RESTART) for each in ALL]
+    driver.fail(insisting[0], TimedOut("slow"))
+    assert driver.answer(insisting[1], {"start": "later"}) == [RunJob(1, 1, {"d": "g01"}, (B.location,))]
+    assert driver.table.presence(A.location) is Presence.LOST
+
+
+def test_where_no_server_answers_at_all_the_last_error_is_the_jobs(driver: Driver) -> None:
+    driver.now += 5.0
+    looks = driver.plan()
+    error = TimedOut("the last one")
+    driver.fail(looks[0], TimedOut("slow"))
+    insisting = driver.fail(looks[1], TimedOut("slow"))
+    driver.fail(insisting[0], TimedOut("slow"))
+    assert driver.fail(insisting[1], error) == [Fail(1, error)]
+    assert driver.machine.datasets == {}
+
+
+def test_servers_that_are_lost_again_before_the_job_begins_are_an_error(driver: Driver) -> None:
+    driver.now += 5.0
+    calls = driver.plan()
+    for _ in range(2):
+        driver.answer(calls[0], {"start": A.start})
+        driver.lose(A)
+        driver.lose(B)
+        assert isinstance(calls[1], Look)
+        calls = driver.machine.answered(calls[1], {"start": B.start}, driver.now, driver.now - 1.0)
+    (failed,) = calls
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, Unavailable)
+
+
+def test_an_answer_that_is_none_of_a_server_that_is_away_is_an_error_at_once(driver: Driver) -> None:
+    driver.now += 5.0
+    looks = driver.plan()
+    error = Unauthenticated("wrong token")
+    assert driver.fail(looks[0], error) == [Fail(1, error)]
+    assert driver.answer(looks[1], {"start": B.start}) == []
+
+
+def test_a_name_is_written_once_and_the_other_job_goes_on(driver: Driver) -> None:
+    job, other = driver.running(), Holder(HolderKind.RUN)
+    with pytest.raises(Conflict, match="written already"):
+        driver.plan(holder=other)
+    assert driver.machine.abandon(["d"], other) == []
+    assert driver.ended(job, A) == [
+        Seal(A, "d", "g01", {0: "x"}, (ServerPortion(A.start, (A.location,), 5, 50),))
+    ]
+
+
+def test_no_job_is_planned_after_the_close(driver: Driver) -> None:
+    driver.sealed(A)
+    assert driver.machine.close() == drops(A)
+    assert driver.machine.close() == []
+    with pytest.raises(InvalidRequest, match="closed"):
+        driver.plan("e")
+
+
+# Sealing.
+
+
+def test_each_server_is_sealed_with_its_attempts_and_the_list_of_all(driver: Driver) -> None:
+    portions = (
+        ServerPortion(A.start, (A.location,), 10, 100),
+        ServerPortion(B.start, (B.location,), 5, 50),
+    )
+    assert driver.written(A, B, A) == [
+        Seal(A, "d", "g01", {0: "x", 2: "x"}, portions),
+        Seal(B, "d", "g01", {1: "x"}, portions),
+    ]
+    assert driver.machine.state("d") is HeldState.SEALING
+
+
+def test_a_server_of_several_locations_has_one_portion(driver: Driver) -> None:
+    other = ServerStart("grpc://also-a:1", A.start)
+    (seal,) = driver.written(A, other)
+    assert isinstance(seal, Seal)
+    assert (seal.server, seal.attempts) == (A, {0: "x", 1: "x"})
+
+
+def test_a_dataset_of_many_partitions_and_servers_names_its_largest(driver: Driver) -> None:
+    (job,) = driver.machine.plan({"d": PlannedDataset(5_000_001)}, TOKEN, driver.holder, driver.now)
+    assert isinstance(job, RunJob)
+    assert {each.largest for each in driver.ended(job, A, B) if isinstance(each, Seal)} == {1000}
+
+
+def test_answers_are_summed(driver: Driver) -> None:
+    driver.sealed(A, B)
+    totals = driver.machine.totals("d")
+    assert (totals.rows, totals.frames, totals.size_bytes) == (2, 2, 20)
+    assert totals.sizes.sizes().tolist() == [0, 20, 0, 0]
+    assert [each.server for each in driver.machine.portions("d")] == [A, B]
+    assert driver.machine.datasets == {"d": "g01"}
+
+
+def test_an_answer_that_comes_twice_counts_once(driver: Driver) -> None:
+    first, second = driver.written(A, B)
+    driver.answer(first)
+    driver.answer(first)
+    assert driver.machine.state("d") is HeldState.SEALING
+    driver.answer(second)
+    driver.answer(first)
+    assert driver.machine.totals("d").rows == 2
+
+
+def test_a_job_is_over_when_all_its_datasets_are_sealed(driver: Driver) -> None:
+    first, second = driver.ended(driver.running("d", "e"), A)
+    driver.answer(first)
+    assert driver.machine.state("d") is HeldState.SEALING
+    driver.answer(second)
+    assert driver.machine.state("d") is driver.machine.state("e") is HeldState.SEALED
+
+
+def test_two_reports_of_one_producer_are_an_error(driver: Driver) -> None:
+    job = driver.running()
+    reports = [Report("d", 0, attempt, A, (A.location,)) for attempt in "xy"]
+    *dropped, failed = driver.machine.ended(job, reports, driver.now)
+    assert {*dropped} == {*drops(A, B)}
+    assert isinstance(failed, Fail)
+    assert "producer 0 was reported twice" in str(failed.error)
+
+
+def test_a_job_without_tasks_is_sealed_at_once_without_a_server(driver: Driver) -> None:
+    assert driver.written() == []
+    assert driver.machine.state("d") is HeldState.SEALED
+    assert driver.machine.portions("d") == []
+
+
+def test_a_seal_that_is_refused_for_another_reason_is_an_error(driver: Driver) -> None:
+    first, second = driver.written(A, B)
+    error = Conflict("attempt 'x' has not committed")
+    assert driver.fail(first, error) == [*drops(A, B), Fail(1, error)]
+    assert driver.answer(second) == []
+    assert driver.machine.datasets == {}
+
+
+def test_what_was_written_of_a_released_dataset_is_dropped(driver: Driver) -> None:
+    job = driver.running()
+    assert driver.machine.release("d") == drops(A, B)
+    *dropped, failed = driver.ended(job, B)
+    assert dropped == drops(B)
+    assert isinstance(failed, Fail)
+    assert "was released while its job ran" in str(failed.error)
+
+
+def test_a_job_of_which_one_dataset_is_released_while_it_seals_is_an_error(driver: Driver) -> None:
+    seals = driver.ended(driver.running("d", "e"), A)
+    driver.machine.release("e")
+    assert driver.answer(seals[1]) == []
+    *dropped, failed = driver.answer(seals[0])
+    assert dropped == drops(A)
+    assert isinstance(failed, Fail)
+
+
+def test_a_job_that_fails_after_its_release_is_not_run_again(driver: Driver) -> None:
+    job = driver.running()
+    driver.machine.release("d")
+    driver.lose(A)
+    error = ValueError("no dataset d")
+    assert driver.machine.run_failed(job, error, driver.now) == [Fail(1, error)]
+
+
+# Losing while a job writes.
+
+
+def test_a_report_of_a_server_that_was_lost_meanwhile_runs_the_job_again_elsewhere(driver: Driver) -> None:
+    job = driver.running()
+    driver.lose(A)
+    calls = driver.ended(job, A, B)
+    assert calls[:1] == drops(B)
+    assert driver.again(calls) == RunJob(1, 2, {"d": "g02"}, (B.location,))
+
+
+def test_a_loss_that_took_nothing_changes_nothing(driver: Driver) -> None:
+    job = driver.running()
+    driver.lose(B)
+    (seal,) = driver.ended(job, A)
+    driver.answer(seal)
+    assert driver.machine.state("d") is HeldState.SEALED
+
+
+def test_a_loss_before_the_run_is_none_of_the_run(driver: Driver) -> None:
+    driver.lose(A)
+    driver.table.answered(*A, driver.now)
+    (seal,) = driver.written(A)
+    assert isinstance(seal, Seal)
+
+
+def test_a_job_that_fails_asks_where_it_may_have_written_and_what_it_reads(driver: Driver) -> None:
+    driver.sealed(A, names=["source"])
+    job = driver.running(reads=["source", "source", "released"])
+    calls = driver.machine.run_failed(job, ValueError("put failed"), driver.now)
+    assert calls == [*drops(A, B), *(Look(each, 2, Patience.ANSWER) for each in ALL)]
+
+
+def test_a_job_that_fails_after_a_loss_runs_again_and_one_without_is_an_error(driver: Driver) -> None:
+    job = driver.running()
+    again = driver.again(driver.machine.run_failed(job, ValueError("put failed"), driver.now))
+    assert (again.run, again.locations) == (2, (B.location,))
+    error = ValueError("the function's")
+    calls = driver.machine.run_failed(again, error, driver.now)
+    assert driver.looked(calls)[-1] == Fail(1, error)
+
+
+def test_the_users_mistake_is_an_error_at_once(driver: Driver) -> None:
+    job, error = driver.running(), InvalidRequest("no such column")
+    driver.lose(A)
+    assert driver.machine.run_failed(job, error, driver.now, is_final=True) == [*drops(B), Fail(1, error)]
+
+
+@pytest.mark.parametrize(
+    "error", [Unreachable("gone"), TimedOut("slow"), NotFound("no dataset d"), ServerLost("another start")]
+)
+def test_a_server_that_cannot_seal_any_more_has_lost_its_portion(driver: Driver, error: Exception) -> None:
+    first, second = driver.written(A, B)
+    assert driver.fail(first, error) == []
+    calls = driver.answer(second)
+    assert drops(B)[0] in calls
+    assert driver.again(calls).run == 2
+
+
+def test_another_start_that_is_known_already_is_not_lost_with_the_one_before(driver: Driver) -> None:
+    later = ServerStart(A.location, "later")
+    (seal,) = driver.written(A)
+    driver.table.answered(*later, driver.now)
+    driver.fail(seal, ServerLost("another start"))
+    assert (driver.table.start(A.location), driver.table.presence(A.location)) == (
+        "later",
+        Presence.ANSWERING,
+    )
+
+
+def test_an_older_start_that_tasks_report_does_not_take_the_place_of_a_later_one(driver: Driver) -> None:
+    job = driver.running()
+    driver.now += 1.0
+    driver.table.answered(A.location, "later", driver.now)
+    (seal,) = driver.ended(job, ServerStart(A.location, "between"))
+    assert driver.table.start(A.location) == "later"
+    driver.fail(seal, ServerLost("another start"))
+    assert driver.table.start(A.location) == "later"
+
+
+def test_a_seal_says_which_start_has_answered(driver: Driver) -> None:
+    job = driver.running()
+    driver.now += 1.0
+    driver.table.answered(A.location, None, driver.now)
+    later = ServerStart(A.location, "later")
+    (seal,) = driver.ended(job, later)
+    driver.answer(seal)
+    assert driver.table.start(A.location) == "later"
+    assert driver.table.is_lost(A)
+
+
+def test_late_answers_of_an_earlier_run_change_nothing(driver: Driver) -> None:
+    first, second = driver.written(A, B)
+    driver.fail(first, NotFound("no d"))
+    calls = driver.answer(second)
+    (seal,) = driver.ended(driver.again(calls), B)
+    assert driver.answer(second) == []
+    assert driver.fail(second, NotFound("no d")) == []
+    assert driver.fail(Renew(B.location, "d", "g01", B.start), NotFound("no d")) == []
+    assert driver.machine.state("d") is HeldState.SEALING
+    driver.answer(seal)
+    assert driver.machine.state("d") is HeldState.SEALED
+    assert [each.detail["run"] for each in driver.machine.losses("d")] == [1]
+
+
+def test_the_third_loss_is_an_error_that_names_server_start_and_dataset(driver: Driver) -> None:
+    job = driver.running()
+    for run in (2, 3):
+        driver.lose(B)
+        driver.table.answered(*B, driver.now)
+        job = driver.again(driver.ended(job, B))
+        assert job.run == run
+    driver.lose(B)
+    driver.table.answered(*B, driver.now)
+    failed = driver.ended(job, B)[-1]
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, ServerLost)
+    assert failed.error.detail == {"server": B.location, "start": B.start, "dataset": "d", "run": 3}
+    assert B.location in str(failed.error)
+
+
+def test_a_job_whose_source_is_lost_fails_at_once(driver: Driver) -> None:
+    driver.sealed(A, names=["source"])
+    job = driver.running(reads=["source"])
+    error = ValueError("a task could not read")
+    calls = driver.machine.run_failed(job, error, driver.now)
+    assert driver.looked(calls)[-1] == Fail(2, error)
+    assert driver.machine.state("source") is HeldState.LOST
+    failed = driver.plan("e", reads=["source"])[-1]
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, ServerLost)
+    assert failed.error.detail["dataset"] == "source"
+
+
+def test_a_job_asks_the_servers_of_what_it_reads_for_as_long_as_a_job_may(driver: Driver) -> None:
+    driver.sealed(A, names=["source"])
+    driver.now += 5.0
+    assert driver.plan(reads=["source"]) == [Look(A.location, 2, Patience.ANSWER), Look(B.location, 2)]
+
+
+def test_a_source_that_objects_have_needs_no_server(driver: Driver) -> None:
+    driver.sealed(A, names=["source"], answer=STORED, offload="s3://bucket/x")
+    driver.now += 5.0
+    assert driver.plan(reads=["source"]) == [Look(A.location, 2), Look(B.location, 2)]
+
+
+def test_servers_that_tasks_start_are_learnt_from_reports_and_not_asked_before() -> None:
+    driver = Driver(())
+    job = driver.running()
+    assert job.locations == ()
+    (seal,) = driver.ended(job, A)
+    assert driver.table.locations == (A.location,)
+    driver.answer(seal)
+    other = driver.running("e")
+    assert driver.machine.run_failed(other, ValueError("put failed"), driver.now) == [
+        Drop(A.location, "e", "g01"),
+        Look(A.location, 2, Patience.ANSWER),
+    ]
+
+
+# Losing what is sealed.
+
+
+@pytest.mark.parametrize("when", ["sealing", "sealed"])
+def test_a_portion_that_an_object_has_outlives_its_server(driver: Driver, when: str) -> None:
+    first, second = driver.written(A, B, offload="s3://bucket/x")
+    driver.answer(first, STORED)
+    if when == "sealed":
+        driver.answer(second)
+    driver.lose(A)
+    if when == "sealing":
+        driver.answer(second)
+    assert driver.machine.state("d") is HeldState.SEALED
+    assert driver.machine.totals("d").rows == 2
+    driver.lose(B)
+    assert driver.machine.state("d") is HeldState.LOST, "what no object has is lost"
+
+
+def test_an_object_that_is_gone_is_lost_with_its_server(driver: Driver) -> None:
+    driver.sealed(A, answer=STORED, offload="s3://bucket/x")
+    driver.lose(A)
+    (find,) = driver.machine.check(["d"])
+    assert find == FindObject(OBJECT, "d", "g01", A.start)
+    driver.answer(find, {})
+    assert driver.machine.state("d") is HeldState.SEALED
+    driver.fail(find, FileNotFoundError())
+    assert driver.machine.state("d") is HeldState.LOST
+
+
+def test_a_server_that_is_lost_with_what_an_object_has_is_asked_to_keep_that(driver: Driver) -> None:
+    driver.sealed(A, B, answer=STORED, offload="s3://bucket/x")
+    driver.fail(Renew(A.location, "d", "g01", A.start, Patience.ANSWER), TimedOut("slow"))
+    assert driver.machine.portions("d")[0].is_lost
+    assert driver.machine.renew() == renewals(B, A)
+
+
+def test_a_check_asks_each_server_for_as_long_as_a_job_may(driver: Driver) -> None:
+    driver.sealed(A, B)
+    calls = driver.machine.check(["d", "d", "released"])
+    assert calls == [Renew(each.location, "d", "g01", each.start, Patience.ANSWER) for each in (A, B)]
+    driver.answer(calls[0], {})
+    assert driver.machine.state("d") is HeldState.SEALED
+    driver.fail(calls[1], TimedOut("slow"))
+    assert driver.machine.state("d") is HeldState.LOST
+    assert driver.table.presence(B.location) is Presence.LOST
+
+
+def test_nothing_is_checked_of_a_dataset_that_is_not_sealed(driver: Driver) -> None:
+    driver.written(A)
+    assert driver.machine.check(["d"]) == []
+
+
+@pytest.mark.parametrize("error", [NotFound("no d"), StaleTicket("another generation")])
+def test_a_lease_that_has_ended_is_a_loss_of_that_dataset_and_not_of_the_server(
+    driver: Driver, error: NotFound
+) -> None:
+    driver.sealed(A, names=["d", "e"])
+    driver.fail(Renew(A.location, "d", "g01", A.start), error)
+    assert driver.machine.state("d") is HeldState.LOST
+    assert driver.machine.state("e") is HeldState.SEALED
+    assert driver.table.presence(A.location) is Presence.ANSWERING
+
+
+@pytest.mark.parametrize("error", [Unreachable("away"), TimedOut("slow")])
+def test_a_renewal_without_an_answer_loses_nothing(driver: Driver, error: FlightShuffleError) -> None:
+    driver.sealed(A)
+    driver.fail(driver.machine.renew()[0], error)
+    assert driver.machine.state("d") is HeldState.SEALED
+    assert driver.table.presence(A.location) is Presence.SILENT
+    assert driver.machine.renew() == renewals(A), "a silent server is asked again"
+
+
+def test_a_renewal_that_was_made_before_the_first_put_loses_nothing(driver: Driver) -> None:
+    job = driver.running()
+    renewal = driver.machine.renew()[0]
+    assert renewal == Renew(A.location, "d", "g01")
+    (seal,) = driver.ended(job, A)
+    driver.fail(renewal, NotFound("no d"))
+    driver.answer(seal)
+    driver.fail(renewal, NotFound("no d"))
+    assert driver.machine.state("d") is HeldState.SEALED
+
+
+def test_a_failure_that_no_server_has_answered_says_nothing_of_it(driver: Driver) -> None:
+    driver.sealed(A)
+    driver.fail(driver.machine.renew()[0], RuntimeError("can't start new thread"))
+    assert driver.machine.state("d") is HeldState.SEALED
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_refusal_loses_all_that_the_server_had_and_a_silence_nothing(
+    driver: Driver, *, is_refused: bool
+) -> None:
+    driver.sealed(A, B, names=["d", "e"])
+    driver.sealed(B, names=["f"])
+    driver.fail(Drop(A.location, "another", "g01"), Unreachable("away"), refused=is_refused)
+    lost = HeldState.LOST if is_refused else HeldState.SEALED
+    assert [driver.machine.state(each) for each in "def"] == [lost, lost, HeldState.SEALED]
+
+
+@pytest.mark.parametrize(
+    ("call", "is_lost"),
+    [
+        (Look(A.location, 9), False),
+        (Look(A.location, 9, Patience.ANSWER), True),
+        (Look(A.location, 9, Patience.RESTART), True),
+        (Renew(A.location, "another", "g01"), False),
+        (Renew(A.location, "another", "g01", "x", Patience.ANSWER), True),
+        (Drop(A.location, "another", "g01"), False),
+        (Seal(A, "another", "g01", {}, ()), True),
+        (FindObject(OBJECT, "another", "g01", "x"), False),
+    ],
+)
+def test_silence_past_the_deadline_of_a_job_loses_a_server(
+    driver: Driver, call: DriverCall, *, is_lost: bool
+) -> None:
+    driver.sealed(A)
+    driver.fail(call, TimedOut("slow"))
+    assert driver.machine.state("d") is (HeldState.LOST if is_lost else HeldState.SEALED)
+
+
+# Holding.
+
+
+def test_what_only_its_run_holds_is_dropped_with_the_run(driver: Driver) -> None:
+    driver.sealed(A, B)
+    assert driver.machine.holds("d") == {HolderKind.RUN}
+    assert driver.machine.kept() == set()
+    assert driver.machine.end_hold(driver.holder) == drops(A, B)
+    assert driver.machine.end_hold(driver.holder) == []
+    assert driver.machine.state("d") is HeldState.RELEASED
+    assert driver.machine.renew() == []
+
+
+def test_what_something_else_holds_stays_until_the_last_one_ends(driver: Driver) -> None:
+    driver.sealed(A, names=["d", "e"])
+    frame, reader = Holder(HolderKind.FRAME), Holder(HolderKind.READER)
+    driver.machine.hold("d", frame)
+    driver.machine.hold("d", reader)
+    assert driver.machine.end_hold(driver.holder, ["d", "released"]) == []
+    assert driver.machine.holds("e") == {HolderKind.RUN}
+    assert driver.machine.kept() == {"d"}
+    assert driver.machine.end_hold(frame) == []
+    assert driver.machine.end_hold(reader) == drops(A)
+    assert driver.machine.datasets == {"e": "g01"}
+
+
+def test_holders_of_one_kind_are_not_one(driver: Driver) -> None:
+    driver.sealed(A)
+    frames = [Holder(HolderKind.FRAME) for _ in range(2)]
+    for frame in frames:
+        driver.machine.hold("d", frame)
+    driver.machine.end_hold(driver.holder)
+    assert driver.machine.end_hold(frames[0]) == []
+    assert driver.machine.end_hold(frames[1]) == drops(A)
+
+
+def test_a_released_dataset_is_not_held_again(driver: Driver) -> None:
+    driver.sealed(A)
+    driver.machine.release("d")
+    driver.machine.hold("d", Holder(HolderKind.FRAME), Scope())
+    driver.machine.hand_out("d", driver.holder)
+    assert driver.machine.holds("d") == set()
+    assert not driver.machine.may_run_again("d", driver.holder)
+    assert driver.machine.release("d") == []
+    looks = (driver.machine.generation, driver.machine.portions, driver.machine.totals, driver.machine.losses)
+    for look in looks:
+        with pytest.raises(InvalidRequest, match="d was released"):
+            look("d")
+
+
+def test_a_scope_releases_what_was_made_in_it_whatever_holds_it(driver: Driver) -> None:
+    driver.sealed(A, names=["d", "e"])
+    outer, inner = Scope(), Scope()
+    driver.machine.hold("d", Holder(HolderKind.FRAME), outer)
+    driver.machine.hold("d", Holder(HolderKind.FRAME), inner)
+    driver.machine.hold("e", Holder(HolderKind.RUN), inner)
+    assert driver.machine.end_scope(inner) == [], "it was made in the outer one, or only runs hold it"
+    assert driver.machine.end_scope(outer) == drops(A)
+    assert driver.machine.end_scope(outer) == []
+
+
+def test_what_was_made_outside_of_any_scope_belongs_to_none(driver: Driver) -> None:
+    driver.sealed(A)
+    scope = Scope()
+    driver.machine.hold("d", Holder(HolderKind.PERSISTED))
+    driver.machine.hold("d", Holder(HolderKind.FRAME), scope)
+    assert driver.machine.end_scope(scope) == []
+
+
+def test_releasing_frames_leaves_what_is_persisted(driver: Driver) -> None:
+    driver.sealed(A, names=["d", "e"])
+    kept, frame = Holder(HolderKind.PERSISTED), Holder(HolderKind.FRAME)
+    for name in ("d", "e"):
+        driver.machine.hold(name, frame)
+    driver.machine.hold("e", kept)
+    driver.machine.end_hold(driver.holder)
+    assert driver.machine.end_frames(["d", "e", "released"]) == drops(A)
+    assert driver.machine.holds("e") == {HolderKind.PERSISTED}
+    assert driver.machine.end_hold(kept) == [Drop(A.location, "e", "g01")]
+
+
+def test_a_lost_dataset_may_run_again_for_those_who_got_no_row(driver: Driver) -> None:
+    driver.sealed(A, B)
+    reader, other = Holder(HolderKind.READER), Holder(HolderKind.READER)
+    for holder in (reader, other):
+        driver.machine.hold("d", holder)
+    assert not driver.machine.may_run_again("d", reader)
+    driver.machine.hand_out("d", reader)
+    driver.machine.hand_out("d", reader)
+    assert driver.machine.state("d") is HeldState.HANDED_OUT
+    driver.lose(A)
+    driver.lose(B)
+    assert driver.machine.state("d") is HeldState.LOST
+    assert not driver.machine.may_run_again("d", reader)
+    assert driver.machine.may_run_again("d", other)
+    assert not driver.machine.may_run_again("d", Holder(HolderKind.READER))
+    driver.machine.hand_out("d", other)
+    assert not driver.machine.may_run_again("d", other)
+    assert driver.machine.release("d") == []
+
+
+def test_rows_that_were_handed_out_to_none_that_holds_it_change_no_holder(driver: Driver) -> None:
+    driver.sealed(A)
+    driver.machine.hand_out("d", Holder(HolderKind.READER))
+    assert driver.machine.holds("d") == {HolderKind.RUN}
+
+
+def test_a_dataset_that_is_not_sealed_is_not_handed_out(driver: Driver) -> None:
+    driver.now += 5.0
+    driver.plan()
+    with pytest.raises(Conflict, match="planned: it cannot hand out"):
+        driver.machine.hand_out("d", driver.holder)
+    driver.now -= 5.0
+    job = driver.running("e")
+    with pytest.raises(Conflict, match="being written: it cannot hand out"):
+        driver.machine.hand_out("e", driver.holder)
+    driver.ended(job, A)
+    with pytest.raises(Conflict, match="being sealed: it cannot hand out"):
+        driver.machine.hand_out("e", driver.holder)
+
+
+# Releasing.
+
+
+def test_a_dataset_is_dropped_where_it_may_be_in_each_state(driver: Driver) -> None:
+    driver.now += 5.0
+    driver.plan(offload="s3://bucket/x")
+    assert driver.machine.renew() == []
+    assert driver.machine.release("d") == []
+    driver.now -= 5.0
+    removal = RemoveObjects("s3://bucket/x", "d", "g01")
+    job = driver.running(offload="s3://bucket/x")
+    assert driver.machine.renew() == [Renew(each, "d", "g01") for each in ALL]
+    assert driver.machine.release("d") == [*drops(A, B), removal]
+    del job
+    driver.written(A, offload="s3://bucket/x")
+    assert driver.machine.renew() == renewals(A)
+    assert driver.machine.release("d") == [*drops(A), removal]
+    driver.sealed(A, B, offload="s3://bucket/x")
+    driver.lose(A)
+    assert driver.machine.release("d") == [*drops(B), removal]
+
+
+def test_a_server_that_is_lost_is_not_asked_and_one_that_is_back_is(driver: Driver) -> None:
+    driver.running()
+    driver.lose(A)
+    assert driver.machine.renew() == [Renew(B.location, "d", "g01")]
+    assert driver.machine.release("d") == drops(B)
+    driver.table.answered(*A, driver.now)
+    driver.sealed(A, names=["e"])
+    driver.lose(A)
+    driver.table.answered(*A, driver.now)
+    assert driver.machine.release("e") == [Drop(A.location, "e", "g01")]
+
+
+def test_a_job_that_is_given_up_is_dropped_and_its_late_ends_change_nothing(driver: Driver) -> None:
+    first, second = driver.written(A, B)
+    assert driver.machine.abandon(iter(["d"]), driver.holder) == drops(A, B)
+    assert driver.answer(first) == []
+    assert driver.fail(second, Conflict("not committed")) == []
+    assert driver.machine.abandon(["d"], driver.holder) == []
+    assert driver.machine.datasets == {}
+
+
+def test_looks_of_a_job_that_is_given_up_begin_nothing(driver: Driver) -> None:
+    driver.now += 5.0
+    first, second = driver.plan()
+    driver.machine.abandon(["d"], driver.holder)
+    assert driver.answer(first, {"start": A.start}) == []
+    assert driver.fail(second, TimedOut("slow")) == []
+
+
+def test_a_job_whose_dataset_is_released_before_it_begins_is_an_error(driver: Driver) -> None:
+    driver.now += 5.0
+    first, second = driver.plan()
+    driver.machine.close()
+    driver.answer(first, {"start": A.start})
+    (failed,) = driver.answer(second, {"start": B.start})
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, InvalidRequest)
+
+
+def test_the_end_of_a_drop_or_of_a_removal_changes_nothing(driver: Driver) -> None:
+    driver.sealed(A)
+    assert driver.answer(Drop(A.location, "d", "g01"), {}) == []
+    assert driver.fail(RemoveObjects("s3://bucket/x", "d", "g01"), OSError()) == []
+    assert driver.machine.state("d") is HeldState.SEALED
