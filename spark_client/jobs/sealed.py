@@ -12,12 +12,11 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import array_over
 from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import from_arrow_schema
@@ -89,18 +88,6 @@ def server_of(row: Any) -> tuple[str, str, tuple[str, ...]]:
     return location, start, tuple(locations)
 
 
-def accepted(reports: Iterable[Any]) -> dict[int, str]:
-    """The accepted attempt of each producer, from the tasks' reports. Raises FlightShuffleError: two attempts of one
-    producer; Spark never accepts two.
-    """
-    attempts: dict[int, str] = {}
-    for row in reports:
-        if row["producer"] in attempts:
-            raise FlightShuffleError(f"Spark reported producer {row['producer']} twice; nothing was sealed")
-        attempts[row["producer"]] = row["attempt"]
-    return attempts
-
-
 def added(counts: Sequence[int], others: Sequence[int]) -> list[int]:
     """Their sums; either may be empty."""
     return [sum(pair) for pair in zip_longest(counts, others, fillvalue=0)]
@@ -134,15 +121,6 @@ class SealedDataset:
     seconds: float = 0.0
     losses: tuple[str, ...] = ()
     servers: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, source: DatasetRef, totals: Mapping[str, Any], schema: pa.Schema, partitions: int, **job: Any
-    ) -> Self:
-        """By the server's ``totals`` (``Shuffles.seal``); ``job`` is the ``work`` and the ``seconds``."""
-        sizes = totals["partition_bytes"]
-        partition_bytes = tuple(sizes.get(str(partition), 0) for partition in range(partitions))
-        return cls(source, schema, partition_bytes, totals["rows"], totals["frames"], **job)
 
     @property
     def size_bytes(self) -> int:
