@@ -132,11 +132,9 @@ class BroadcastContent:
             raise self.gone(error) from error
 
     def gone(self, error: NotFound) -> NotFound:
-        why = (
-            "its server was restarted"
-            if isinstance(error, ServerLost)
-            else "it was destroyed, or its driver has ended"
-        )
+        # A read says so by its class, and the server's answer to a call by its detail.
+        lost = isinstance(error, ServerLost) or error.detail.get("restarted")
+        why = "its server was restarted" if lost else "it was destroyed, or its driver has ended"
         return NotFound(f"broadcast {self.name!r} is gone: {why} ({error.message})", **error.detail)
 
     def _fetch(self, part: PartFile) -> None:
