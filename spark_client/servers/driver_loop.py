@@ -3,11 +3,12 @@
 Guarantee: an event of the machine happens under a lock, and no call under it. The calls of an event are made at once,
 but those to one server that can wait one after the other: when it does not answer one, the others to it are not made.
 
-Thread
-    The first dataset starts a daemon thread. It renews the leases every third of a lease, and makes the calls of
-    finalizers: a collector runs in any thread and between any two lines of it, also where the thread holds a lock, so a
-    finalizer must not wait, take a lock or start a thread. An error of such a call is logged, and the thread goes on;
-    if it could not be started, the next dataset starts it.
+Threads
+    The first dataset starts two daemon threads. One renews the leases every third of a lease. The other one makes the
+    calls of finalizers: a collector runs in any thread and between any two lines of it, also where the thread holds a
+    lock, so a finalizer must not wait, take a lock or start a thread. These calls may wait for a server that does not
+    answer as often as there are any, while the others' leases go on. An error of a call is logged, and the thread goes
+    on; if one could not be started, the next dataset starts it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from flight_server.protocol import (
     folder_of,
     index_of,
 )
-from spark_client.connection import AWAY, TimedOut, refuses
+from spark_client.connection import AWAY, TimedOut, Unreachable, refuses
 from spark_client.lanes import store_of
 
 from .dataset_machine import (
@@ -93,7 +94,8 @@ class DriverLoop:
         self._machine = DatasetMachine(servers.table)
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._closing: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._threads: dict[Call, threading.Thread] = {}
         self._is_closed = False
         self._kept_alive: dict[str, object] = {}
         self.put_locations: dict[str, tuple[str, ...]] = {}
@@ -153,7 +155,7 @@ class DriverLoop:
         """Write and seal these datasets by a job, see ``DatasetMachine.plan`` and :meth:`act`. After any error, also
         Ctrl-C, they are dropped.
         """
-        self._keep_thread()
+        self._keep_threads()
         try:
             self.act(
                 lambda machine: machine.plan(
@@ -193,7 +195,9 @@ class DriverLoop:
 
     def is_whole(self, dataset: str) -> bool:
         """Whether each part of a sealed dataset is there, and it was not released. Waits as :meth:`lost`."""
-        return not self.lost([dataset]) and dataset in self._machine.datasets
+        is_lost = bool(self.lost([dataset]))
+        with self._lock:
+            return not is_lost and dataset in self._machine.datasets
 
     def end(self, holder: Holder, datasets: Iterable[str] | None = None) -> None:
         """The holder needs these datasets, or any, no more. What a server that does not answer has of them ends with
@@ -301,7 +305,13 @@ class DriverLoop:
             is_silent = self.servers.table.presence(location) is Presence.SILENT
             # A round of renewals must end before the next one begins.
             seconds = min(SILENT_SECONDS if is_silent else BRIEF_SECONDS, self.lease_seconds / 6)
-        return server.action(action, body, seconds, once=patience is not Patience.RESTART)
+        try:
+            return server.action(action, body, seconds, once=patience is not Patience.RESTART)
+        except Unreachable:
+            # A connection that breaks is neither a refusal nor a silence.
+            if patience is not Patience.ANSWER or refuses([location]):
+                raise
+        return server.action(action, body)
 
     def _sealed(self, call: Seal) -> dict[str, Any]:
         server = self.servers.at(call.location)
@@ -319,52 +329,60 @@ class DriverLoop:
         # A start that refuses connections does not come back.
         return server.action("seal", request.encode(), seconds, once=refuses([call.location]))
 
-    # The thread.
+    # The threads.
 
     def after_collection(self, thing: object, call: Call) -> weakref.finalize[..., object]:
         """Make the call after ``thing`` was collected, to which it must not refer; not at the interpreter's end. The
         answer's ``detach`` takes it back.
         """
-        self._keep_thread()
+        self._keep_threads()
         end = weakref.finalize(thing, self._calls.put, call)
         end.atexit = False
         return end
 
-    def _keep_thread(self) -> None:
+    def _keep_threads(self) -> None:
         with self._lock:
-            if not self._is_closed and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
-                self._thread.start()
+            if self._is_closed:
+                return
+            for run, name in ((self._renew_in_turn, "leases"), (self._make_calls, "after-collection")):
+                if run not in self._threads or not self._threads[run].is_alive():
+                    self._threads[run] = threading.Thread(target=run, name=name, daemon=True)
+                    self._threads[run].start()
 
-    def _run(self) -> None:
+    def _renew_in_turn(self) -> None:
         interval_seconds = self.lease_seconds / 3
         renewal_seconds = time.monotonic() + interval_seconds
         while True:
-            call: Call | None = self._renew
             with suppress(queue.Empty):
-                call = self._calls.get(timeout=max(0.0, renewal_seconds - time.monotonic()))
-            if call is None:
-                return
-            if call == self._renew:
-                renewal_seconds = time.monotonic() + interval_seconds
-            try:
-                call()
-            except BaseException:  # noqa: BLE001 - see *Thread*
-                _log.exception("a call of the driver's thread failed, and the thread goes on")
+                return self._closing.get(timeout=max(0.0, renewal_seconds - time.monotonic()))
+            renewal_seconds = time.monotonic() + interval_seconds
+            _made_or_logged(self._renew)
+
+    def _make_calls(self) -> None:
+        while (call := self._calls.get()) is not None:
+            _made_or_logged(call)
             del call  # which may refer to much, while this thread waits
 
     def _renew(self) -> None:
         self.act(lambda machine: machine.renew())
 
     def close(self) -> None:
-        """Drop all datasets, and end the thread, waiting at most 5 s for its running call. Twice is fine."""
+        """Drop all datasets, and end the threads, waiting at most 5 s for the running call of each. Twice is fine."""
         with self._lock:
             self._is_closed = True
-            thread, self._thread = self._thread, None
+            threads, self._threads = [*self._threads.values()], {}
         try:
             self.act(lambda machine: machine.close())
         finally:
-            if thread is not None:
-                self._calls.put(None)
+            self._closing.put(None)
+            self._calls.put(None)
+            for thread in threads:
                 if thread is not threading.current_thread():
                     thread.join(5.0)
+
+
+def _made_or_logged(call: Call) -> None:
+    try:
+        call()
+    except BaseException:  # noqa: BLE001 - see *Threads*
+        _log.exception("a call of a driver's thread failed, and the thread goes on")

@@ -199,10 +199,13 @@ class _Queue(Generic[T]):
         self._items.append(item)
         self._filled.open()
 
-    def get(self, timeout: float) -> T:
+    def get(self, timeout: float | None = None) -> T:
         if not self._items:
             self._filled = self._threads.schedule.gate()
-            self._threads.wait_seconds(timeout, self._filled)
+            if timeout is None:
+                self._threads.wait(self._filled)
+            else:
+                self._threads.wait_seconds(timeout, self._filled)
         if not self._items:
             raise queue.Empty
         return self._items.popleft()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
-from spark_client.connection import TimedOut
+from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
     DriverLoop,
     Holder,
@@ -21,26 +22,37 @@ from spark_client.servers import (
     ServerList,
     ServerStart,
 )
+from tests.support.polling import eventually
 
 A, B = "grpc://a:1", "grpc://b:1"
 RUN = Holder(HolderKind.RUN)
 
 
 class Server:
-    """It holds everything, but at ``silent`` it does not answer. It opens no connection."""
+    """It holds everything, but at ``silent`` it does not answer, and at ``breaks`` once. It opens no connection."""
 
-    def __init__(self, asked: Counter[tuple[str, str]], silent: set[str], location: str = A) -> None:
+    def __init__(
+        self,
+        asked: Counter[tuple[str, str]],
+        silent: set[str],
+        location: str = A,
+        breaks: set[str] | None = None,
+    ) -> None:
         self.asked = asked
         self.silent = silent
+        self.breaks = set[str]() if breaks is None else breaks
         self.location = location
 
     def at(self, location: str) -> Server:
-        return Server(self.asked, self.silent, location)
+        return Server(self.asked, self.silent, location, self.breaks)
 
     def action(self, name: str, *_: Any, **__: Any) -> dict[str, Any]:
         self.asked[name, self.location] += 1
         if self.location in self.silent:
             raise TimedOut("no answer")
+        if self.location in self.breaks:
+            self.breaks.remove(self.location)
+            raise Unreachable("the connection failed")
         answer = {"start": self.location, "rows": 1, "frames": 1, "bytes": 8}
         return {**answer, "partition_bytes": {"0": 8}, "read_locations": [self.location]}
 
@@ -158,3 +170,60 @@ def test_a_call_that_fails_ends_neither_the_thread_nor_the_calls_after_it(loop: 
     del second
     gc.collect()
     assert made.wait(60)
+
+
+def test_leases_are_renewed_while_a_collected_reader_waits_for_a_server(server: Any) -> None:
+    loop = DriverLoop(ServerList(server, [A, B]), 0.03)
+    waiting, may_end = threading.Event(), threading.Event()
+
+    def end() -> None:
+        waiting.set()
+        may_end.wait(60)
+
+    try:
+        write(loop, "d", on=(A,))
+        thing = Thing()
+        loop.after_collection(thing, end)
+        del thing
+        gc.collect()
+        assert waiting.wait(60)
+        before = server.asked["renew", A]
+        eventually(lambda: server.asked["renew", A] > before + 2, expected=True)
+    finally:
+        may_end.set()
+        loop.close()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_connection_that_breaks_loses_a_server_only_if_it_refuses_the_next_one(
+    loop: DriverLoop, server: Server, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    write(loop, "d")
+    monkeypatch.setattr("spark_client.servers.driver_loop.refuses", lambda _: not is_there)
+    server.breaks.add(B)
+    assert loop.lost(["d"]) == (set() if is_there else {"d"})
+
+
+def test_a_dataset_is_looked_for_while_other_threads_plan(loop: DriverLoop) -> None:
+    def plan(datasets: Iterable[str]) -> None:
+        with loop.machine() as machine:
+            machine.plan(dict.fromkeys(datasets, PlannedDataset(1)), "0" * 14, RUN, 0.0)
+
+    plan(f"d{number}" for number in range(3000))
+    ended, interval = threading.Event(), sys.getswitchinterval()
+
+    def churn() -> None:
+        while not ended.is_set():
+            plan(["more"])
+            with loop.machine() as machine:
+                machine.abandon(["more"], RUN)
+
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert all(loop.is_whole("d0") for _ in range(200))
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+        thread.join()
