@@ -284,7 +284,6 @@ _AFTER = transitions(
     SEALED      error    error    error      error   HANDED_OUT  LOST   RELEASED
     HANDED_OUT  error    error    error      error   HANDED_OUT  LOST   RELEASED
     LOST        error    error    error      error   LOST        LOST   RELEASED
-    RELEASED    error    error    error      error   RELEASED    error  RELEASED
     """,
 )
 _SEALED = (HeldState.SEALED, HeldState.HANDED_OUT, HeldState.LOST)

@@ -62,7 +62,7 @@ def of_table(module: str) -> Iterator[Mutant]:
     assert match is not None
     head, *rows = match[1].splitlines()
     asked = _asked(module)
-    states = dict.fromkeys(each.split()[0] for each in rows)
+    states = dict.fromkeys(each for row in rows for each in row.split() if each.isupper())
     for number, row in enumerate(rows):
         state, *cells = row.split()
         for place, verb in enumerate(head.split()[1:]):
