@@ -11,9 +11,9 @@ from tests.support import mutants
 
 
 @pytest.mark.long
-@pytest.mark.timeout(0)  # about half an hour
+@pytest.mark.timeout(0)  # some minutes
 def test_no_mutant_of_the_machine_survives() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", mutants.__name__], capture_output=True, text=True, check=True, cwd=mutants.ROOT
     )
-    assert "find all but 0:" in ran.stdout, ran.stdout
+    assert "find all but 0\n" in ran.stdout, ran.stdout
