@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +11,23 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from flight_server.protocol import NotFound
 from spark_client.arrow import Declared
 from spark_client.jobs import SealedDataset
-from spark_client.jobs.persisting import AfterCollection, Persisted
+from spark_client.jobs.persisting import Persisted
+from spark_client.jobs.results import Results
 from spark_client.pipeline.execution import Execution
 from spark_client.pipeline.nodes import Exchange, Input, Leg, PlanPart
-from spark_client.servers import RERUNS
+from spark_client.servers import (
+    RERUNS,
+    DriverLoop,
+    Holder,
+    PlannedDataset,
+    Report,
+    RunJob,
+    ServerList,
+    ServerStart,
+)
 
 SCHEMA = pa.schema([pa.field("k", pa.int64())])
 DECLARED = Declared("rows", SCHEMA)
@@ -28,44 +40,66 @@ class _Session:
 SESSION: Any = _Session()
 
 
+class Server:
+    """Seals and renews what a test does not lose. It opens no connection."""
+
+    location = "grpc://a:1"
+
+    def __init__(self) -> None:
+        self.reading = SimpleNamespace(driver_bytes=0)
+        self.lost: set[str] = set()
+
+    def at(self, _: str) -> Server:
+        return self
+
+    def action(self, name: str, body: bytes = b"", *_: Any, **__: Any) -> dict[str, Any]:
+        if name == "renew" and json.loads(body)["dataset"] in self.lost:
+            raise NotFound("it is lost")
+        totals = {"rows": 2, "frames": 2, "bytes": 2, "partition_bytes": {"0": 1, "1": 1}}
+        return {"start": "a", "read_locations": [self.location], **totals}
+
+
 class Driver:
-    """Stands for ``Shuffles``: jobs write at once, and a test says of which datasets a server loses a part. It holds no
-    rows, and has no results.
-    """
+    """Stands for ``Shuffles``: its loop is the real one, over a server that holds no rows, and each job is one task."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
-        self.held: dict[str, str] = {}
-        self.lost: set[str] = set()
+        self.labels: dict[str, str] = {}
         self.at_write: Callable[[str], object] = lambda _: None
-        self.server = SimpleNamespace(reading=SimpleNamespace(driver_bytes=0))
-        self.servers = SimpleNamespace(several=True, lost=list)
-        self.results = SimpleNamespace(add=lambda *_, **__: None, forget=lambda _: None)
+        self.server: Any = Server()
         self.executors = None
-        self.after_collection = AfterCollection()
-        self.persisted = Persisted(self.is_whole, self.discard, lambda _: False, self.after_collection)
+        first: Any = self.server
+        self.loop = DriverLoop(ServerList(first), 300.0)
+        self.results = Results(self.loop)
+        self.persisted = Persisted(self.loop, self.results)
 
-    def write(self, targets: Sequence[Any], *, here: bool) -> list[SealedDataset]:
+    def write(self, targets: Sequence[Any], holder: Holder, *, here: bool) -> list[SealedDataset]:
         assert not here
         sealed = []
         for target in targets:
-            self.at_write(target.label)
             dataset = target.task.dataset
-            self.written.append(target.label)
-            self.held[dataset] = target.label
+            self.labels[dataset] = target.label
+
+            def run(call: RunJob, label: str = target.label) -> list[Report]:
+                self.at_write(label)
+                self.written.append(label)
+                (name,) = call.generations
+                return [Report(name, 0, "1", ServerStart(Server.location, "a"), (Server.location,), 2, 2)]
+
+            self.loop.write({dataset: PlannedDataset(2)}, run, holder, candidates=[Server.location])
             source: Any = SimpleNamespace(dataset=dataset)
             sealed.append(SealedDataset(source, SCHEMA, (1, 1), rows=2))
         return sealed
 
-    def is_whole(self, sealed: SealedDataset) -> bool:
-        return sealed.source.dataset in self.held and sealed.source.dataset not in self.lost
-
-    def discard(self, dataset: str) -> None:
-        self.held.pop(dataset, None)
+    @property
+    def held(self) -> list[str]:
+        """The exchanges that are held, and not lost."""
+        with self.loop.machine() as machine:
+            return [self.labels[each] for each in machine.datasets if each not in self.server.lost]
 
     def lose(self, label: str) -> None:
-        """A server loses its part of the exchange."""
-        self.lost |= {dataset for dataset, held in self.held.items() if held == label}
+        """The server loses the exchange."""
+        self.server.lost |= {dataset for dataset, each in self.labels.items() if each == label}
 
     def execution(self) -> Execution:
         shuffles: Any = self
@@ -104,7 +138,7 @@ def rows(execution: Execution, exchange: Exchange) -> int:
 def driver() -> Iterator[Driver]:
     made = Driver()
     yield made
-    made.after_collection.close()
+    made.loop.close()
 
 
 def test_what_was_lost_is_written_again_and_what_is_whole_stays(driver: Driver) -> None:
@@ -114,7 +148,7 @@ def test_what_was_lost_is_written_again_and_what_is_whole_stays(driver: Driver) 
     execution = driver.execution()
     assert execution.result_of(lambda run: rows(run, last)) == 2
     assert driver.written == ["two", "one", "three", "one", "last"]
-    assert [*driver.held.values()] == ["last"], "what jobs have read is dropped"
+    assert driver.held == [], "what nothing else holds is dropped"
     statistics = execution.ran().statistics
     assert statistics is not None
     assert statistics.losses == ("one, a server that held a part of it is gone",)
@@ -133,7 +167,7 @@ def test_a_persisted_exchange_that_is_lost_is_written_again_by_the_same_run(driv
     assert persisted is not None
     sealed = persisted.claim(None)
     assert sealed is not None, "the next run finds it"
-    assert driver.is_whole(sealed)
+    assert driver.held == ["kept"]
 
 
 def test_what_was_made_of_a_lost_exchange_is_written_again_with_it(driver: Driver) -> None:
@@ -155,7 +189,7 @@ def test_a_run_begins_again_at_most_twice_and_leaves_nothing(driver: Driver, *, 
     with pytest.raises(RuntimeError, match="could not read"):
         driver.execution().result_of(lambda run: rows(run, last))
     assert driver.written == ["one"] * (1 + RERUNS)
-    assert [label for dataset, label in driver.held.items() if dataset not in driver.lost] == []
+    assert driver.held == []
 
 
 def test_another_error_is_raised_at_once_and_what_was_written_is_dropped(driver: Driver) -> None:
@@ -170,7 +204,7 @@ def test_another_error_is_raised_at_once_and_what_was_written_is_dropped(driver:
     with pytest.raises(ValueError, match="no loss"):
         driver.execution().result_of(use)
     assert calls == [2, 2]
-    assert driver.held == {}
+    assert driver.held == []
 
 
 def test_a_loss_after_the_last_job_makes_the_run_begin_again(driver: Driver) -> None:
