@@ -185,7 +185,6 @@ MACHINE_CHANGES = (
     # plan
     ("        if self._is_closed:\n", "        if False:\n"),
     ("if not self._datasets.keys().isdisjoint(datasets):", "if False:"),
-    ("for each in dict.fromkeys(reads) if each in self._datasets)", "for each in dict.fromkeys(reads))"),
     ("        self.servers.add(job.candidates)\n", ""),
     # looks
     (
