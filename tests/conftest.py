@@ -139,7 +139,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--simulated-schedules",
         type=int,
-        default=25,
+        default=5,
         help="how many schedules of each simulated cluster",
     )
     parser.addoption(

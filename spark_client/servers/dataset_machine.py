@@ -284,7 +284,6 @@ _AFTER = transitions(
     SEALED      error    error    error      error   HANDED_OUT  LOST   RELEASED
     HANDED_OUT  error    error    error      error   HANDED_OUT  LOST   RELEASED
     LOST        error    error    error      error   LOST        LOST   RELEASED
-    RELEASED    error    error    error      error   RELEASED    error  RELEASED
     """,
 )
 _SEALED = (HeldState.SEALED, HeldState.HANDED_OUT, HeldState.LOST)
@@ -429,8 +428,7 @@ class DatasetMachine:
         if not self._datasets.keys().isdisjoint(datasets):
             raise Conflict(f"one of {sorted(datasets)} is written already")
         self._planned += 1
-        known = tuple(each for each in dict.fromkeys(reads) if each in self._datasets)
-        job = _Job(self._planned, tuple(datasets), tuple(candidates), known, token)
+        job = _Job(self._planned, tuple(datasets), tuple(candidates), tuple(reads), token)
         self._jobs[job.number] = job
         self.servers.add(job.candidates)
         for name, plan in datasets.items():

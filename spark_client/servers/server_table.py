@@ -54,7 +54,7 @@ _AFTER = transitions(
     Presence,
     """
     state      answer     restart    silence  refusal  deadline
-    UNKNOWN    ANSWERING  UNKNOWN    SILENT   LOST     LOST
+    UNKNOWN    ANSWERING  error      SILENT   LOST     LOST
     ANSWERING  ANSWERING  UNKNOWN    SILENT   LOST     LOST
     SILENT     ANSWERING  UNKNOWN    SILENT   LOST     LOST
     LOST       ANSWERING  UNKNOWN    LOST     LOST     LOST

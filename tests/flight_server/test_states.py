@@ -11,15 +11,16 @@ from flight_server.datasets import attempts, lifetime, partition
 from flight_server.kinds.changelog import changelog
 from flight_server.kinds.source import pulls
 from flight_server.protocol import transitions
-from spark_client.servers import spread_write
+from spark_client.servers import dataset_machine, server_table
 
 TABLES = {
     attempts: attempts.AttemptState,
     changelog: changelog.ChangelogState,
+    dataset_machine: dataset_machine.HeldState,
     lifetime: lifetime.DatasetState,
     partition: partition.PartitionState,
     pulls: pulls.PullState,
-    spread_write: spread_write.WriteState,
+    server_table: server_table.Presence,
 }
 
 for_each_table = pytest.mark.parametrize(
@@ -28,11 +29,10 @@ for_each_table = pytest.mark.parametrize(
 
 
 @for_each_table
-def test_each_state_has_a_step_and_each_pair_is_of_that_objects_states(
+def test_each_state_stands_in_the_table_and_each_pair_is_of_that_objects_states(
     module: ModuleType, states: EnumMeta
 ) -> None:
-    assert {state for state, _ in module._AFTER} == set(states)
-    assert set(module._AFTER.values()) <= set(states)
+    assert {state for state, _ in module._AFTER} | {*module._AFTER.values()} == set(states)
 
 
 def test_a_cell_in_small_letters_is_no_step_and_one_that_names_no_state_is_refused() -> None:

@@ -383,6 +383,47 @@ def test_a_job_that_fails_after_a_loss_runs_again_and_one_without_is_an_error(dr
     assert driver.looked(calls)[-1] == Fail(1, error)
 
 
+def test_the_error_of_a_run_is_not_that_of_the_next_one(driver: Driver) -> None:
+    job = driver.again(driver.machine.run_failed(driver.running(), ValueError("put failed"), driver.now))
+    (seal,) = driver.ended(job, B)
+    assert driver.again(driver.fail(seal, NotFound("no d"))).run == 3
+
+
+def test_a_job_that_has_insisted_insists_again_for_its_next_run(driver: Driver) -> None:
+    driver.now += 5.0
+    calls = driver.plan()
+    for run in (1, 2):
+        for call in calls[:-1]:
+            driver.fail(call, TimedOut("slow"))
+        insisting = driver.fail(calls[-1], TimedOut("slow"))
+        assert insisting == [Look(each, 1, Patience.RESTART) for each in ALL]
+        driver.answer(insisting[0], {"start": f"start {run}"})
+        (job,) = driver.fail(insisting[1], TimedOut("slow"))
+        assert isinstance(job, RunJob)
+        assert job.run == run
+        driver.now += 20.0
+        driver.lose(ServerStart(A.location, f"start {run}"))
+        driver.now += 20.0
+        calls = driver.machine.run_failed(job, ValueError("put failed"), driver.now)
+
+
+def test_a_run_that_is_made_again_has_nothing_before_it_begins(driver: Driver) -> None:
+    driver.now += 5.0
+    driver.table.answered(*A, driver.now)
+    looks = driver.plan(offload="s3://bucket/x")
+    (job,) = driver.looked(looks)
+    assert isinstance(job, RunJob)
+    first, second = driver.ended(job, B, A)
+    driver.answer(first, STORED)
+    driver.now += 5.0
+    calls = driver.fail(second, NotFound("no d"))
+    assert any(isinstance(each, Look) for each in calls)
+    assert driver.machine.state("d") is HeldState.PLANNED
+    assert driver.machine.renew() == []
+    assert driver.machine.portions("d") == []
+    assert driver.machine.release("d") == []
+
+
 def test_the_users_mistake_is_an_error_at_once(driver: Driver) -> None:
     job, error = driver.running(), InvalidRequest("no such column")
     driver.lose(A)
@@ -395,6 +436,7 @@ def test_the_users_mistake_is_an_error_at_once(driver: Driver) -> None:
 def test_a_server_that_cannot_seal_any_more_has_lost_its_portion(driver: Driver, error: Exception) -> None:
     first, second = driver.written(A, B)
     assert driver.fail(first, error) == []
+    assert driver.table.is_lost(A) is not (type(error) is NotFound), "the dataset's lease may have ended"
     calls = driver.answer(second)
     assert drops(B)[0] in calls
     assert driver.again(calls).run == 2
@@ -530,6 +572,17 @@ def test_an_object_that_is_gone_is_lost_with_its_server(driver: Driver) -> None:
     assert driver.machine.state("d") is HeldState.LOST
 
 
+def test_an_object_that_is_gone_is_one_portions(driver: Driver) -> None:
+    first, second = driver.written(A, B, offload="s3://bucket/x")
+    driver.answer(first, STORED)
+    other = OBJECT.replace("a.arrows", "b.arrows")
+    driver.answer(second, ANSWER | {"read_locations": [other]})
+    driver.fail(FindObject(OBJECT, "d", "g01", A.start), FileNotFoundError())
+    assert [each.stored for each in driver.machine.portions("d")] == [None, other]
+    driver.lose(B)
+    assert driver.machine.state("d") is HeldState.SEALED
+
+
 def test_a_server_that_is_lost_with_what_an_object_has_is_asked_to_keep_that(driver: Driver) -> None:
     driver.sealed(A, B, answer=STORED, offload="s3://bucket/x")
     driver.fail(Renew(A.location, "d", "g01", A.start, Patience.ANSWER), TimedOut("slow"))
@@ -586,8 +639,22 @@ def test_a_renewal_that_was_made_before_the_first_put_loses_nothing(driver: Driv
 
 def test_a_failure_that_no_server_has_answered_says_nothing_of_it(driver: Driver) -> None:
     driver.sealed(A)
-    driver.fail(driver.machine.renew()[0], RuntimeError("can't start new thread"))
+    renewal = driver.machine.renew()[0]
+    driver.fail(renewal, TimedOut("slow"))
+    driver.fail(renewal, RuntimeError("can't start new thread"))
     assert driver.machine.state("d") is HeldState.SEALED
+    assert driver.table.presence(A.location) is Presence.SILENT
+
+
+@pytest.mark.parametrize("patience", Patience)
+def test_a_failure_of_a_call_that_was_made_before_an_answer_changes_nothing(
+    driver: Driver, patience: Patience
+) -> None:
+    driver.sealed(A)
+    look = Look(A.location, 9, patience)
+    driver.machine.failed(look, TimedOut("slow"), driver.now + 60.0, driver.now - 1.0)
+    assert driver.machine.state("d") is HeldState.SEALED
+    assert driver.table.presence(A.location) is Presence.ANSWERING
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
@@ -718,6 +785,8 @@ def test_a_lost_dataset_may_run_again_for_those_who_got_no_row(driver: Driver) -
     assert not driver.machine.may_run_again("d", reader)
     assert driver.machine.may_run_again("d", other)
     assert not driver.machine.may_run_again("d", Holder(HolderKind.READER))
+    driver.machine.hold("d", reader)
+    assert not driver.machine.may_run_again("d", reader), "it has rows all the same"
     driver.machine.hand_out("d", other)
     assert not driver.machine.may_run_again("d", other)
     assert driver.machine.release("d") == []
@@ -763,6 +832,15 @@ def test_a_dataset_is_dropped_where_it_may_be_in_each_state(driver: Driver) -> N
     driver.sealed(A, B, offload="s3://bucket/x")
     driver.lose(A)
     assert driver.machine.release("d") == [*drops(B), removal]
+
+
+def test_a_server_that_the_job_did_not_choose_from_has_no_part(driver: Driver) -> None:
+    driver.now += 5.0
+    first, second = driver.plan()
+    driver.fail(first, TimedOut("slow"))
+    driver.answer(second, {"start": B.start})
+    assert driver.machine.renew() == [Renew(B.location, "d", "g01")]
+    assert driver.machine.release("d") == drops(B)
 
 
 def test_a_server_that_is_lost_is_not_asked_and_one_that_is_back_is(driver: Driver) -> None:

@@ -104,6 +104,12 @@ def test_a_loss_is_of_one_start_and_counts_once(table: ServerTable, before: str,
     assert looks(table) == (Presence.ANSWERING, "a2")
 
 
+def test_a_lost_server_in_whose_place_another_start_answers_is_asked_anew(table: ServerTable) -> None:
+    table.unanswered(A, 1.0)
+    assert table.restarted(A1, 2.0) == []
+    assert looks(table) == (Presence.UNKNOWN, None)
+
+
 def test_a_server_that_was_never_heard_of_is_lost_without_a_start() -> None:
     table = ServerTable((A, B))
     assert table.refused(A, 1.0) == table.unanswered(B, 1.0) == []
