@@ -122,6 +122,7 @@ class SimulatedServer:
                 return {}
             case "drop":
                 request = DatasetRequest.parse(body, "drop", needed=True)
+                assert request.generation is not None
                 self._dropped[request.dataset] = max(
                     self._dropped.get(request.dataset, ""), request.generation
                 )

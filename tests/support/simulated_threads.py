@@ -31,7 +31,7 @@ class SimulatedThread:
         self.name = name
         # What the driver does by the clock is not late because of other threads.
         is_prompt = name == "leases" or (threads.current is not None and threads.current.priority == FIRST)
-        self.priority = FIRST if is_prompt else None
+        self.priority: float | None = FIRST if is_prompt else None
         self.ended = threads.schedule.gate()
         self.error: BaseException | None = None
         self._interruption: BaseException | None = None
