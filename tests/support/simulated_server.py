@@ -122,12 +122,10 @@ class SimulatedServer:
                 return {}
             case "drop":
                 request = DatasetRequest.parse(body, "drop", needed=True)
-                assert request.generation is not None
-                self._dropped[request.dataset] = max(
-                    self._dropped.get(request.dataset, ""), request.generation
-                )
-                self._find(request.dataset, request.generation)
-                self._end(request.dataset)
+                dataset, generation = request.dataset or "", request.generation or ""
+                self._dropped[dataset] = max(self._dropped.get(dataset, ""), generation)
+                self._find(dataset, generation)
+                self._end(dataset)
                 return {}
         raise AssertionError(action)
 
