@@ -20,8 +20,8 @@ The lane
 
 Places
     The locations where a server takes puts on the bulk lane, the same for all its datasets. A driver learns them when
-    it creates a dataset, and gives them to its tasks, which then need no gRPC call. Any other process asks once
-    (:func:`places_of`), and again after a place failed.
+    it looks whether a server answers, and gives them to its tasks, which then need no gRPC call. Any other process asks
+    once (:func:`places_of`), and again after a place failed.
 """
 
 from __future__ import annotations

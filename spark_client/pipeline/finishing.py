@@ -50,10 +50,11 @@ def to_frame(steps: Steps) -> DataFrame:
 
     def frame(execution: Execution) -> DataFrame:
         made = _frame(steps, execution)
-        steps.shuffles.results.hold(Holder(HolderKind.FRAME), execution.datasets)
         part = steps.leg.single
         if part is not None and not part.stages and isinstance(part.origin, Exchange):
             steps.shuffles.results.add_frame(made, execution.written(part.origin))
+        # Last: what Ctrl-C leaves before is the run's.
+        steps.shuffles.results.hold(Holder(HolderKind.FRAME), execution.datasets)
         return made
 
     return running(steps, frame)
