@@ -136,11 +136,12 @@ class SimulatedCluster:
         self.servers: dict[str, SimulatedServer] = {}
         """The last start at each location."""
         self.all_servers: list[SimulatedServer] = []
-        self.given = () if learnt else tuple(f"grpc://host{number}:1" for number in range(servers))
+        # Of the servers that are given.
+        self.locations = () if learnt else tuple(f"grpc://host{number}:1" for number in range(servers))
         self.executors: list[str | None] = [None] * servers
         """The location of the server that a task on the executor has started."""
         self._starts = count()
-        for location in self.given or (DRIVERS,):
+        for location in self.locations or (DRIVERS,):
             self._start(location)
         self.servers_known = SimulatedServerList(self)
         self.calls = Counter[str]()
@@ -227,10 +228,10 @@ class SimulatedCluster:
         is_reached = location not in self._host_is_gone and not self._cut[location]
         return is_reached and (server is None or not server.is_alive)
 
-    def holder_of(self, server: ServerStart) -> SimulatedServer | None:
+    def process_of(self, server: ServerStart) -> SimulatedServer | None:
         """The process, if this very start lives."""
-        there = self.servers.get(server.location)
-        return there if there is not None and there.start == server and there.is_alive else None
+        process = self.servers.get(server.location)
+        return process if process is not None and process.start == server and process.is_alive else None
 
     # The driver's network.
 
@@ -394,9 +395,9 @@ class SimulatedCluster:
             if stored in self.storage.objects:
                 portion: Rows = self.storage.objects[stored]
             else:
-                there = self.servers[server.location]
-                yield from self._reached(there)
-                portion = there.read(source.dataset, source.generation, server.start)
+                process = self.servers[server.location]
+                yield from self._reached(process)
+                portion = process.read(source.dataset, source.generation, server.start)
             for attempt, sizes in portion.items():
                 rows.update({(*attempt, number): size for number, size in sizes.items()})
         if partition is not None:
@@ -522,7 +523,7 @@ class SimulatedCluster:
                 assert call.run <= 1 + RERUNS
                 assert call.run <= 1 + self.faults + self._failures, "one loss costs one rerun"
         for server in machine.servers.lost_since(self._losses_seen):
-            assert self.holder_of(server) is None or self._was_unanswered(server), f"{verb}: {server} lives"
+            assert self.process_of(server) is None or self._was_unanswered(server), f"{verb}: {server} lives"
         self._losses_seen = machine.servers.losses
         for dataset, generation in machine.datasets.items():
             if machine.state(dataset) is HeldState.LOST:
@@ -538,8 +539,8 @@ class SimulatedCluster:
         )
 
     def _has_lost(self, server: ServerStart, dataset: str, generation: str) -> bool:
-        there = self.holder_of(server)
-        held = None if there is None else there.datasets.get(dataset)
+        process = self.process_of(server)
+        held = None if process is None else process.datasets.get(dataset)
         return held is None or held.generation != generation or self.machine.servers.is_lost(server)
 
     def left(self, server: SimulatedServer) -> list[str]:
@@ -560,7 +561,7 @@ class SimulatedServerList:
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
-        self.table = ServerTable(cluster.given)
+        self.table = ServerTable(cluster.locations)
 
     def at(self, location: str) -> Any:
         def action(name: str, body: bytes, seconds: float | None = None, *, once: bool = False) -> Any:

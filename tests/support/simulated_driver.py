@@ -145,7 +145,7 @@ class SimulatedDriver:
     ) -> list[Source]:
         cluster, offload = self.cluster, PREFIX if self.random.random() < self.offloads else None
         planned = {name: PlannedDataset(cluster.partitions, offload) for name in names}
-        candidates = cluster.given or ((DRIVERS,) if alone else ())
+        candidates = cluster.locations or ((DRIVERS,) if alone else ())
 
         def run(call: RunJob) -> Any:
             return cluster.run_job(call, tuple(names), reads, alone=alone)

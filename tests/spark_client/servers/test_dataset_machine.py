@@ -779,15 +779,16 @@ def test_a_lost_dataset_may_run_again_for_those_who_got_no_row(driver: Driver) -
     driver.machine.hand_out("d", reader)
     driver.machine.hand_out("d", reader)
     assert driver.machine.state("d") is HeldState.HANDED_OUT
-    driver.lose(A)
-    driver.lose(B)
-    assert driver.machine.state("d") is HeldState.LOST
+    for server in (A, B):
+        driver.lose(server)
+        assert driver.machine.state("d") is HeldState.LOST
     assert not driver.machine.may_run_again("d", reader)
     assert driver.machine.may_run_again("d", other)
     assert not driver.machine.may_run_again("d", Holder(HolderKind.READER))
     driver.machine.hold("d", reader)
     assert not driver.machine.may_run_again("d", reader), "it has rows all the same"
     driver.machine.hand_out("d", other)
+    assert driver.machine.state("d") is HeldState.LOST
     assert not driver.machine.may_run_again("d", other)
     assert driver.machine.release("d") == []
 

@@ -50,7 +50,7 @@ def learnt(servers: Servers) -> ServerList:
 
 
 @pytest.fixture
-def given(servers: Servers) -> ServerList:
+def listed(servers: Servers) -> ServerList:
     first: Any = servers.at(A)
     return ServerList(first, [A, B])
 
@@ -94,10 +94,10 @@ def test_the_end_drains_the_other_workers_of_a_supervisor_too(
     assert servers.starts == {}
 
 
-def test_the_end_of_a_client_ends_no_server_that_is_given(given: ServerList, servers: Servers) -> None:
-    given.end()
+def test_the_end_of_a_client_ends_no_server_that_is_given(listed: ServerList, servers: Servers) -> None:
+    listed.end()
     assert servers.starts == {A: "a1", B: "b1"}
-    assert given.locations == (A, B)
+    assert listed.locations == (A, B)
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -109,9 +109,9 @@ def test_each_server_has_an_equal_share_of_the_names_of_one_length(count: int) -
 
 @pytest.mark.parametrize("is_learnt", [True, False])
 def test_a_question_to_all_servers_names_those_that_do_not_answer_and_changes_nothing(
-    learnt: ServerList, given: ServerList, servers: Servers, *, is_learnt: bool
+    learnt: ServerList, listed: ServerList, servers: Servers, *, is_learnt: bool
 ) -> None:
-    asked = learnt if is_learnt else given
+    asked = learnt if is_learnt else listed
     learn(asked, A, B)
     del servers.starts[B]
     answers, gone = asked.answers(lambda server, **how: server.action("why", **how))
@@ -127,10 +127,10 @@ def test_a_question_to_all_servers_names_those_that_do_not_answer_and_changes_no
 
 
 def test_a_dataset_of_one_server_has_the_same_owner_for_each_client(
-    given: ServerList, servers: Servers
+    listed: ServerList, servers: Servers
 ) -> None:
     first: Any = servers.at(B)
     other = ServerList(first, [B, A])
     names = [f"d{number}" for number in range(20)]
-    assert [given.of(name).location for name in names] == [other.of(name).location for name in names]
-    assert {given.of(name).location for name in names} == {A, B}
+    assert [listed.of(name).location for name in names] == [other.of(name).location for name in names]
+    assert {listed.of(name).location for name in names} == {A, B}

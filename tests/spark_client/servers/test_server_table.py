@@ -13,10 +13,10 @@ A1, A2, B1 = ServerStart(A, "a1"), ServerStart(A, "a2"), ServerStart(B, "b1")
 @pytest.fixture
 def table() -> ServerTable:
     """Of two servers that are given, and have answered at second 0."""
-    given = ServerTable((A, B))
+    listed = ServerTable((A, B))
     for server in (A1, B1):
-        assert given.answered(*server, 0.0) == []
-    return given
+        assert listed.answered(*server, 0.0) == []
+    return listed
 
 
 @pytest.fixture
@@ -71,6 +71,7 @@ def test_a_silent_server_is_quiet_for_a_while_and_nothing_is_forgotten(table: Se
     assert not table.is_fresh(A, 20.0)
     assert table.answering([A, B]) == (B,)
     table.silent(A, 30.0)
+    assert looks(table) == (Presence.SILENT, "a1")
     assert table.is_quiet(A, 39.9)
     assert table.answered(A, "a1", 40.0) == []
     assert looks(table) == (Presence.ANSWERING, "a1")
