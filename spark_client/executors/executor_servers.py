@@ -331,7 +331,7 @@ def _end_unknown(folder: Path) -> None:
                 signal.pidfd_send_signal(ended, signal.SIGKILL)
                 waiting = select.poll()
                 waiting.register(ended, select.POLLIN)
-                waiting.poll(embedded.STOP_SECONDS * 1000)
+                waiting.poll(embedded.START_SECONDS * 1000)
             finally:
                 os.close(ended)
 
