@@ -122,8 +122,13 @@ class Broadcast:
         cls, owner: Shuffles, sealed: SealedDataset, name: str, struct: StructType | None
     ) -> Broadcast:
         """Of a sealed dataset of one partition, which is the broadcast's from now on; its tasks have counted, where
-        ``arrow.fits_one_chunk`` takes the schema.
+        ``arrow.fits_one_chunk`` takes the schema. Where the rows had no partition, no task has written, and no server
+        has the dataset: the driver writes one without rows.
         """
+        if not sealed.source.portions:
+            made = cls.create(owner, sealed.schema.empty_table(), name)
+            made.struct = struct
+            return made
         return cls._made(
             owner, sealed, name, struct, sealed.work.counts or _counts_of(sealed.schema.empty_table())
         )

@@ -67,6 +67,22 @@ def look_up(shared: Broadcast) -> Any:
 DDL = "id long, seats int, inode long, process long"
 
 
+def test_a_frame_without_partitions_is_a_broadcast_without_rows(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    """No task writes it."""
+    none = spark.createDataFrame(spark.sparkContext.emptyRDD(), "id long, tail string")
+    assert none.rdd.getNumPartitions() == 0
+    pipeline = client.pipeline(none).mapInArrow(iter, none.schema)
+    for shared in (client.broadcast(none), client.broadcast(pipeline)):
+        assert shared.rows == 0
+        assert shared.table().schema.names == ["id", "tail"]
+        ids = client.pipeline(spark.range(10)).join(shared, on="id", how="anti")
+        assert ids.count() == 10
+        shared.destroy()
+    assert client.datasets() == []
+
+
 def test_executors_write_it_in_the_frames_own_order_and_the_driver_reads_nothing(
     client: ShuffleClient, planes: DataFrame
 ) -> None:
