@@ -429,10 +429,11 @@ class DatasetMachine:
             raise Conflict(f"one of {sorted(datasets)} is written already")
         self._planned += 1
         job = _Job(self._planned, tuple(datasets), tuple(candidates), tuple(reads), token)
-        self._jobs[job.number] = job
         self.servers.add(job.candidates)
         for name, plan in datasets.items():
             self._datasets[name] = _Dataset(name, plan, holders={holder: False})
+        # Last: Ctrl-C in a line before leaves none that has no dataset, by which ``abandon`` finds it.
+        self._jobs[job.number] = job
         return self._look(job, now_seconds)
 
     def _look(self, job: _Job, now_seconds: float, written: Sequence[ServerStart] = ()) -> list[DriverCall]:

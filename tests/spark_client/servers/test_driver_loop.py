@@ -21,6 +21,7 @@ from spark_client.servers import (
     RunJob,
     ServerList,
     ServerStart,
+    ServerTable,
 )
 from tests.support.polling import eventually
 
@@ -227,3 +228,14 @@ def test_a_dataset_is_looked_for_while_other_threads_plan(loop: DriverLoop) -> N
         sys.setswitchinterval(interval)
         ended.set()
         thread.join()
+
+
+def test_ctrl_c_in_a_plan_leaves_no_job(loop: DriverLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ServerTable, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(loop, "d")
+    with loop.machine() as machine:
+        assert (machine.datasets, machine._jobs) == ({}, {})
