@@ -63,6 +63,7 @@ BRIEF_SECONDS = 10.0
 SILENT_SECONDS = 2.0
 """The deadline of a call that can wait, to a server that did not answer the last one."""
 _AWAY = (*AWAY, TimedOut)
+_LEFT_OUT = (Presence.SILENT, Presence.LOST)
 _log = logging.getLogger(__name__)
 
 Call = Callable[[], object]
@@ -121,8 +122,9 @@ class DriverLoop:
         """
         with self._lock:
             calls = deque(event(self._machine))
-            for dataset in self._kept_alive.keys() - self._machine.datasets.keys():
-                del self._kept_alive[dataset]
+            if self._kept_alive:
+                for dataset in self._kept_alive.keys() - self._machine.datasets.keys():
+                    del self._kept_alive[dataset]
         ends: list[End] = []
         failure: Exception | None = None
         while calls:
@@ -268,6 +270,10 @@ class DriverLoop:
         now_seconds = time.monotonic()
         if error is None:
             return self._machine.answered(call, answer, now_seconds, asked_seconds)
+        if isinstance(call, Renew) and call.start and isinstance(error, NotFound):
+            _log.warning("dataset %s is gone from the server %s: %s", call.dataset, call.location, error)
+        elif isinstance(call, Look) and self.servers.table.presence(call.location) not in _LEFT_OUT:
+            _log.warning("the server %s is left out until it answers: %s", call.location, error)
         return self._machine.failed(call, error, now_seconds, asked_seconds, refused=is_refused)
 
     def _answer(self, call: ServerCall) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flight_server.protocol import NotFound
 from spark_client.connection import TimedOut, Unreachable
 from spark_client.servers import (
     DriverLoop,
@@ -239,3 +240,33 @@ def test_ctrl_c_in_a_plan_leaves_no_job(loop: DriverLoop, monkeypatch: pytest.Mo
         write(loop, "d")
     with loop.machine() as machine:
         assert (machine.datasets, machine._jobs) == ({}, {})
+
+
+def test_the_log_says_once_which_server_does_not_answer(
+    loop: DriverLoop, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.silent.add(B)
+    for name in ("d", "e"):
+        write(loop, name, on=(A,))
+    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [
+        f"the server {B} is left out until it answers: no answer"
+    ]
+
+
+def test_the_log_says_once_which_dataset_a_server_has_no_longer(
+    loop: DriverLoop, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(loop, "d", on=(A,))
+    action = Server.action
+
+    def ended(at: Server, name: str, *how: Any, **named: Any) -> dict[str, Any]:
+        if name == "renew":
+            raise NotFound("it has ended")
+        return action(at, name, *how, **named)
+
+    monkeypatch.setattr(Server, "action", ended)
+    for _ in range(2):
+        loop.act(lambda machine: machine.renew())
+    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [
+        f"dataset d is gone from the server {A}: it has ended"
+    ]
