@@ -81,8 +81,8 @@ class LeaseKeeper:
                 self._renew()
             except NotFound as error:
                 if begun == self._begun:  # not of its successor
-                    self._is_gone = True
                     _log.warning("%s is gone from the server: %s", self._what, error.message)
+                    self._is_gone = True
             except Exception as error:  # noqa: BLE001 - also "can't start new thread": the next turn comes
                 _log.info("the lease of %s was not renewed, trying again: %s", self._what, error)
 

@@ -12,11 +12,13 @@ import pytest
 from pyarrow import flight
 
 from flight_server.protocol import NotFound, ServerLost
+from spark_client.arrow import Declared
 from spark_client.connection import Reading, RemoteServer, Timeouts, transport
 from spark_client.jobs import Shares, Sides
 from spark_client.jobs.tasks import ReadTask
 from spark_client.lanes import BrokenStream, PortionCursor, ReadStream
 from spark_client.merge import DatasetRef, ShareRead
+from spark_client.steps.one_pass import OwnStage
 from tests.support.durable import action
 from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, put, rows_of, spread
@@ -171,17 +173,16 @@ def test_partitions_that_are_passed_over_left_or_read_again(
 
 
 def test_both_sides_of_a_join_are_shared(servers: Sequence[ServerProcess], opened: Counter[str]) -> None:
-    class Joined:
+    class Joined(OwnStage):
         """A stage of two inputs: the rows of the left, then those of the right."""
 
         divisible = False
-        declared: Any = replace
+        declared = Declared("joined", pa.schema([("n", pa.int64())]))
 
-        def run(self, both: Any, how: Any) -> Iterator[Any]:
+        def run(self, both: Any, _: Any) -> Iterator[Any]:
             yield from both.left
             yield from both.right
 
-    Joined.declared = type("Declared", (), {"stage": "joined"})
     stage: Any = Joined()
     task = ReadTask(Sides(ref_of(servers), ref_of(servers)), Shares((0, PARTITIONS)), (stage,))
     found = values(task.run(iter([pa.record_batch({"id": [0]})])))
