@@ -215,7 +215,7 @@ def test_prometheus_scrapes_the_http_port() -> None:
     assert job["static_configs"][0]["targets"] == [f"flight-server:{DEFAULT_HTTP_PORT}"]
 
 
-@pytest.mark.parametrize("way", ["http", "tls", "grpc"])
+@pytest.mark.parametrize("way", ["http", pytest.param("tls", marks=pytest.mark.long), "grpc"])
 def test_the_health_check_tells_a_serving_server_from_an_ended_one(
     way: str, tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
 ) -> None:

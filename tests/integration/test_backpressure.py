@@ -274,7 +274,14 @@ SEEDS = pytest.mark.parametrize(
         pytest.param(range(48, 80), id="another_32", marks=pytest.mark.long),
     ],
 )
-DISKS = pytest.mark.parametrize("disk_limit_bytes", [None, LIMIT_BYTES, 1], ids=["disk", "small", "none"])
+DISKS = pytest.mark.parametrize(
+    "disk_limit_bytes",
+    [
+        pytest.param(None, id="disk"),
+        pytest.param(LIMIT_BYTES, id="small", marks=pytest.mark.long),
+        pytest.param(1, id="none"),
+    ],
+)
 
 
 @SEEDS

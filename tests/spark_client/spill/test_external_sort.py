@@ -69,7 +69,14 @@ def test_rows_are_in_sparks_order_and_equal_rows_in_their_own(
 
 
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("arranged", ["sorted", "reversed", "one value", "two alternating", "random"])
+@pytest.mark.parametrize(
+    "arranged",
+    [
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("sorted", "reversed", "one value")),
+        "two alternating",
+        "random",
+    ],
+)
 def test_many_runs_are_merged_whatever_their_arrangement(arranged: str, *, descending: bool) -> None:
     count = 6_000
     numbers_of: dict[str, Any] = {

@@ -148,6 +148,7 @@ def test_one_giant_hash_is_read_again_and_again_and_the_others_are_ordinary() ->
     assert memory.spilled_bytes > 0
 
 
+@pytest.mark.long
 def test_a_key_with_most_rows_of_either_side_is_written_once() -> None:
     def side(skew: float) -> list[pa.RecordBatch]:
         random = np.random.default_rng(int(skew * 10))

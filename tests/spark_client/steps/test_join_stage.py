@@ -160,7 +160,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(each, marks=[] if each in ("floats", "several") else pytest.mark.long) for each in KINDS],
+)
 def test_a_join_is_a_nested_loop_within_any_budget(kind: str) -> None:
     kinds, values = KINDS[kind]
 

@@ -330,9 +330,11 @@ def _is_memory(run: Run) -> bool:
 
 
 CASES = [
-    *((History, name, False) for name in RULES),
     *((AnyPattern, name, False) for name in RULES),
-    *((History, name, True) for name in ("latest", "until_closed", "pair")),
+    (History, "latest", False),
+    (History, "pair", True),
+    *(pytest.param(History, name, False, marks=pytest.mark.long) for name in RULES if name != "latest"),
+    *(pytest.param(History, name, True, marks=pytest.mark.long) for name in ("latest", "until_closed")),
 ]
 
 

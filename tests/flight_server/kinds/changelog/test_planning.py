@@ -180,7 +180,7 @@ def write(watched: Watched, kind: str, many: int, keys: int) -> None:
 @example([("burst", 300, 300), ("silence", 3, 0), *[("retract", 5, 0)] * 4], 1.0)
 @given(st.lists(phases, min_size=2, max_size=7), st.sampled_from([0.0, 1.0, 5.0]))
 @settings(
-    max_examples=examples(0.2),
+    max_examples=examples(0.1),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes

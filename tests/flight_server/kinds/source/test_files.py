@@ -249,7 +249,10 @@ FOLDED = {
 }
 
 
-@pytest.mark.parametrize("kind", FOLDED)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(each, marks=pytest.mark.long if "list" in each[:5] else []) for each in FOLDED],
+)
 async def test_a_row_of_parquet_that_would_not_fit_is_refused_before_it_is_decoded(
     tmp_path: Path, kind: str
 ) -> None:
