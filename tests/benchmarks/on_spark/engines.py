@@ -190,8 +190,8 @@ class Laps:
         self.laps.setdefault(name, []).append(lap_seconds)
 
     @contextlib.contextmanager
-    def of_calls(self, owner: type, method: str) -> Iterator[None]:
-        """The lap ``method``: what the calls of it take in the block, in any thread."""
+    def of_calls(self, name: str, owner: type, method: str) -> Iterator[None]:
+        """The lap ``name``: what the calls of the method take in the block, in any thread."""
         call, taken = getattr(owner, method), [0.0]
 
         def timed(*arguments: Any, **named: Any) -> Any:
@@ -203,7 +203,7 @@ class Laps:
 
         with mock.patch.object(owner, method, timed):
             yield
-        self.add(method, sum(taken))
+        self.add(name, sum(taken))
 
     def at_end(self, call: Callable[[], object]) -> None:
         self.ends.append(call)

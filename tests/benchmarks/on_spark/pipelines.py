@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_client.arrow import Coalescer
-from spark_client.jobs import WRITE_BUDGET_BYTES, ByKeys, Shuffles
+from spark_client.jobs import WRITE_BUDGET_BYTES, ByKeys
 from spark_client.pipeline import Pipeline
+from spark_client.servers import DriverLoop
 from tests.benchmarks.measure import Subject, measure, table
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark import functions as of
@@ -154,7 +155,7 @@ def sparks(engines: Engines, job: Job, last: tuple[of.Stage, str], *, pipelined:
 def ours(engines: Engines, job: Job, kind: str, last: tuple[of.Stage, str], laps: Laps) -> Sequence[Any]:
     """The job by an exchange; its dataset is to be released by ``laps.end``."""
     started = time.perf_counter()
-    with engines.pipelined() if kind == FED else nullcontext(), laps.of_calls(Shuffles, "seal"):
+    with engines.pipelined() if kind == FED else nullcontext(), laps.of_calls("seal", DriverLoop, "_sealed"):
         first = job.start(engines, kind).mapInArrow(job.first, job.schema)
         result = first.exchange(PARTITIONS, "key").mapInArrow(*last).toDF()
         written = time.perf_counter()
