@@ -127,8 +127,8 @@ class DatasetRef:
 
     @property
     def is_spread(self) -> bool:
-        """Whether several servers may hold portions of each partition."""
-        return any(portion.start is not None for portion in self.portions)
+        """Whether several servers hold portions of each partition."""
+        return len(self.portions) > 1
 
     @property
     def shares_streams(self) -> bool:

@@ -11,10 +11,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest, WriteMode
 from spark_client import ShuffleClient
-from spark_client.datasource.batch_read import find
-from spark_client.datasource.source_options import STREAM_READ, SourceOptions
+from spark_client.datasource.batch_read import FlightReader, find
+from spark_client.datasource.source_options import BATCH_READ, STREAM_READ, SourceOptions
 from spark_client.datasource.stream_read import FlightStreamReader
 from spark_client.lanes import PutStream
+from tests.support.driver_datasets import write_dataset
 from tests.support.server_process import ServerProcess
 
 STRUCT = StructType([StructField("id", LongType())])
@@ -75,3 +76,25 @@ def test_a_query_that_finds_nothing_new_at_first_reads_what_comes_once(client: S
     append(client, 1)
     for last in (query.latestOffset(end), query.latestOffset(), reader(client, "latest").latestOffset()):
         assert len(query.partitions(end, last)) == 1
+
+
+def test_a_drivers_exchange_on_one_server_is_read_as_a_stream_and_without_its_empty_partitions(
+    client: ShuffleClient,
+) -> None:
+    batch = pa.record_batch({"id": [7, 8]})
+    write_dataset(client._owned(), "d", batch.schema, 3, {1: [batch]})
+    source = find(client._open(), "d")
+    stream = FlightStreamReader.plan(
+        SourceOptions({"location": client.location, "path": "d", "starting": "earliest"}, STREAM_READ),
+        source,
+        STRUCT,
+    )
+    start = stream.initialOffset()
+    shares = stream.partitions(start, stream.latestOffset(start))
+    assert [row for share in shares for each in stream.read(share) for row in each.column(0).to_pylist()] == [
+        7,
+        8,
+    ]
+    options = SourceOptions({"location": client.location, "path": "d"}, BATCH_READ)
+    shares = FlightReader.plan(options, source, STRUCT).partitions()
+    assert len(shares) == 1
