@@ -265,7 +265,7 @@ class Shuffles:
         return partial(self._at_close.pop, key, None)
 
     def close(self) -> None:
-        """Drop all datasets and stop renewing, whatever fails of it. Twice is fine."""
+        """Drop all datasets and stop renewing; a step that fails stops no other one. Twice is fine."""
         with contextlib.ExitStack() as ending:
             ending.callback(self.loop.close)
             ending.callback(_logged, self._end_application)
@@ -300,8 +300,10 @@ def _work_of(dataset: str, rows: Iterable[Any]) -> TaskWork:
 
 def _portion(written: WrittenPortion) -> Portion:
     # A proxy, or a name that only containers know, may be between the server and the location that it says.
-    reached, said = written.server.location, written.read_locations
-    locations = dict.fromkeys(reached if each == REUSE_CONNECTION else each for each in said)
+    reached = written.server.location
+    locations = dict.fromkeys(
+        reached if each == REUSE_CONNECTION else each for each in written.read_locations
+    )
     return Portion(tuple(locations), written.filled, written.server.start)
 
 

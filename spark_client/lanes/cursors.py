@@ -209,7 +209,7 @@ class PartitionCursor(_FrameCursor):
     def take(self, burst: BatchBurst) -> list[BatchBurst]:
         self._add(burst.batches, burst.checksums)
         if self._until is not None and self.next_frame > self._until:
-            raise self._untrusted(f"frames past the last wanted one, {self._until}")
+            raise self._untrusted(f"frames past the last one that was asked for, {self._until}")
         return [burst]
 
     def end(self, totals: ReadTotals | None, headers: Mapping[str, str]) -> bool:

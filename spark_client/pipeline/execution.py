@@ -5,7 +5,7 @@ Guarantee: an exchange that a plan uses several times runs once, and a persisted
 those that the run is for are the caller's.
 
 Losses
-    Whatever a caller does with a run, it does in :meth:`Execution.result_of`. If that fails, and a server was lost with
+    A caller uses a run inside :meth:`Execution.result_of`. If that fails, and a server was lost with
     what the run has written or read, this is written again, with all that was made of it, and the caller's function is
     called again, at most ``RERUNS`` times. What is whole stays.
 

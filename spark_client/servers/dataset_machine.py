@@ -844,7 +844,7 @@ class DatasetMachine:
         return [call for name in names for call in self.release(name)]
 
     def release(self, dataset: str) -> list[DriverCall]:
-        """Drop the dataset, whatever holds it. Twice is fine."""
+        """Drop the dataset, also if something holds it. Twice is fine."""
         known = self._datasets.pop(dataset, None)
         if known is None:
             return []

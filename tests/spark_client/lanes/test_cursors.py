@@ -98,7 +98,7 @@ def test_of_a_range_each_connection_has_totals_of_its_own() -> None:
     cursor.ticket()
     cursor.take(frames(3, sums=SUMS[2:]))
     assert cursor.end(ReadTotals(3, 1, crc_of(SUMS[2:])), {FROM_TRAILER: "6", UNTIL_TRAILER: "7"})
-    with pytest.raises(PartitionFailed, match="past the last wanted one"):
+    with pytest.raises(PartitionFailed, match="past the last one that was asked for"):
         cursor.take(frames(1))
 
 
