@@ -94,14 +94,13 @@ class Quarantine:
         """Raise DataQuarantined if there is an entry of that name."""
         aside = [entry for entry in self.entries if entry.dataset == name]
         if aside:
-            files = [file for entry in aside for file in entry.files]
             raise DataQuarantined(
                 f"data loss: dataset {name!r} was found damaged on disk and is kept aside, nothing of it is deleted "
                 f"({'; '.join(entry.reason for entry in aside)}). Write it again, have its files looked at, or drop "
                 "it, which deletes them",
                 dataset=name,
                 generation=aside[-1].generation,
-                files=files,
+                files=", ".join(file for entry in aside for file in entry.files),
             )
 
     def note(self, entry: Quarantined) -> None:
@@ -171,7 +170,7 @@ def put_quarantined(connection: sqlite3.Connection, entries: Sequence[Quarantine
 def delete_quarantined(connection: sqlite3.Connection, entries: Sequence[Quarantined]) -> None:
     """A part of a change: delete the entries."""
     connection.executemany(
-        "DELETE FROM quarantine WHERE dataset IS ? AND generation IS ?", [entry.key for entry in entries]
+        "DELETE FROM quarantine WHERE name IS ? AND generation IS ?", [entry.key for entry in entries]
     )
 
 

@@ -105,7 +105,7 @@ class Folder:
                     _log.warning("foreign_files_left_alone", path=entry.path)
                 elif entry.name not in named:
                     try:
-                        os.unlink(entry.path)
+                        Path(entry.path).unlink()
                     except OSError as error:  # it is garbage at the next start, too
                         _log.warning("file_not_deleted", path=entry.path, trouble=str(error))
         return sorted(foreign)
