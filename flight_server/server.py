@@ -294,7 +294,6 @@ class Server:
             ("arriving", _at_once(node.arriving.look)),
             ("leases", self._expire),
             ("offloads", node.offloads.forget_ended),
-            ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
             ("token_file", node.authenticator.reload),
         ):

@@ -29,7 +29,8 @@ class Deletion:
 
     def __init__(self, on_disk: OnDisk, row: int, *, left: bool) -> None:
         self._on_disk = on_disk
-        self._left = row if left else None
+        self._row = row
+        self._left = left
         self.change: Change[None] = partial(leave_name if left else delete, row=row)
         # Of a dataset whose lease or retention has ended.
         self.why: Leaving | None = None
@@ -38,11 +39,12 @@ class Deletion:
     def committed(self) -> None:
         """The change is on the medium. Any thread; twice is fine."""
         on_disk = self._on_disk
-        on_disk.row, on_disk.left = None, self._left
-        for segment, _ in on_disk.files:
-            segment.keep = False
-        if not on_disk.not_loaded:
-            on_disk.files = []
+        if on_disk.row == self._row:
+            on_disk.row, on_disk.left = None, self._row if self._left else None
+            for segment, _ in on_disk.files:
+                segment.keep = False
+            if not on_disk.not_loaded:
+                on_disk.files = []
 
 
 class OnDisk:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -159,16 +159,12 @@ def insert(
     connection: sqlite3.Connection,
     record: DatasetRecord,
     indices: Iterable[bytes],
-    left: Collection[int] = (),
 ) -> int:
-    """Insert a dataset in the place of the one of its name; the row's id.
-
-    Args:
-        indices: of the partitions, in their order.
-        left: ids that lose only the name; see "Left".
+    """Insert a dataset in the place of the one of its name; the row's id. ``indices``: of the partitions, in their
+    order.
     """
     facts = asdict(record.facts)
-    row = insert_row(connection, record.name, record.generation, record.kind, facts, record.schema, left)
+    row = insert_row(connection, record.name, record.generation, record.kind, facts, record.schema)
     FILE.put(connection, ((row, number, *file) for number, file in enumerate(record.files)))
     PARTITION.put(connection, ((row, *partition) for partition in record.partitions))
     INDEX.put(
@@ -190,13 +186,11 @@ def insert_row(
     kind: str,
     facts: Mapping[str, Any],
     schema: bytes | None,
-    left: Collection[int] = (),
 ) -> int:
     """Insert a dataset's own row, of any kind, in the place of the one of its name; its id, which no row had before:
     a deletion that was late would take another one else.
     """
-    for (before,) in connection.execute("SELECT id FROM dataset WHERE name = ?", (name,)).fetchall():
-        (leave_name if before in left else delete)(connection, before)
+    connection.execute("DELETE FROM dataset WHERE name = ?", (name,))
     (row,) = connection.execute(
         "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'dataset'"
     ).fetchone()
