@@ -20,13 +20,14 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import directory_name
 from flight_server.records import Database, Quarantine, trouble_with
 
-from .disk_files import is_real_directory
+from .disk_files import is_real_directory, sync_directory
 from .disposal import Disposal
 from .folder import SEGMENTS_NAME, Folder
 from .ownership import DATASETS_NAME, Marker, read_marker
 from .segments import SegmentWriter
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
+RECORDS_NAME = "records"
 _OWNER = "0" * 16
 
 _log = structlog.get_logger("flight_server.storage.disk")
@@ -83,7 +84,9 @@ class Disk:
         self._held = held
         self.folder = Folder(data_dir / SEGMENTS_NAME, owner, held)
         if lasting:
-            self.records = Database(data_dir, before_commit=self.folder.sync)
+            (data_dir / RECORDS_NAME).mkdir(exist_ok=True)
+            sync_directory(data_dir)
+            self.records = Database(data_dir / RECORDS_NAME, before_commit=self.folder.sync)
             self.quarantine = Quarantine(self.records)
 
     def check_held(self) -> None:
