@@ -251,7 +251,7 @@ class Catalogue:
             producers=request.producers,
             retention=request.retention,
             lease_seconds=lease_seconds,
-            writer=self.disk.writer(request.dataset, generation, request.kind),
+            writer=self.disk.writer(request.dataset, generation, request.kind, durable=request.durable),
             on_disk=self.on_disk() if request.durable else None,
             metadata=self.budget.metadata,
             generation=generation,

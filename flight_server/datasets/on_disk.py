@@ -11,10 +11,10 @@ which readers hold by their dataset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from flight_server.frames import DictionaryState
 from flight_server.records import Change, delete, leave_name
@@ -22,6 +22,12 @@ from flight_server.storage import Segment, SegmentSlice
 
 Leaving = Literal["expired", "retired"]
 """How a dataset leaves the catalogue by itself: its lease or its retention has ended."""
+
+
+class Kept(Protocol):
+    """Something with a file, which stays on disk while ``keep`` is true."""
+
+    keep: bool
 
 
 class Deletion:
@@ -41,8 +47,9 @@ class Deletion:
         on_disk = self._on_disk
         if on_disk.row == self._row:
             on_disk.row, on_disk.left = None, self._row if self._left else None
-            for segment, _ in on_disk.files:
-                segment.keep = False
+            for each in on_disk.kept:
+                each.keep = False
+            on_disk.kept = ()
             if not on_disk.not_loaded:
                 on_disk.files = []
 
@@ -53,6 +60,7 @@ class OnDisk:
     def __init__(self, delete_row: Callable[[int], object]) -> None:
         self._delete_row = delete_row
         self.row: int | None = None
+        self.kept: Sequence[Kept] = ()
         self.left: int | None = None  # a row without a name, see above
         self.turn = asyncio.Lock()  # one task at a time seals it, or loads an index
         # The partitions whose frames are all in synced segments; the places of its dictionary messages.
@@ -65,11 +73,11 @@ class OnDisk:
         self.not_loaded = 0  # partitions
         self.leaving: Deletion | None = None  # it leaves the catalogue once that is committed
 
-    def commit(self, row: int, files: list[tuple[Segment, int]]) -> None:
-        """The row is committed."""
-        self.row, self.files = row, files
-        for segment, _ in files:
-            segment.keep = True
+    def commit(self, row: int, kept: Sequence[Kept]) -> None:
+        """The row is committed, and names these."""
+        self.row, self.kept = row, kept
+        for each in kept:
+            each.keep = True
 
     def deletion(self, *, finishing: bool) -> Deletion:
         """How its row is to be deleted; ``finishing``: readers finish it."""
@@ -78,9 +86,7 @@ class OnDisk:
 
     def release(self) -> None:
         """No reader needs a frame any more."""
-        self.states, self.dictionaries, self.not_loaded = [], {}, 0
-        if self.row is None:
-            self.files = []
+        self.files, self.states, self.dictionaries, self.not_loaded = [], [], {}, 0
 
     def __del__(self) -> None:
         if self.left is not None:

@@ -24,8 +24,8 @@ from flight_server.protocol import FlightShuffleError, Kind, Retention, check_da
 from .tables import DATASET, FILE, INDEX, PARTITION, DamagedRow, Table, checksum
 from .transaction_records import Entry, put_transactions, transactions_of
 
-PART_BYTES = 64 << 20
-"""A longer index is several rows: SQLite takes no value of 1 GB."""
+PART_BYTES = 1 << 20
+"""A longer index is several rows: SQLite keeps a copy of the last long value."""
 _LEFT: Final = "/left/"
 """Begins the names of rows without a name: no dataset's begins with a slash."""
 
@@ -228,7 +228,7 @@ def index(connection: sqlite3.Connection, row: int, partition: int) -> bytes | N
 def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecord] | DamagedDataset]:
     """All datasets that have a name and are no changelogs, each with its id."""
     files, partitions = _Children(connection, FILE), _Children(connection, PARTITION)
-    for values in DATASET.read(connection, "kind <> ? ORDER BY id", (Kind.CHANGELOG.value,)):
+    for values in DATASET.scan(connection, "kind <> ? ORDER BY id", (Kind.CHANGELOG.value,)):
         damaged = values if isinstance(values, DamagedRow) else None
         row, name, generation, kind, text, schema = values.values if isinstance(values, DamagedRow) else values
         if str(name).startswith(_LEFT):
@@ -259,7 +259,7 @@ class _Children:
     """The whole rows of a table, by their dataset; asked for in the order of these."""
 
     def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
-        rows = table.read(connection, "1 ORDER BY dataset, number")
+        rows = table.scan(connection, "1 ORDER BY dataset, number")
         whole = (row for row in rows if not isinstance(row, DamagedRow))
         self._groups = groupby(whole, key=itemgetter(0))
         self._next = next(self._groups, None)

@@ -35,30 +35,47 @@ class Table:
         declared = ", ".join(f"{column} {declaration}" for column, declaration in columns.items())
         further = f", {constraints}" if constraints else ""
         self.declaration = f"CREATE TABLE {name} ({declared}, crc32c INTEGER NOT NULL{further});"
+        self._types = [_types(declaration) for declaration in columns.values()]
         self._all = ", ".join(self.columns)
         marks = ", ".join("?" * (len(self.columns) + 1))
         self._insert = f"INSERT OR REPLACE INTO {name} ({self._all}, crc32c) VALUES ({marks})"  # noqa: S608  # names of ours
 
     def put(self, connection: sqlite3.Connection, rows: Iterable[Sequence[Value]]) -> None:
-        """Insert the rows, or replace those with the same key."""
-        connection.executemany(self._insert, ((*row, checksum(row)) for row in rows))
+        """Insert the rows, or replace those with the same key. Their values have the columns' types: SQLite would store
+        others converted, and the checksum would not be theirs.
+        """
+        connection.executemany(self._insert, ((*row, checksum(self._checked(row))) for row in rows))
+
+    def _checked(self, row: Sequence[Value]) -> Sequence[Value]:
+        for value, column, types in zip(row, self.columns, self._types, strict=True):
+            if type(value) not in types:
+                raise TypeError(f"{self.name}.{column} takes no {type(value).__name__}")
+        return row
 
     def rows(
         self, connection: sqlite3.Connection, where: str = "1", values: Sequence[Value] = ()
     ) -> Iterator[tuple[Any, ...]]:
         """The rows. Raises DamagedRow at the first one that is."""
-        for row in self.read(connection, where, values):
+        for row in self.scan(connection, where, values):
             if isinstance(row, DamagedRow):
                 raise row
             yield row
 
-    def read(
+    def scan(
         self, connection: sqlite3.Connection, where: str = "1", values: Sequence[Value] = ()
     ) -> Iterator[tuple[Any, ...] | DamagedRow]:
-        """The rows, the damaged ones as such."""
+        """The rows, and in place of damaged ones what is wrong."""
         query = f"SELECT {self._all}, crc32c FROM {self.name} WHERE {where}"  # noqa: S608  # names of ours
         for *row, crc in connection.execute(query, values):
             yield tuple(row) if checksum(row) == crc else DamagedRow(self.name, row)
+
+
+def _types(declaration: str) -> frozenset[type]:
+    """The types of a column's values that SQLite stores as they are."""
+    for name, stored in (("TEXT", str), ("BLOB", bytes), ("INTEGER", int), ("REAL", float)):
+        if declaration.startswith(name):
+            return frozenset({stored, type(None)})
+    return frozenset({str, bytes, int, float, type(None)})
 
 
 def checksum(row: Sequence[Value]) -> int:

@@ -18,12 +18,14 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
 from flight_server.records import Database, Quarantine
 
+from .disk_files import sync_directory
 from .disposal import Disposal
 from .file_header import FileHeader
 from .folder import SEGMENTS_NAME, Folder
 from .segments import SegmentWriter
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
+RECORDS_NAME = "records"
 _OWNER = "0" * 16
 
 
@@ -73,10 +75,14 @@ class Disk:
         self.lasting = lasting
         self.folder = Folder(data_dir / SEGMENTS_NAME, owner, held)
         if lasting:
-            self.records = Database(data_dir, before_commit=self.folder.sync)
+            (data_dir / RECORDS_NAME).mkdir(exist_ok=True)
+            sync_directory(data_dir)
+            self.records = Database(data_dir / RECORDS_NAME, before_commit=self.folder.sync)
             self.quarantine = Quarantine(self.records)
 
-    def writer(self, name: str, generation: str, kind: Kind) -> SegmentWriter | None:
+    def writer(
+        self, name: str, generation: str, kind: Kind, *, durable: bool = False
+    ) -> SegmentWriter | None:
         """The writer of a generation's segments; None without ``data_dir``. They count for the principal whose call
         asks.
         """
@@ -84,7 +90,7 @@ class Disk:
             return None
         owner = acting.get()
         pool = self.pool if owner is None else owner.disk
-        header = FileHeader(self.folder.owner, name, generation, kind.value)
+        header = FileHeader(self.folder.owner, name, generation, kind.value, durable)
         return SegmentWriter(self.folder, header, pool, self._segment_bytes, self.disposal.dispose)
 
     def turn(self, name: str) -> asyncio.Lock:

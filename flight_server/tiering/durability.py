@@ -202,7 +202,8 @@ class _Seal:
             def committed() -> None:
                 if replaced is not None:
                     replaced.committed()
-                on_disk.commit(row, list(packed.files.items()))
+                on_disk.files = list(packed.files.items())
+                on_disk.commit(row, list(packed.files))
 
             def take_name() -> None:
                 committed()

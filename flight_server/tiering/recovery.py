@@ -119,7 +119,8 @@ def _restore(catalogue: Catalogue, row: int, record: DatasetRecord) -> None:
     files = list(_files(catalogue, record))
     on_disk = catalogue.on_disk()
     on_disk.recovered = True
-    on_disk.commit(row, files)
+    on_disk.commit(row, [segment for segment, _ in files])
+    on_disk.files = files
     on_disk.states = _states(catalogue, record, [segment for segment, _ in files])
     dataset = Dataset(
         record.name,
