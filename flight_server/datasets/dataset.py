@@ -26,7 +26,7 @@ from operator import attrgetter
 
 from flight_server.access import acting
 from flight_server.concurrency import FEW, Changes, at_once, emptied, later
-from flight_server.frames import DictionaryMessage, Frame, SchemaMessage, messages_of
+from flight_server.frames import DictionaryMessage, Frame, Records, SchemaMessage, messages_of
 from flight_server.memory import DATASET_BYTES, PARTITION_BYTES, Metadata
 from flight_server.protocol import (
     MAX_PARTITIONS,
@@ -40,13 +40,13 @@ from flight_server.protocol import (
     Retention,
     ServerPortion,
 )
-from flight_server.storage import Segment, SegmentWriter, StoredObject
+from flight_server.storage import SegmentWriter, StoredObject
 
 from .attachment import attachment_of
 from .attempts import Attempt, Attempts, joined
 from .generations import OVERWRITTEN, new_generation
-from .on_disk import OnDisk
 from .lifetime import DatasetState, Lifetime
+from .on_disk import OnDisk
 from .partition import Partition, PartitionState, Totals
 from .transactions import Transactions
 

@@ -66,7 +66,9 @@ class OnDisk:
         # The partitions whose frames are all in synced segments; the places of its dictionary messages.
         self.synced: set[int] = set()
         self.dictionaries: dict[Any, SegmentSlice] = {}
-        self.recovered = False  # an earlier process has accepted the frames, perhaps without --full-validation
+        self.recovered = (
+            False  # an earlier process has accepted the frames, perhaps without --full-validation
+        )
         # What the indices of the partitions refer to: the files, each with how many of its bytes are the dataset's.
         self.files: list[tuple[Segment, int]] = []
         self.states: list[DictionaryState] = []

@@ -368,6 +368,7 @@ def unpacked(
     data: bytes,
     length: int,
     total_bytes: int,
+    *,
     room: Reservation,
     files: Sequence[tuple[Segment, int]],
     states: Sequence[DictionaryState],

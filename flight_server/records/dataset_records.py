@@ -1,7 +1,8 @@
 """The sealed durable datasets, as rows: each with its files, its partitions, and the index of each partition's frames.
 
-A row is written once, by the transaction that acknowledges the seal, and deleted by the one that acknowledges the drop.
-An overwrite is one transaction of both. The rows of files, partitions, indices and transactions go with their dataset's.
+A row is written once, by the transaction that acknowledges the seal, and deleted by the one that acknowledges the
+drop. An overwrite is one transaction of both. The rows of files, partitions, indices and transactions go with their
+dataset's.
 
 Left
     Readers finish a dataset that was overwritten, or whose retention has ended, and may still need the indices of its
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -164,7 +165,7 @@ def insert(
     order.
     """
     facts = asdict(record.facts)
-    row = insert_row(connection, record.name, record.generation, record.kind, facts, record.schema)
+    row = insert_row(connection, record.name, record.generation, record.kind, facts, schema=record.schema)
     FILE.put(connection, ((row, number, *file) for number, file in enumerate(record.files)))
     PARTITION.put(connection, ((row, *partition) for partition in record.partitions))
     INDEX.put(
@@ -185,6 +186,7 @@ def insert_row(
     generation: str,
     kind: str,
     facts: Mapping[str, Any],
+    *,
     schema: bytes | None,
 ) -> int:
     """Insert a dataset's own row, of any kind, in the place of the one of its name; its id, which no row had before:
@@ -218,6 +220,11 @@ def delete_left(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM dataset WHERE substr(name, 1, ?) = ?", (len(_LEFT), _LEFT))
 
 
+def named_files(connection: sqlite3.Connection) -> set[str]:
+    """The names of all files that the rows of datasets and changelogs name."""
+    return {name for (name,) in connection.execute("SELECT name FROM file UNION ALL SELECT name FROM run")}
+
+
 def index(connection: sqlite3.Connection, row: int, partition: int) -> bytes | None:
     """The index of a partition; None if there is no such row any more. Raises DamagedRow."""
     parts = INDEX.rows(connection, "dataset = ? AND partition = ? ORDER BY part", (row, partition))
@@ -230,7 +237,8 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
     files, partitions = _Children(connection, FILE), _Children(connection, PARTITION)
     for values in DATASET.scan(connection, "kind <> ? ORDER BY id", (Kind.CHANGELOG.value,)):
         damaged = values if isinstance(values, DamagedRow) else None
-        row, name, generation, kind, text, schema = values.values if isinstance(values, DamagedRow) else values
+        columns: Sequence[Any] = values.values if isinstance(values, DamagedRow) else values
+        row, name, generation, kind, text, schema = columns
         if str(name).startswith(_LEFT):
             continue
         present = [FileRecord(*rest) for _, _, *rest in files.of(row)]

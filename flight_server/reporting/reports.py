@@ -424,9 +424,7 @@ def _of_server(server: Observed) -> dict[str, Any]:
         "waits": len(server.waits),
         **asdict(server.counters),
         "task_failures": dict(server.background.failures),
-        "quarantine": [
-            each.to_json() for each in server.catalogue.disk.quarantine.entries[:MAX_NAMED_FILES]
-        ],
+        "quarantine": [each.to_json() for each in server.catalogue.disk.quarantine.entries[:MAX_NAMED_FILES]],
         "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
         "servers": server.fellows.listed(),
         "token_file_trouble": server.authenticator.trouble,

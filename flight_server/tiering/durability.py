@@ -189,7 +189,11 @@ class _Seal:
             check()
             before = catalogue.get(dataset.name)
             replaced = None
-            if before not in (None, dataset) and before.on_disk is not None and before.on_disk.row is not None:
+            if (
+                before not in (None, dataset)
+                and before.on_disk is not None
+                and before.on_disk.row is not None
+            ):
                 replaced = before.on_disk.deletion(finishing=True)
             row = 0
 

@@ -7,16 +7,15 @@ alone, and is noted in the quarantine; an error of the disk changes nothing.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
-from flight_server.concurrency import Waits, in_thread
+from flight_server.concurrency import in_thread
 from flight_server.datasets import Dataset, OnDisk, Partition
 from flight_server.frames import Records, unpacked
 from flight_server.memory import RECORD_BYTES, Metadata, Reservation
 from flight_server.protocol import CorruptFrame, ReadTrouble
-from flight_server.records import DamagedRow, Database, DiskTrouble, index
 from flight_server.records import Damaged as DamagedDatabase
+from flight_server.records import DamagedRow, Database, DiskTrouble, index
 from flight_server.storage import Disk
 
 from .readback import frame_lost
@@ -50,9 +49,7 @@ class Loading:
                 await self._load(dataset, partition, on_disk, records)
         partition.check()
 
-    async def _load(
-        self, dataset: Dataset, partition: Partition, on_disk: OnDisk, records: Database
-    ) -> None:
+    async def _load(self, dataset: Dataset, partition: Partition, on_disk: OnDisk, records: Database) -> None:
         frames = partition.frames_left
         room = self._metadata.reserve(
             frames * RECORD_BYTES,
@@ -70,13 +67,16 @@ class Loading:
             await in_thread(self._disk.io_threads, work, then=install)
         except DiskTrouble as trouble:
             raise ReadTrouble(
-                f"dataset {dataset.name!r} partition {partition.index}: its index cannot be read: {trouble}; read again",
+                f"dataset {dataset.name!r} partition {partition.index}: its index cannot be "
+                f"read: {trouble}; read again",
                 dataset=dataset.name,
                 partition=partition.index,
             ) from trouble
         except (DamagedRow, DamagedDatabase, ValueError) as damage:
             dataset.partition(partition.index).check()  # it was dropped meanwhile, with its row
-            corrupt = CorruptFrame(f"data loss: the index of its frames is damaged: {damage}; write the dataset again")
+            corrupt = CorruptFrame(
+                f"data loss: the index of its frames is damaged: {damage}; write the dataset again"
+            )
             raise frame_lost(
                 self._disk.quarantine, dataset, partition, partition.epoch, corrupt
             ).fresh() from damage
@@ -91,7 +91,12 @@ def _read(
     if data is None:
         raise ValueError("it is missing")
     table = unpacked(
-        data, partition.totals.frames, partition.totals.bytes, room, on_disk.files, on_disk.states
+        data,
+        partition.totals.frames,
+        partition.totals.bytes,
+        room=room,
+        files=on_disk.files,
+        states=on_disk.states,
     )
     if len(table) - table.first != partition.frames_left:
         raise ValueError("it has other frames than the partition")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import structlog
@@ -46,6 +46,7 @@ from flight_server.records import (
     datasets,
     delete,
     delete_left,
+    named_files,
     put_quarantined,
 )
 from flight_server.storage import NotAFile, Segment, SegmentSlice
@@ -93,15 +94,34 @@ def _recover(catalogue: Catalogue, connection: sqlite3.Connection) -> Recovered:
             damaged.append((row, Quarantined.now(record.name, record.generation, str(damage), files)))
         except OutOfBudget as full:
             raise OSError(f"dataset {record.name!r} cannot be recovered: {full.message}") from None
-    _set_aside(catalogue, damaged)
+    _set_aside(catalogue, connection, damaged)
     return Recovered(len(catalogue), len(damaged), catalogue.budget.disk.used_bytes)
 
 
-def _set_aside(catalogue: Catalogue, damaged: list[tuple[int, Quarantined]]) -> None:
+def delete_garbage(catalogue: Catalogue) -> None:
+    """Delete the files that neither a row nor the quarantine names: once all datasets are recovered, before files are
+    made. Raises OSError.
+    """
+    disk = catalogue.disk
+    if disk.records is not None and disk.folder is not None:
+        kept = {name for entry in disk.quarantine.entries for name in entry.files}
+        disk.foreign = disk.folder.sweep(kept | disk.records.read(named_files))
+
+
+def _set_aside(
+    catalogue: Catalogue, connection: sqlite3.Connection, damaged: list[tuple[int, Quarantined]]
+) -> None:
     """Let the damaged datasets have entries in the quarantine in the place of their rows, and delete the rows without a
     name.
     """
-    entries = [entry for _, entry in damaged]
+    folder = catalogue.disk.folder
+    assert folder is not None
+    # A damaged row may have been that of a file.
+    unnamed = folder.unnamed(named_files(connection)) if damaged else {}
+    entries = [
+        replace(entry, files=(*entry.files, *unnamed.get((str(entry.dataset), str(entry.generation)), ())))
+        for _, entry in damaged
+    ]
 
     def change(connection: sqlite3.Connection) -> None:
         for row, _ in damaged:

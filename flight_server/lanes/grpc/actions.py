@@ -197,7 +197,9 @@ class Actions:
     async def _plan(self, body: bytes, caller: Caller) -> MadeAnswer:
         request = PlanRequest.parse(body)
         dataset = caller.portion_of(request.dataset, request.generation, request.start)
-        return MadeAnswer(await plan_bytes(dataset, request), partial(plan_json, dataset, request, self._loading))
+        return MadeAnswer(
+            await plan_bytes(dataset, request), partial(plan_json, dataset, request, self._loading)
+        )
 
     async def _copies(self, body: bytes, caller: Caller) -> bytes:
         request = CopiesRequest.parse(body)
