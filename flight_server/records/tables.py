@@ -97,7 +97,59 @@ PARTITION = Table(
     },
     "PRIMARY KEY (dataset, number)",
 )
+TRANSACTION = Table(
+    "transaction_id",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "id": "NOT NULL",  # TEXT; of an id that was forgotten its hash, an INTEGER
+        "entry": "TEXT",  # JSON: when it was used, and its numbers with their versions
+    },
+    "PRIMARY KEY (dataset, id)",
+)
+CHANGELOG = Table(
+    "changelog",
+    {
+        "dataset": "INTEGER PRIMARY KEY REFERENCES dataset ON DELETE CASCADE",
+        "since": "INTEGER NOT NULL",
+        "covered": "INTEGER NOT NULL",
+        "covered_time": "REAL NOT NULL",
+    },
+)
+VERSION = Table(
+    "version",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "first": "INTEGER NOT NULL",
+        "last": "INTEGER NOT NULL",
+        "time": "REAL NOT NULL",
+        "block": "BLOB NOT NULL",
+    },
+    "PRIMARY KEY (dataset, first)",
+)
+RUN = Table(
+    "run",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "place": "INTEGER NOT NULL",
+        "name": "TEXT NOT NULL",
+        "version": "INTEGER",
+    },
+    "PRIMARY KEY (dataset, place)",
+)
+HOLD = Table(
+    "hold",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "name": "TEXT NOT NULL",
+        "version": "INTEGER NOT NULL",
+        "until": "REAL",  # NULL once it has ended by itself
+        "taken": "REAL",
+        "owner": "TEXT",
+        "principal": "TEXT",
+    },
+    "PRIMARY KEY (dataset, name)",
+)
 TABLES = " ".join(
     ["CREATE TABLE server (commits INTEGER NOT NULL); INSERT INTO server VALUES (0);"]
-    + [table.declaration for table in (DATASET, FILE, PARTITION)]
+    + [table.declaration for table in (DATASET, FILE, PARTITION, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)]
 )
