@@ -248,11 +248,15 @@ class Holds:
         ended = self._end_due(self.named, now, upper)
         for name in ended:
             self._room.shrink(_held_bytes(before[name]))
-            self._room.grow(LAPSED_BYTES)
-            self.lapsed[name] = before[name].version
+            self.add_lapsed(name, before[name].version)
         while len(self.lapsed) > MAX_LAPSED:
             self._release(next(iter(self.lapsed)))
         return ended + [FOLLOWER for _ in self._end_due(self._followers, now, upper)]
+
+    def add_lapsed(self, name: str, version: int) -> None:
+        """Remember the name of a hold that there is not, which had this version."""
+        self._room.grow(LAPSED_BYTES)
+        self.lapsed[name] = version
 
     def _end_due(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
         ended = []

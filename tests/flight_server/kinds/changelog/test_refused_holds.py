@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flight_server.kinds.changelog import saving
 from flight_server.protocol import HoldRequest, Unavailable
 from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
@@ -123,6 +124,20 @@ def test_no_merge_passes_the_versions_before_and_after_while_a_hold_is_moved(
     engine.run(work())
     assert held(engine)[1].get("reader") == (1 if refuses else None)
     assert changelog.advanced_since(time.monotonic()) == (3 if refuses else 2)
+
+
+def test_a_hold_that_has_lapsed_is_taken_again_after_a_start(engine: Engine) -> None:
+    engine.commit([(("key", 4, "bid", 4), 1)])
+    changelog = engine.changelog
+    changelog.save(saving.state_of(changelog))
+    copy = engine.directory / "copy"
+    shutil.copytree(engine.directory, copy)
+    again = Engine(copy, SCHEMA, LATEST)
+    again.run(hold(again, "reader", release=True))
+    again.run(hold(again, "other", release=True))
+    assert again.run(hold(again, "lapsed"))["version"] == 2
+    again.run(hold(again, "lapsed", release=True))
+    again.close()
 
 
 def test_a_hold_that_a_cancelled_call_has_moved_is_moved_in_memory_too(engine: Engine) -> None:
