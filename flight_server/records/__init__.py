@@ -1,0 +1,4 @@
+"""What a restart needs to know: one SQLite database in the data directory, and its tables."""
+
+from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
+from .tables import DamagedRow

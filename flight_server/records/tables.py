@@ -1,0 +1,103 @@
+"""Tables: the schema of the server's records, and rows with a checksum.
+
+SQLite has no checksums: a flipped bit in a row is another value without an error. So each row ends with the CRC-32C of
+its other values, which :meth:`Table.rows` compares: a damaged row costs its dataset, and not the start.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from flight_server.protocol.checksums import crc32c
+
+FORMAT: Final = 1
+"""The database's ``user_version``; 0 is a new one."""
+
+Value = int | float | str | bytes | None
+
+
+class DamagedRow(Exception):
+    """A row's values differ from the written ones. ``values`` may be wrong."""
+
+    def __init__(self, table: str, values: Sequence[Value]) -> None:
+        super().__init__(f"a row of table {table!r} has another checksum")
+        self.values = values
+
+
+class Table:
+    """One table. ``columns``: their declarations, by name; the checksum is one more."""
+
+    def __init__(self, name: str, columns: dict[str, str], constraints: str = "") -> None:
+        self.name = name
+        self.columns = tuple(columns)
+        declared = ", ".join(f"{column} {declaration}" for column, declaration in columns.items())
+        further = f", {constraints}" if constraints else ""
+        self.declaration = f"CREATE TABLE {name} ({declared}, crc32c INTEGER NOT NULL{further});"
+        self._all = ", ".join(self.columns)
+        marks = ", ".join("?" * (len(self.columns) + 1))
+        self._insert = f"INSERT OR REPLACE INTO {name} ({self._all}, crc32c) VALUES ({marks})"  # noqa: S608  # names of ours
+
+    def put(self, connection: sqlite3.Connection, rows: Sequence[Sequence[Value]]) -> None:
+        """Insert the rows, or replace those with the same key."""
+        connection.executemany(self._insert, [(*row, checksum(row)) for row in rows])
+
+    def rows(
+        self, connection: sqlite3.Connection, where: str = "1", values: Sequence[Value] = ()
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows. Raises DamagedRow at the first one that is."""
+        query = f"SELECT {self._all}, crc32c FROM {self.name} WHERE {where}"  # noqa: S608  # names of ours
+        for *row, crc in connection.execute(query, values):
+            if checksum(row) != crc:
+                raise DamagedRow(self.name, row)
+            yield tuple(row)
+
+
+def checksum(row: Sequence[Value]) -> int:
+    """The CRC-32C of a row's values, with their types and lengths."""
+    crc = 0
+    for value in row:
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        crc = crc32c(data, crc32c(b"%c%d" % (type(value).__name__[0].encode(), len(data)), crc))
+    return crc
+
+
+DATASET = Table(
+    "dataset",
+    {
+        "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "name": "TEXT NOT NULL UNIQUE",
+        "generation": "TEXT NOT NULL",
+        "kind": "TEXT NOT NULL",
+        "facts": "TEXT NOT NULL",  # JSON
+        "schema": "BLOB",
+    },
+)
+FILE = Table(
+    "file",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "number": "INTEGER",
+        "name": "TEXT UNIQUE",
+        "size_bytes": "INTEGER NOT NULL",
+    },
+    "PRIMARY KEY (dataset, number)",
+)
+PARTITION = Table(
+    "partition",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "number": "INTEGER NOT NULL",
+        "first": "INTEGER NOT NULL",
+        "frames": "INTEGER NOT NULL",
+        "rows": "INTEGER NOT NULL",
+        "size_bytes": "INTEGER NOT NULL",
+        "frames_crc32c": "INTEGER NOT NULL",
+    },
+    "PRIMARY KEY (dataset, number)",
+)
+TABLES = " ".join(
+    ["CREATE TABLE server (commits INTEGER NOT NULL); INSERT INTO server VALUES (0);"]
+    + [table.declaration for table in (DATASET, FILE, PARTITION)]
+)
