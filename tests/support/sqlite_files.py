@@ -24,7 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-Around = Callable[[str, Path, Callable[[], None]], None]
+Work = Callable[[], None]
+Around = Callable[[str, Path, Work], None]
 
 LOGS = ("-wal", "-journal")
 """The ends of the names of SQLite's logs. The first sync of a new one also syncs its directory."""
