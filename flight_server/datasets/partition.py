@@ -2,7 +2,8 @@
 
 The states, and the verbs that change them, stand in ``_AFTER``.
 An error is a ``Conflict``, raised by the verb's method. *adopt* counts as publish, and *restore* as seal. FAILED and
-DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause.
+DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause. A restored partition has
+its totals; the records of its frames are loaded before it is read first (``tiering.loading``).
 
 Adopting
     A frame of an attempt is in the table, and counted in the totals, from *adopt* on; readers see it from the seal on.
@@ -26,13 +27,13 @@ Victims
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
 from flight_server.concurrency import BroadcastQueue, Changes, Gone, Subscription, transitions
-from flight_server.frames import Frame, FrameTable, Record, Records
+from flight_server.frames import Frame, FrameTable, Records
 from flight_server.memory import Metadata
 from flight_server.protocol import Conflict, DatasetDropped, FlightShuffleError, InvalidRequest, Released
 from flight_server.protocol.checksums import running_crc32c
@@ -96,6 +97,7 @@ class Partition:
         "dataset",
         "epoch",
         "index",
+        "loaded",
         "state",
         "writing",
     )
@@ -113,6 +115,7 @@ class Partition:
         self.state = PartitionState.OPEN
         self.writing = False  # a stream's producer has, or had, this partition
         self.epoch = 0  # how often it was reopened
+        self.loaded = True  # the table has the frames that are left
         self._retain_readers = retain_readers
         self._metadata = metadata or Metadata()
         self._begin()
@@ -134,7 +137,16 @@ class Partition:
     @property
     def so_far(self) -> Totals:
         """Of the frames published or adopted since the partition was last opened."""
-        return Totals(self._rows, len(self._table), self._table.total_bytes, self._crc32c)
+        frames, size_bytes = self._unseen()
+        return Totals(
+            self._rows, len(self._queue) + frames, self._queue.total_bytes + size_bytes, self._crc32c
+        )
+
+    def _unseen(self) -> tuple[int, int]:
+        """The frames that were adopted and that readers do not see yet, and their bytes."""
+        frames = len(self._table) - len(self._queue)
+        # Fewer than none: those of a restored partition are still to be loaded.
+        return (frames, self._table.total_bytes - self._queue.total_bytes) if frames > 0 else (0, 0)
 
     @property
     def failure(self) -> BaseException | None:
@@ -188,15 +200,20 @@ class Partition:
         self._table = FrameTable(self._metadata, self.dataset, self.index)
         self._queue.begin_again(self._table)
 
-    def restore(self, records: Iterable[Record], first: int, first_bytes: int, totals: Totals) -> None:
-        """Take the frames from ``first`` on, and seal the partition. Raises as :meth:`publish`. ``first_bytes``: the
-        bytes of the frames before ``first``.
+    def restore(self, first: int, first_bytes: int, totals: Totals) -> None:
+        """Seal it with these totals; its frames from ``first`` on are still to be loaded. ``first_bytes``: of those
+        before ``first``.
         """
-        self._queue.skip(first, first_bytes)
-        for record in records:
-            self._table.restore(record)
+        self._queue.restore(first, first_bytes, totals.frames, totals.bytes)
         self._rows, self._crc32c = totals.rows, totals.crc32c
+        self.loaded = first == totals.frames
         self.seal()
+
+    def load(self, records: Records) -> None:
+        """Take the records of a restored partition's frames, unless it has them or has failed meanwhile."""
+        if not self.loaded and self.state is PartitionState.SEALED:
+            self._table.fill(records)
+            self.loaded = True
 
     def check(self) -> None:
         """Raise a fresh copy of the cause if the partition failed or was dropped."""
@@ -346,6 +363,5 @@ class Partition:
 
     def _step(self, verb: str) -> None:
         self.state = self._check_step(verb)
-        if adopted := len(self._table) - len(self._queue):
-            self._queue.advance(adopted, self._table.total_bytes - self._queue.total_bytes)
+        self._queue.advance(*self._unseen())
         self._changes.tell()

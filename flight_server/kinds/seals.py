@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from flight_server.concurrency import at_once, in_steps
+from flight_server.concurrency import at_once, in_steps, to_its_end
 from flight_server.datasets import (
     Catalogue,
     Dataset,
@@ -27,7 +27,6 @@ from flight_server.datasets import (
     set_servers,
 )
 from flight_server.protocol import Conflict, FlightShuffleError, SealRequest, Transaction, WriteMode
-from flight_server.storage import to_its_end
 from flight_server.tiering import Durability
 
 
@@ -117,9 +116,9 @@ async def _on_disk(
             try:
                 await _whole(in_steps(dataset.giving_back()))
             finally:
-                if dataset.files is not None and not dataset.sealed:
-                    dataset.files.synced.clear()
-                    dataset.files.dictionaries.clear()
+                if dataset.on_disk is not None and not dataset.sealed:
+                    dataset.on_disk.synced.clear()
+                    dataset.on_disk.dictionaries.clear()
                 # The caller gets the error in the same step, so it is the first that can change what is chosen next.
                 dataset.reopen()
             raise
