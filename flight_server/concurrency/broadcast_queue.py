@@ -188,7 +188,7 @@ class BroadcastQueue(Generic[T]):
 
     def advance(self, count: int, size_bytes: int) -> None:
         """As :meth:`publish`, for items that the :class:`Items` have taken by themselves."""
-        if self._ended:
+        if self._ended and count:
             raise QueueEnded("an item after the end")
         self._total_bytes += size_bytes
         self._length += count
