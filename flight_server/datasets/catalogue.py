@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from flight_server.access import Usages
+from flight_server.concurrency import to_its_end
 from flight_server.frames import SchemaMessage, Schemas
 from flight_server.memory import Budget
 from flight_server.protocol import (
@@ -36,7 +37,7 @@ from flight_server.protocol import (
     Unavailable,
     WriteMode,
 )
-from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
+from flight_server.storage import Disk, DurableFiles, Leaving
 
 from .dataset import Dataset
 from .generations import (

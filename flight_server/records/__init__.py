@@ -2,3 +2,4 @@
 
 from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
 from .tables import DamagedRow
+from .trouble import DiskTrouble, OtherFormat, trouble_with

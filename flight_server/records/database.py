@@ -43,9 +43,10 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from flight_server.storage import DiskTrouble, OtherFormat, to_its_end, trouble_with
+from flight_server.concurrency import to_its_end
 
 from .tables import FORMAT, TABLES
+from .trouble import DiskTrouble, OtherFormat, trouble_with
 
 DATABASE_NAME: Final = "records.db"
 WITNESS_NAME: Final = "witness"

@@ -18,11 +18,12 @@ import structlog
 from flight_server.access import acting
 from flight_server.memory import MemoryPool
 from flight_server.protocol import directory_name
+from flight_server.records import trouble_with
 
 from .disk_files import is_real_directory
 from .disposal import Disposal
 from .ownership import DATASETS_NAME, Marker, read_marker
-from .segments import SegmentWriter, trouble_with
+from .segments import SegmentWriter
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
 

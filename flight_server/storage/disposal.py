@@ -18,22 +18,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 import structlog
 
+from flight_server.concurrency import to_its_end
 from flight_server.memory import Reservation
 from flight_server.protocol import DataQuarantined
+from flight_server.records import DiskTrouble
 
 from .durable_files import DurableFiles
 from .quarantine import Quarantined, note_damage
-from .segments import DiskTrouble, dispose_now
+from .segments import dispose_now
 
-T = TypeVar("T")
 Work = Callable[[], object]
 
 _log = structlog.get_logger("flight_server.storage.disposal")
@@ -106,7 +105,7 @@ class Disposal:
 
     async def settled(self) -> None:
         """Return when all earlier calls were tried and the segments that they released were deleted. Cancelling is
-        safe, see :func:`to_its_end`.
+        safe, see :func:`~flight_server.concurrency.to_its_end`.
         """
         loop = asyncio.get_running_loop()
         for _ in range(2):
@@ -199,36 +198,3 @@ def _do_safely(work: Work) -> None:
         work()
     except Exception as error:  # noqa: BLE001  # the thread must go on
         _log.error("disposal_failed", exc_info=error)
-
-
-async def in_thread(
-    threads: Executor, work: Callable[..., T], *arguments: object, then: Callable[[], None] | None = None
-) -> T:
-    """The result of blocking work; a cancellation comes after it, and after ``then``: see :func:`to_its_end`."""
-    return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work, *arguments), then)
-
-
-async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = None) -> T:
-    """The result of the work. A cancellation is raised only when the work has ended. ``then``: called when the work has
-    ended without an error, before a cancellation is raised.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.wait([work])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    failed = (
-        work.cancelled() or work.exception() is not None
-    )  # looked at, so that the loop does not report it
-    if then is not None and not failed:
-        then()
-    if cancelled is not None:
-        try:
-            raise cancelled
-        finally:
-            del cancelled  # its traceback has this frame: a cycle that would keep the callers' variables
-    try:
-        return work.result()
-    finally:
-        del work  # the same, if it raises

@@ -37,6 +37,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flight_server.memory import MemoryPool, Reservation
+from flight_server.records import DiskTrouble, trouble_with
 
 from .disk_files import open_regular
 from .ownership import DIRECTORY_LOCK, Marker, make_dataset_directory, remove_unused_directory
@@ -44,20 +45,6 @@ from .ownership import DIRECTORY_LOCK, Marker, make_dataset_directory, remove_un
 _IOV_MAX = 1024
 _OPEN_ATTEMPTS = 3
 _numbers = itertools.count(1)
-
-
-class DiskTrouble(Exception):
-    """The disk refused to take or give bytes. ``full``: for lack of room, by its own error or the disk limit."""
-
-    def __init__(self, message: str, *, full: bool) -> None:
-        super().__init__(message)
-        self.full = full
-
-
-def trouble_with(path: Path, error: OSError) -> DiskTrouble:
-    """The system's error about a path."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return DiskTrouble(f"{path}: {error.strerror or error}", full=full)
 
 
 def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:

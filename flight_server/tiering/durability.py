@@ -44,14 +44,14 @@ from collections.abc import Callable, Generator, Iterable
 from operator import attrgetter
 from typing import TypeVar
 
-from flight_server.concurrency import Slice, Waits, in_steps
+from flight_server.concurrency import Slice, Waits, in_steps, in_thread
 from flight_server.datasets import Catalogue, Dataset, Partition, Totals
 from flight_server.frames import DictionaryState, Frame, Message, Records, messages_of
 from flight_server.memory import reserve
 from flight_server.protocol import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
+from flight_server.records import DiskTrouble
 from flight_server.storage import (
     DictionaryRecord,
-    DiskTrouble,
     DurableFiles,
     Forgotten,
     FrameRecord,
@@ -61,7 +61,6 @@ from flight_server.storage import (
     Segment,
     SegmentSlice,
     SegmentWriter,
-    in_thread,
 )
 
 from .readback import frame_lost

@@ -42,7 +42,8 @@ from flight_server.datasets import Dataset, Partition
 from flight_server.frames import Frame, Message, Payload
 from flight_server.memory import Budget, MemoryPool, Pace, Reservation, reserve
 from flight_server.protocol import CorruptFrame, ReadTrouble
-from flight_server.storage import DiskTrouble, Disposal, Quarantined
+from flight_server.records import DiskTrouble
+from flight_server.storage import Disposal, Quarantined
 
 _log = structlog.get_logger("flight_server.tiering.readback")
 

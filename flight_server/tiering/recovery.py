@@ -48,6 +48,7 @@ from flight_server.frames import (
 )
 from flight_server.memory import DICTIONARY_BYTES
 from flight_server.protocol import Kind, OutOfBudget, Retention, encapsulate
+from flight_server.records import DiskTrouble, OtherFormat
 from flight_server.storage import (
     DAMAGE_NAME,
     DATASETS_NAME,
@@ -55,13 +56,11 @@ from flight_server.storage import (
     MANIFEST_NAME,
     NOTE_NAME,
     DictionaryRecord,
-    DiskTrouble,
     DurableFiles,
     FrameRecord,
     Manifest,
     Marker,
     NotAFile,
-    OtherFormat,
     Quarantined,
     Segment,
     SegmentSlice,

@@ -22,8 +22,8 @@ import structlog
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.protocol import FlightShuffleError, KeepRule, Kind, OutOfBudget
+from flight_server.records import DiskTrouble
 from flight_server.storage import (
-    DiskTrouble,
     Marker,
     NotAFile,
     Quarantined,

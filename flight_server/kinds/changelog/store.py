@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from flight_server.access import ANYONE, Permission
-from flight_server.concurrency import Background, Waits
+from flight_server.concurrency import Background, Waits, in_thread
 from flight_server.datasets import Append, Caller, Catalogue, Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
@@ -35,7 +35,8 @@ from flight_server.protocol import (
     Unavailable,
     directory_name,
 )
-from flight_server.storage import DiskTrouble, Quarantined, in_thread
+from flight_server.records import DiskTrouble
+from flight_server.storage import Quarantined
 
 from .changelog import DEFAULT_DELAY_SECONDS, AttachedChangelog, Changelog, ChangelogState
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
