@@ -1,5 +1,16 @@
 """What a restart needs to know: one SQLite database in the data directory, and its tables."""
 
+from .changelog_records import (
+    ChangelogRecords,
+    Declared,
+    NoDatabase,
+    RecordGone,
+    StoredChangelog,
+    StoredHold,
+    StoredVersions,
+    changelogs_in,
+    stored_changelog,
+)
 from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
 from .tables import DamagedRow
 from .trouble import DiskTrouble, OtherFormat, trouble_with

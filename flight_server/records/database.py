@@ -74,12 +74,14 @@ class Damaged(Exception):
 
 
 class Database:
-    """One open database.
+    """One open database. ``lasting``: unlike a :class:`~flight_server.records.changelog_records.NoDatabase`.
 
     Args:
         directory: the data directory.
         before_commit: called in the writer's thread before and after each transaction; an OSError refuses it.
     """
+
+    lasting = True
 
     def __init__(self, directory: Path, before_commit: Callable[[], None] = lambda: None) -> None:
         self.path = directory / DATABASE_NAME

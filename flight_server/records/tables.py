@@ -111,8 +111,10 @@ CHANGELOG = Table(
     {
         "dataset": "INTEGER PRIMARY KEY REFERENCES dataset ON DELETE CASCADE",
         "since": "INTEGER NOT NULL",
-        "covered": "INTEGER NOT NULL",
-        "covered_time": "REAL NOT NULL",
+        "upper": "INTEGER NOT NULL",
+        "time": "REAL NOT NULL",
+        "blocks": "INTEGER NOT NULL",  # how many rows of ``version`` it has, and of ``run``
+        "runs": "INTEGER NOT NULL",
     },
 )
 VERSION = Table(
