@@ -12,5 +12,6 @@ from .changelog_records import (
     stored_changelog,
 )
 from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
+from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarantined
 from .tables import DamagedRow
 from .trouble import DiskTrouble, OtherFormat, trouble_with

@@ -247,11 +247,11 @@ class Database:
         self._commits += 1
         with suppress(OSError):  # it is a help, not a fact
             os.pwrite(self._witness, _COUNT.pack(self._commits, self._commits), 0)
-        for waiting, result, error in outcomes:
-            if error is None:
+        for waiting, result, refusal in outcomes:
+            if refusal is None:
                 waiting.done.set_result(result)
             else:
-                waiting.done.set_exception(error)
+                waiting.done.set_exception(refusal)
         return None
 
     def _trouble(self, error: Exception) -> DiskTrouble:

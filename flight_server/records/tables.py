@@ -151,7 +151,21 @@ HOLD = Table(
     },
     "PRIMARY KEY (dataset, name)",
 )
-TABLES = " ".join(
+QUARANTINE = Table(
+    "quarantine",
+    {
+        "name": "TEXT",  # of a dataset that may have no row any more
+        "generation": "TEXT",
+        "reason": "TEXT NOT NULL",
+        "time": "TEXT NOT NULL",
+        "files": "TEXT NOT NULL",  # JSON: names in the folder
+        "served": "INTEGER NOT NULL",
+    },
+    "PRIMARY KEY (name, generation)",
+)
+OF_DATASETS: Final = (FILE, PARTITION, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
+"""The tables whose rows belong to a row of ``dataset``, and go with it."""
+TABLES: Final = " ".join(
     ["CREATE TABLE server (commits INTEGER NOT NULL); INSERT INTO server VALUES (0);"]
-    + [table.declaration for table in (DATASET, FILE, PARTITION, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)]
+    + [table.declaration for table in (DATASET, *OF_DATASETS, QUARANTINE)]
 )

@@ -5,6 +5,8 @@ from .disk import Disk
 from .disk_files import NotAFile, open_regular, read_regular, sync_directory, sync_file, write_file
 from .disposal import Disposal
 from .durable_files import MANIFEST_NAME, DurableFiles, Forgotten, Leaving
+from .file_header import FileHeader, read_header
+from .folder import SEGMENTS_NAME, Folder
 from .manifest import (
     DictionaryRecord,
     FrameRecord,

@@ -18,14 +18,16 @@ import structlog
 from flight_server.access import acting
 from flight_server.memory import MemoryPool
 from flight_server.protocol import directory_name
-from flight_server.records import trouble_with
+from flight_server.records import Database, Quarantine, trouble_with
 
 from .disk_files import is_real_directory
 from .disposal import Disposal
+from .folder import SEGMENTS_NAME, Folder
 from .ownership import DATASETS_NAME, Marker, read_marker
 from .segments import SegmentWriter
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
+_OWNER = "0" * 16
 
 _log = structlog.get_logger("flight_server.storage.disk")
 
@@ -35,16 +37,24 @@ class Disk:
 
     Args:
         pool: counts segments.
-        data_dir: where segments go; None if nothing can be spilled, or until :meth:`use`.
+        data_dir: as for :meth:`use`, with an owner that each start has; None if nothing can be spilled, or until
+            :meth:`use`.
+
+    Attributes:
+        folder: where frames go; None without a data directory.
+        records: what a restart needs to know; None if nothing outlives the process.
     """
 
     def __init__(
         self, pool: MemoryPool, data_dir: Path | None = None, *, segment_bytes: int = DEFAULT_SEGMENT_BYTES
     ) -> None:
         self.pool = pool
-        self.data_dir = data_dir
-        self.lasting = data_dir is not None
+        self.data_dir: Path | None = None
+        self.lasting = False
         self.owner = ""
+        self.folder: Folder | None = None
+        self.records: Database | None = None
+        self.quarantine = Quarantine()
         self._held: Callable[[], bool] = lambda: True
         self.foreign: list[str] = []  # paths that are not this server's, see own_directories
         # The spiller uses one at a time; reading back and sealing use the others.
@@ -53,14 +63,17 @@ class Disk:
         self._segment_bytes = segment_bytes
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._sequence = 0
+        if data_dir is not None:
+            self.use(data_dir, owner=_OWNER, lasting=True)
 
     def use(
         self, data_dir: Path, *, owner: str, lasting: bool, held: Callable[[], bool] = lambda: True
     ) -> None:
-        """Put segments there; called before the first dataset is made.
+        """Open the folder and the records there; called before the first dataset is made. Blocks. Raises OSError;
+        Damaged: the records are.
 
         Args:
-            owner: for markers, see ``ownership``.
+            owner: for the names of files, see ``folder``.
             lasting: the directory outlives the process, so datasets can be durable.
             held: whether the directory is still this server's. Once it is not, nothing new is written there.
         """
@@ -68,6 +81,10 @@ class Disk:
         self.owner = owner
         self.lasting = lasting
         self._held = held
+        self.folder = Folder(data_dir / SEGMENTS_NAME, owner, held)
+        if lasting:
+            self.records = Database(data_dir, before_commit=self.folder.sync)
+            self.quarantine = Quarantine(self.records)
 
     def check_held(self) -> None:
         """Raise DiskTrouble if the data directory is not this server's any more. Blocks."""
@@ -126,3 +143,5 @@ class Disk:
         """End the threads. Blocks until files are closed. Twice is fine."""
         self.io_threads.shutdown(wait=True, cancel_futures=True)
         self.disposal.close()
+        if self.records is not None:
+            self.records.close()
