@@ -14,4 +14,5 @@ from .changelog_records import (
 from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
 from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarantined
 from .tables import DamagedRow
+from .transaction_records import Entry
 from .trouble import DiskTrouble, OtherFormat, trouble_with

@@ -259,8 +259,8 @@ class Commits:
         forgotten: dict[str, int] = {}
         for version, waiting in enumerate(group, first):
             if waiting.transaction is not None:
-                id_, number = waiting.transaction.id, waiting.transaction.version
-                forgotten |= changelog.transactions.note(id_, number, version)
+                id_number = waiting.transaction.id, waiting.transaction.version
+                forgotten |= changelog.transactions.note(id_number, version)
         if forgotten:
             changelog.records.forget(forgotten)
         changelog.published(runs, last, now, sum(waiting.rows for waiting in group))
