@@ -5,10 +5,12 @@ from .changelog_records import (
     Declared,
     NoDatabase,
     RecordGone,
+    RowsMissing,
     StoredChangelog,
     StoredHold,
     StoredVersions,
     changelogs_in,
+    run_names,
     stored_changelog,
 )
 from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database

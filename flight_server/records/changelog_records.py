@@ -46,6 +46,10 @@ class RecordGone(Exception):
     """The changelog was dropped: it has no rows any more."""
 
 
+class RowsMissing(Exception):
+    """A changelog has fewer rows than it had."""
+
+
 class RecordedRun(Protocol):
     """A run file. ``version``: of all its rows, if it has not been merged yet. ``keep``: see "Files"."""
 
@@ -90,15 +94,12 @@ class StoredHold(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredChangelog:
-    """All rows of a changelog. ``blocks``, ``run_count``: how many there must be of ``versions`` and ``runs``."""
+    """All rows of a changelog."""
 
-    id: int
-    declared: Declared
+    row: int
     since: int
     upper: int
     time: float
-    blocks: int
-    run_count: int
     runs: list[tuple[str, int | None]]
     versions: list[StoredVersions]
     holds: list[StoredHold]
@@ -134,12 +135,17 @@ class ChangelogRecords:
         self.size_bytes = 0  # of the blocks that no file has yet
         self._database = database
         self._disk = disk
-        self._id = 0
+        self._row = 0  # its dataset's id
         self._since = self._upper = 0
         self._time = 0.0
         self._runs: list[RecordedRun] = []
         self._blocks: deque[tuple[int, Reservation]] = deque()  # each with its last version
-        self._dropped = False
+        self._keep = True
+
+    @property
+    def row(self) -> int | None:
+        """The id of its dataset's row; None if there is none."""
+        return self._row or None
 
     @classmethod
     def restored(
@@ -147,7 +153,7 @@ class ChangelogRecords:
     ) -> ChangelogRecords:
         """Of a changelog that the database has, with these files."""
         records = cls(database, disk)
-        records._id = stored.id
+        records._row = stored.row
         records._since, records._upper, records._time = stored.since, stored.upper, stored.time
         for versions in stored.versions:
             records._count(versions.last, disk.reserve(len(versions.block)))
@@ -160,8 +166,8 @@ class ChangelogRecords:
         """
 
         def insert(connection: sqlite3.Connection) -> None:
-            self._id = _insert_dataset(connection, declared)
-            CHANGELOG.put(connection, [(self._id, 0, 0, time, 0, 0)])
+            self._row = _insert_dataset(connection, declared)
+            CHANGELOG.put(connection, [(self._row, 0, 0, time, 0, 0)])
 
         def created() -> None:
             self._time = time
@@ -169,7 +175,7 @@ class ChangelogRecords:
                 then()
             except BaseException:
                 self._database.eventually(
-                    lambda connection: connection.execute("DELETE FROM dataset WHERE id = ?", (self._id,))
+                    lambda connection: connection.execute("DELETE FROM dataset WHERE id = ?", (self._row,))
                 )
                 raise
 
@@ -208,12 +214,12 @@ class ChangelogRecords:
         blocks, runs = len(self._blocks) + bool(block), [*self._runs, *files]
 
         def insert(connection: sqlite3.Connection) -> None:
-            CHANGELOG.put(connection, [(self._id, self._since, last, time, blocks, len(runs))])
+            CHANGELOG.put(connection, [(self._row, self._since, last, time, blocks, len(runs))])
             if block:
-                VERSION.put(connection, [(self._id, first, last, time, block)])
+                VERSION.put(connection, [(self._row, first, last, time, block)])
             if files:
                 self._put_runs(connection, runs)
-            put_transactions(connection, self._id, transactions)
+            put_transactions(connection, self._row, transactions)
 
         def added() -> None:
             self._upper, self._time = last, time
@@ -245,9 +251,9 @@ class ChangelogRecords:
         blocks = sum(last > covered for last, _ in self._blocks)
 
         def replace(connection: sqlite3.Connection) -> None:
-            row = (self._id, since, self._upper, self._time, blocks, len(runs))
+            row = (self._row, since, self._upper, self._time, blocks, len(runs))
             CHANGELOG.put(connection, [row])
-            connection.execute("DELETE FROM version WHERE dataset = ? AND last <= ?", (self._id, covered))
+            connection.execute("DELETE FROM version WHERE dataset = ? AND last <= ?", (self._row, covered))
             self._put_runs(connection, runs)
 
         def published() -> None:
@@ -266,9 +272,9 @@ class ChangelogRecords:
 
         def put(connection: sqlite3.Connection) -> None:
             connection.executemany(
-                "DELETE FROM hold WHERE dataset = ? AND name = ?", [(self._id, name) for name in released]
+                "DELETE FROM hold WHERE dataset = ? AND name = ?", [(self._row, name) for name in released]
             )
-            HOLD.put(connection, [(self._id, *hold) for hold in holds])
+            HOLD.put(connection, [(self._row, *hold) for hold in holds])
 
         await self._change(put, then)
 
@@ -281,12 +287,12 @@ class ChangelogRecords:
             self._check(connection)
             HOLD.put(
                 connection,
-                [(self._id, *StoredHold(name, version, None)) for name, version in versions.items()],
+                [(self._row, *StoredHold(name, version, None)) for name, version in versions.items()],
             )
             connection.execute(
                 "DELETE FROM hold WHERE dataset = ?1 AND until IS NULL AND rowid <= (SELECT rowid FROM hold "
                 "WHERE dataset = ?1 AND until IS NULL ORDER BY rowid DESC LIMIT 1 OFFSET ?2)",
-                (self._id, at_most),
+                (self._row, at_most),
             )
 
         self._database.submit(put)
@@ -296,16 +302,22 @@ class ChangelogRecords:
 
         def put(connection: sqlite3.Connection) -> None:
             self._check(connection)
-            forget_transactions(connection, self._id, hashes)
+            forget_transactions(connection, self._row, hashes)
 
         self._database.submit(put)
 
-    def dropped(self) -> None:
-        """The rows are gone. Twice is fine."""
-        self._dropped = True
-        self._name([])
-        self._blocks.clear()
-        self.size_bytes = 0
+    @property
+    def keep(self) -> bool:
+        """Whether the dataset's row is there, or will be. Without it the files go, too. Set by any thread."""
+        return self._keep
+
+    @keep.setter
+    def keep(self, keep: bool) -> None:
+        self._keep = keep
+        if not keep:
+            self._name([])
+            self._blocks.clear()
+            self.size_bytes = 0
 
     async def _change(self, change: Callable[[sqlite3.Connection], None], then: Callable[[], None]) -> None:
         def checked(connection: sqlite3.Connection) -> None:
@@ -315,59 +327,70 @@ class ChangelogRecords:
         try:
             await self._database.commit(checked, then)
         except RecordGone:
-            self.dropped()
+            self.keep = False
             raise
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._id,)).fetchone() is None:
+        if connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._row,)).fetchone() is None:
             raise RecordGone
 
     def _put_runs(self, connection: sqlite3.Connection, runs: Sequence[RecordedRun]) -> None:
         """Write the rows of the runs that have another place than before."""
         known = dict(enumerate(self._runs))
         moved = [(place, run) for place, run in enumerate(runs) if known.get(place) is not run]
-        RUN.put(connection, [(self._id, place, run.name, run.version) for place, run in moved])
+        RUN.put(connection, [(self._row, place, run.name, run.version) for place, run in moved])
         if len(runs) < len(known):
-            connection.execute("DELETE FROM run WHERE dataset = ? AND place >= ?", (self._id, len(runs)))
+            connection.execute("DELETE FROM run WHERE dataset = ? AND place >= ?", (self._row, len(runs)))
 
     def _name(self, runs: Sequence[RecordedRun]) -> None:
         for run in self._runs:
             run.keep = False
-        self._runs = [] if self._dropped else list(runs)
+        self._runs = list(runs) if self._keep and self._database.lasting else []
         for run in self._runs:
-            run.keep = self._database.lasting
+            run.keep = True
 
     def _count(self, last: int, room: Reservation) -> None:
         self._blocks.append((last, room))
         self.size_bytes += room.size_bytes
 
 
-def changelogs_in(connection: sqlite3.Connection) -> list[int]:
-    """The ids of the rows of all changelogs."""
-    rows = connection.execute("SELECT id FROM dataset WHERE kind = ? ORDER BY id", (KIND,))
-    return [int(dataset) for (dataset,) in rows]
+def changelogs_in(connection: sqlite3.Connection) -> list[tuple[int, Declared]]:
+    """All changelogs, each with the id of its dataset's row. Raises DamagedRow."""
+    return [
+        (row, Declared(name, generation, schema, **json.loads(facts)))
+        for row, name, generation, _, facts, schema in DATASET.rows(
+            connection, "kind = ? ORDER BY id", (KIND,)
+        )
+    ]
 
 
-def stored_changelog(connection: sqlite3.Connection, dataset: int) -> StoredChangelog:
-    """The rows of a changelog. Raises DamagedRow."""
-    ((_, name, generation, _, facts, schema),) = DATASET.rows(connection, "id = ?", (dataset,))
-    ((_, since, upper, time, blocks, run_count),) = CHANGELOG.rows(connection, "dataset = ?", (dataset,))
-    declared = Declared(name, generation, schema, **json.loads(facts))
-    runs = RUN.rows(connection, "dataset = ? ORDER BY place", (dataset,))
-    versions = VERSION.rows(connection, "dataset = ? ORDER BY first", (dataset,))
-    holds = HOLD.rows(connection, "dataset = ? ORDER BY rowid", (dataset,))
+def run_names(connection: sqlite3.Connection, row: int) -> list[str]:
+    """The names of a changelog's files. Raises DamagedRow."""
+    return [name for _, _, name, _ in RUN.rows(connection, "dataset = ?", (row,))]
+
+
+def stored_changelog(connection: sqlite3.Connection, row: int) -> StoredChangelog:
+    """The rows of a changelog. Raises DamagedRow, RowsMissing."""
+    of_dataset = (row,)
+    (known,) = list(CHANGELOG.rows(connection, "dataset = ?", of_dataset)) or [None]
+    if known is None:
+        raise RowsMissing("its row of table 'changelog' is missing")
+    _, since, upper, time, blocks, files = known
+    runs = list(RUN.rows(connection, "dataset = ? ORDER BY place", of_dataset))
+    versions = list(VERSION.rows(connection, "dataset = ? ORDER BY first", of_dataset))
+    if (len(versions), len(runs)) != (blocks, files):
+        raise RowsMissing(
+            f"of its {blocks} rows of table 'version' there are {len(versions)}, of its {files} of 'run' {len(runs)}"
+        )
     return StoredChangelog(
-        dataset,
-        declared,
+        row,
         since,
         upper,
         time,
-        blocks,
-        run_count,
         [(name, version) for _, _, name, version in runs],
-        [StoredVersions(*row) for _, *row in versions],
-        [StoredHold(*row) for _, *row in holds],
-        *transactions_of(connection, dataset),
+        [StoredVersions(*rest) for _, *rest in versions],
+        [StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY rowid", of_dataset)],
+        *transactions_of(connection, row),
     )
 
 

@@ -156,11 +156,13 @@ class Changelog:
                     dataset=self.name,
                     path=str(self.folder.path),
                 )
-            raise DatasetDropped(
-                f"changelog {self.name!r} {self.why_closed}; ask for it again",
-                dataset=self.name,
-            )
+            raise self.dropped()
         return after
+
+    def dropped(self) -> DatasetDropped:
+        """The error of one that is closed, or will be in a moment."""
+        why = self.why_closed or "is being removed"
+        return DatasetDropped(f"changelog {self.name!r} {why}; ask for it again", dataset=self.name)
 
     def step(self, verb: str) -> None:
         """Change to the state that the verb leads to, or raise and change nothing."""
@@ -177,8 +179,8 @@ class Changelog:
         self.step("damage")
 
     def close(self, why: str) -> None:
-        """Take nothing more; followers get an error with ``why``. Twice is fine. Reads of a version that have begun go on
-        to their end, unless memory gets short (``final``).
+        """Take nothing more; followers get an error with ``why``. The files stay, if the records name them. Twice is
+        fine. Reads of a version that have begun go on to their end, unless memory gets short (``final``).
         """
         self.why_closed = why
         if self.state is not ChangelogState.CLOSED and self.readers:
@@ -389,4 +391,3 @@ class AttachedChangelog(Attachment):
 
     def stored(self) -> tuple[int, int, int]:
         return self.changelog.rows, self.changelog.memory_bytes, self.changelog.disk_bytes
-

@@ -68,8 +68,8 @@ class Compactor:
         self._due: OrderedDict[Changelog, None] = OrderedDict()
         self._soon: dict[Changelog, float] = {}  # when they are due, in this order
         # When changelogs are looked at again. Each has one entry that counts; an earlier one replaces it, and entries
-        # that were replaced are harmless. A changelog that was dropped is not held: its files count as disk that is used
-        # until nothing refers to it.
+        # that were replaced are harmless. A changelog that was dropped is not held: its files stay, and count as disk
+        # that is used, until nothing refers to them.
         self._later: list[tuple[float, int, weakref.ref[Changelog]]] = []
         self._times: weakref.WeakKeyDictionary[Changelog, float] = weakref.WeakKeyDictionary()
         self._entered = 0
@@ -170,7 +170,12 @@ class Compactor:
             short = self._memory.available_bytes == 0 or self._memory.waiting > 0
             found.append(
                 plan_memory(
-                    changelog.runs, since, changelog.records.size_bytes, short=short, slow=slow, files_busy=files_busy
+                    changelog.runs,
+                    since,
+                    changelog.records.size_bytes,
+                    short=short,
+                    slow=slow,
+                    files_busy=files_busy,
                 )
             )
         return [plan for plan in found if plan is not None]
