@@ -152,7 +152,8 @@ class Changelog:
             if self.state is ChangelogState.DAMAGED:
                 raise DataQuarantined(
                     f"data loss: changelog {self.name!r} was found damaged on disk and takes nothing more: "
-                    f"{self.damage}. Its files are in {self.folder.path}; read what is whole, drop it and write it again",
+                    f"{self.damage}. Its files are in {self.folder.path}; read what is whole, drop it and write it "
+                    "again",
                     dataset=self.name,
                     path=str(self.folder.path),
                 )
