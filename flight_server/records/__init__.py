@@ -14,7 +14,22 @@ from .changelog_records import (
     stored_changelog,
 )
 from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
+from .dataset_records import (
+    DamagedDataset,
+    DatasetRecord,
+    DictionaryRecord,
+    Facts,
+    FileRecord,
+    PartitionRecord,
+    datasets,
+    delete,
+    delete_left,
+    index,
+    insert,
+    insert_row,
+    leave_name,
+)
 from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarantined
 from .tables import DamagedRow
-from .transaction_records import Entry
+from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
 from .trouble import DiskTrouble, OtherFormat, trouble_with

@@ -29,12 +29,14 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from flight_server.memory import MemoryPool, Reservation
 
 from .database import Change, Database
+from .dataset_records import delete, insert_row
 from .tables import CHANGELOG, DATASET, HOLD, RUN, VERSION
 from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
 from .trouble import DiskTrouble
@@ -166,7 +168,14 @@ class ChangelogRecords:
         """
 
         def insert(connection: sqlite3.Connection) -> None:
-            self._row = _insert_dataset(connection, declared)
+            facts = {
+                "keep": declared.keep,
+                "delay_seconds": declared.delay_seconds,
+                "lease_seconds": declared.lease_seconds,
+            }
+            self._row = insert_row(
+                connection, declared.dataset, declared.generation, KIND, facts, declared.schema
+            )
             CHANGELOG.put(connection, [(self._row, 0, 0, time, 0, 0)])
 
         def created() -> None:
@@ -174,9 +183,7 @@ class ChangelogRecords:
             try:
                 then()
             except BaseException:
-                self._database.eventually(
-                    lambda connection: connection.execute("DELETE FROM dataset WHERE id = ?", (self._row,))
-                )
+                self._database.eventually(partial(delete, row=self._row))
                 raise
 
         await self._database.commit(insert, created)
@@ -392,20 +399,3 @@ def stored_changelog(connection: sqlite3.Connection, row: int) -> StoredChangelo
         [StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY rowid", of_dataset)],
         *transactions_of(connection, row),
     )
-
-
-def _insert_dataset(connection: sqlite3.Connection, declared: Declared) -> int:
-    """Insert the row of the dataset, in the place of one with the same name; its id."""
-    connection.execute("DELETE FROM dataset WHERE name = ?", (declared.dataset,))
-    (last,) = connection.execute(
-        "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'dataset'"
-    ).fetchone()
-    dataset = int(last) + 1
-    facts = {
-        "keep": declared.keep,
-        "delay_seconds": declared.delay_seconds,
-        "lease_seconds": declared.lease_seconds,
-    }
-    row = (dataset, declared.dataset, declared.generation, KIND, json.dumps(facts), declared.schema)
-    DATASET.put(connection, [row])
-    return dataset

@@ -7,7 +7,7 @@ its other values, which :meth:`Table.rows` compares: a damaged row costs its dat
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from flight_server.protocol.checksums import crc32c
@@ -39,19 +39,26 @@ class Table:
         marks = ", ".join("?" * (len(self.columns) + 1))
         self._insert = f"INSERT OR REPLACE INTO {name} ({self._all}, crc32c) VALUES ({marks})"  # noqa: S608  # names of ours
 
-    def put(self, connection: sqlite3.Connection, rows: Sequence[Sequence[Value]]) -> None:
+    def put(self, connection: sqlite3.Connection, rows: Iterable[Sequence[Value]]) -> None:
         """Insert the rows, or replace those with the same key."""
-        connection.executemany(self._insert, [(*row, checksum(row)) for row in rows])
+        connection.executemany(self._insert, ((*row, checksum(row)) for row in rows))
 
     def rows(
         self, connection: sqlite3.Connection, where: str = "1", values: Sequence[Value] = ()
     ) -> Iterator[tuple[Any, ...]]:
         """The rows. Raises DamagedRow at the first one that is."""
+        for row in self.read(connection, where, values):
+            if isinstance(row, DamagedRow):
+                raise row
+            yield row
+
+    def read(
+        self, connection: sqlite3.Connection, where: str = "1", values: Sequence[Value] = ()
+    ) -> Iterator[tuple[Any, ...] | DamagedRow]:
+        """The rows, the damaged ones as such."""
         query = f"SELECT {self._all}, crc32c FROM {self.name} WHERE {where}"  # noqa: S608  # names of ours
         for *row, crc in connection.execute(query, values):
-            if checksum(row) != crc:
-                raise DamagedRow(self.name, row)
-            yield tuple(row)
+            yield tuple(row) if checksum(row) == crc else DamagedRow(self.name, row)
 
 
 def checksum(row: Sequence[Value]) -> int:
@@ -90,12 +97,23 @@ PARTITION = Table(
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
         "number": "INTEGER NOT NULL",
         "first": "INTEGER NOT NULL",
+        "first_bytes": "INTEGER NOT NULL",
         "frames": "INTEGER NOT NULL",
         "rows": "INTEGER NOT NULL",
         "size_bytes": "INTEGER NOT NULL",
         "frames_crc32c": "INTEGER NOT NULL",
     },
     "PRIMARY KEY (dataset, number)",
+)
+INDEX = Table(
+    "frames",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "partition": "INTEGER NOT NULL",
+        "part": "INTEGER NOT NULL",
+        "records": "BLOB NOT NULL",  # see ``frames.records``
+    },
+    "PRIMARY KEY (dataset, partition, part)",
 )
 TRANSACTION = Table(
     "transaction_id",
@@ -163,7 +181,7 @@ QUARANTINE = Table(
     },
     "PRIMARY KEY (name, generation)",
 )
-OF_DATASETS: Final = (FILE, PARTITION, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
+OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
 """The tables whose rows belong to a row of ``dataset``, and go with it."""
 TABLES: Final = " ".join(
     ["CREATE TABLE server (commits INTEGER NOT NULL); INSERT INTO server VALUES (0);"]
