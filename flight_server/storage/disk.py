@@ -112,7 +112,7 @@ class Disk:
     def datasets_dir(self) -> Path | None:
         return None if self.data_dir is None else self.data_dir / DATASETS_NAME
 
-    def writer(self, name: str, generation: str) -> SegmentWriter | None:
+    def writer(self, name: str, generation: str, kind: object = None) -> SegmentWriter | None:
         """The writer of a generation's segments, in a directory of their own; None without ``data_dir``. They count for
         the principal whose call asks.
         """

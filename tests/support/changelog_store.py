@@ -55,11 +55,9 @@ class Engine:
         self.schema = schema
         budget = Budget(256 << 20, None)
         self.disk = Disk(budget.disk, directory)
-        self.disk.use(directory, owner="test", lasting=True)
         self.catalogue = Catalogue(budget, self.disk)
         self.background = Background(_raise)
         self.store: Store = self.run(self._make())
-        (directory / "datasets").mkdir(exist_ok=True)
         try:
             recover_changelogs(self.store)
         except BaseException:
