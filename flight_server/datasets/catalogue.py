@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from flight_server.access import Usages
-from flight_server.concurrency import to_its_end
+from flight_server.concurrency import in_thread
 from flight_server.frames import SchemaMessage, Schemas
 from flight_server.memory import Budget
 from flight_server.protocol import (
@@ -38,7 +38,7 @@ from flight_server.protocol import (
     Unavailable,
     WriteMode,
 )
-from flight_server.records import DiskTrouble, delete, delete_quarantined
+from flight_server.records import Database, DiskTrouble, delete, delete_quarantined
 from flight_server.storage import Disk
 
 from .dataset import Dataset
@@ -251,7 +251,7 @@ class Catalogue:
             producers=request.producers,
             retention=request.retention,
             lease_seconds=lease_seconds,
-            writer=self.disk.writer(request.dataset, generation, request.kind),
+            writer=self.disk.writer(request.dataset, generation, request.kind, durable=request.durable),
             on_disk=self.on_disk() if request.durable else None,
             metadata=self.budget.metadata,
             generation=generation,
@@ -260,9 +260,15 @@ class Catalogue:
         self.register(dataset)
         return dataset
 
+    @property
+    def records(self) -> Database:
+        """The records of a server whose datasets can be durable."""
+        assert self.disk.records is not None
+        return self.disk.records
+
     def on_disk(self) -> OnDisk:
         """Of a new durable dataset."""
-        return OnDisk(lambda row: self.disk.records.eventually(partial(delete, row=row)))
+        return OnDisk(lambda row: self.records.eventually(partial(delete, row=row)))
 
     def register(self, dataset: Dataset) -> None:
         self._made += 1
@@ -304,7 +310,7 @@ class Catalogue:
             dataset.note_end()
             if ended is not None and on_disk is not None and on_disk.row is not None:
                 on_disk.leaving = leaving = on_disk.deletion(finishing=ended == "retired")
-                leaving.why, leaving.done = ended, self.disk.records.submit(leaving.change)
+                leaving.why, leaving.done = ended, self.records.submit(leaving.change)
                 return None
         else:
             leaving = on_disk.leaving
@@ -341,7 +347,7 @@ class Catalogue:
         on_disk = dataset.on_disk
         if on_disk is not None and on_disk.row is not None:
             deletion = on_disk.deletion(finishing=not dataset.dropped)
-            done = self.disk.records.eventually(deletion.change)
+            done = self.records.eventually(deletion.change)
             done.add_done_callback(lambda _: deletion.committed())
 
     async def remove(
@@ -389,13 +395,27 @@ class Catalogue:
             self._take_away(dataset, dropped=True)
 
         try:
-            await self.disk.records.commit(change, take_away)
+            await self.records.commit(change, take_away)
         except DiskTrouble as trouble:
             raise Unavailable(
                 f"dataset {dataset.name!r} is not dropped: {trouble}. It stays as it is; drop it again when the disk "
                 "works",
                 dataset=dataset.name,
             ) from None
+
+    async def drop_quarantined(self, name: str) -> str | None:
+        """Delete what is in the quarantine of a name that leads to no dataset, with its files; the last generation, or
+        None if there is nothing. Cancelling is safe, as for :meth:`remove`. Raises Unavailable: the records refuse now.
+        """
+        entries = [entry for entry in self.disk.quarantine.entries if entry.dataset == name]
+        if self.has(name) or not entries or self.disk.folder is None:
+            return None
+        try:
+            files = await self.disk.quarantine.drop(name)
+        except DiskTrouble as trouble:
+            raise Unavailable(f"dataset {name!r} is not dropped: {trouble}", dataset=name) from None
+        await in_thread(self.disk.io_threads, self.disk.folder.delete, files)
+        return entries[-1].generation or ""
 
     def alive(self) -> list[Dataset]:
         """All datasets that an object holds, oldest first, also without a name."""

@@ -11,10 +11,10 @@ which readers hold by their dataset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from flight_server.frames import DictionaryState
 from flight_server.records import Change, delete, leave_name
@@ -24,12 +24,19 @@ Leaving = Literal["expired", "retired"]
 """How a dataset leaves the catalogue by itself: its lease or its retention has ended."""
 
 
+class Kept(Protocol):
+    """Something with a file, which stays on disk while ``keep`` is true."""
+
+    keep: bool
+
+
 class Deletion:
     """Of a row that ``on_disk`` has now. ``left``: it loses only the name."""
 
     def __init__(self, on_disk: OnDisk, row: int, *, left: bool) -> None:
         self._on_disk = on_disk
-        self._left = row if left else None
+        self._row = row
+        self._left = left
         self.change: Change[None] = partial(leave_name if left else delete, row=row)
         # Of a dataset whose lease or retention has ended.
         self.why: Leaving | None = None
@@ -38,11 +45,13 @@ class Deletion:
     def committed(self) -> None:
         """The change is on the medium. Any thread; twice is fine."""
         on_disk = self._on_disk
-        on_disk.row, on_disk.left = None, self._left
-        for segment, _ in on_disk.files:
-            segment.keep = False
-        if not on_disk.not_loaded:
-            on_disk.files = []
+        if on_disk.row == self._row:
+            on_disk.row, on_disk.left = None, self._row if self._left else None
+            for each in on_disk.kept:
+                each.keep = False
+            on_disk.kept = ()
+            if not on_disk.not_loaded:
+                on_disk.files = []
 
 
 class OnDisk:
@@ -51,6 +60,7 @@ class OnDisk:
     def __init__(self, delete_row: Callable[[int], object]) -> None:
         self._delete_row = delete_row
         self.row: int | None = None
+        self.kept: Sequence[Kept] = ()
         self.left: int | None = None  # a row without a name, see above
         self.turn = asyncio.Lock()  # one task at a time seals it, or loads an index
         # The partitions whose frames are all in synced segments; the places of its dictionary messages.
@@ -65,11 +75,11 @@ class OnDisk:
         self.not_loaded = 0  # partitions
         self.leaving: Deletion | None = None  # it leaves the catalogue once that is committed
 
-    def commit(self, row: int, files: list[tuple[Segment, int]]) -> None:
-        """The row is committed."""
-        self.row, self.files = row, files
-        for segment, _ in files:
-            segment.keep = True
+    def commit(self, row: int, kept: Sequence[Kept]) -> None:
+        """The row is committed, and names these."""
+        self.row, self.kept = row, kept
+        for each in kept:
+            each.keep = True
 
     def deletion(self, *, finishing: bool) -> Deletion:
         """How its row is to be deleted; ``finishing``: readers finish it."""
@@ -78,9 +88,7 @@ class OnDisk:
 
     def release(self) -> None:
         """No reader needs a frame any more."""
-        self.states, self.dictionaries, self.not_loaded = [], {}, 0
-        if self.row is None:
-            self.files = []
+        self.files, self.states, self.dictionaries, self.not_loaded = [], [], {}, 0
 
     def __del__(self) -> None:
         if self.left is not None:

@@ -131,6 +131,11 @@ class Records:
         """The number of the first unreleased record."""
         return self._first
 
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all frames that were appended, the released ones included."""
+        return self._total_bytes
+
     def add(
         self, size_bytes: int, rows: int, crc32c: int, metadata_crc32c: int, dictionaries: DictionaryState
     ) -> int:
@@ -308,9 +313,12 @@ def _begins(entry: tuple[int, DictionaryState]) -> int:
 
 
 class Packed(NamedTuple):
-    """Tables as bytes. ``files``: the segments by their index, each with the end of its last frame."""
+    """Tables as bytes, each with the bytes of its frames. ``files``: the segments by their index, each with the end of
+    its last frame.
+    """
 
     tables: list[bytes]
+    frame_bytes: list[int]
     files: dict[Segment, int]
     states: list[DictionaryState]
 
@@ -333,8 +341,10 @@ def pack(tables: Sequence[Records]) -> Packed:
         assert records["file"].min() > _IN_NO_SEGMENT, "a frame that was not written"
         np.maximum.at(ends, files, records["offset"] + records["size_bytes"])
         records["file"] = files
+    before_bytes = np.concatenate([[0], np.cumsum(records["size_bytes"], dtype=np.uint64)])
     states: dict[DictionaryState, int] = {}
     packed: list[bytes] = []
+    frame_bytes: list[int] = []
     at = 0
     for table in tables:
         count = len(table) - table.first
@@ -353,23 +363,25 @@ def pack(tables: Sequence[Records]) -> Packed:
                 )
             )
         )
+        frame_bytes.append(int(before_bytes[at + count] - before_bytes[at]))
         at += count
     ends_by_segment = {segments[number]: int(end) for number, end in zip(numbers, ends, strict=True)}
-    return Packed(packed, ends_by_segment, list(states))
+    return Packed(packed, frame_bytes, ends_by_segment, list(states))
 
 
 def unpacked(
     data: bytes,
-    first: int,
-    first_bytes: int,
+    length: int,
+    total_bytes: int,
+    *,
     room: Reservation,
     files: Sequence[tuple[Segment, int]],
     states: Sequence[DictionaryState],
 ) -> Records:
-    """The table of records that :func:`pack` made, numbered from ``first`` on. It takes long if there are many.
+    """The table of records that :func:`pack` made, which are the last ones of ``length``, of ``total_bytes``. It takes
+    long if there are many.
 
     Args:
-        first_bytes: of the frames before.
         room: of all records.
         files: the segments by their index, each with how many of its bytes belong to the dataset.
 
@@ -398,10 +410,11 @@ def unpacked(
         raise ValueError("a frame with many rows is not one of the partition")
     numbers, counts = np.unique(records["file"], return_counts=True)
     records["file"] = np.array([segment.number for segment, _ in files] or [0], np.uint32)[records["file"]]
+    first, first_bytes = length - count, total_bytes - int(sizes.sum())
     table = Records(Metadata(), "")
     table._base = table._first = first
-    table._length = table._counted = first + count
-    table._total_bytes = first_bytes + int(sizes.sum())
+    table._length = table._counted = length
+    table._total_bytes = total_bytes
     table._reservation = room
     block_bytes = BLOCK_FRAMES * _RECORD.size
     table._blocks = [body[start : start + block_bytes] for start in range(0, len(body), block_bytes)]

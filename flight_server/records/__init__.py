@@ -28,6 +28,7 @@ from .dataset_records import (
     insert,
     insert_row,
     leave_name,
+    named_files,
 )
 from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarantined
 from .tables import DamagedRow

@@ -1,7 +1,8 @@
 """The sealed durable datasets, as rows: each with its files, its partitions, and the index of each partition's frames.
 
-A row is written once, by the transaction that acknowledges the seal, and deleted by the one that acknowledges the drop.
-An overwrite is one transaction of both. The rows of files, partitions, indices and transactions go with their dataset's.
+A row is written once, by the transaction that acknowledges the seal, and deleted by the one that acknowledges the
+drop. An overwrite is one transaction of both. The rows of files, partitions, indices and transactions go with their
+dataset's.
 
 Left
     Readers finish a dataset that was overwritten, or whose retention has ended, and may still need the indices of its
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -24,8 +25,8 @@ from flight_server.protocol import FlightShuffleError, Kind, Retention, check_da
 from .tables import DATASET, FILE, INDEX, PARTITION, DamagedRow, Table, checksum
 from .transaction_records import Entry, put_transactions, transactions_of
 
-PART_BYTES = 64 << 20
-"""A longer index is several rows: SQLite takes no value of 1 GB."""
+PART_BYTES = 1 << 20
+"""A longer index is several rows: SQLite keeps a copy of the last long value."""
 _LEFT: Final = "/left/"
 """Begins the names of rows without a name: no dataset's begins with a slash."""
 
@@ -159,16 +160,12 @@ def insert(
     connection: sqlite3.Connection,
     record: DatasetRecord,
     indices: Iterable[bytes],
-    left: Collection[int] = (),
 ) -> int:
-    """Insert a dataset in the place of the one of its name; the row's id.
-
-    Args:
-        indices: of the partitions, in their order.
-        left: ids that lose only the name; see "Left".
+    """Insert a dataset in the place of the one of its name; the row's id. ``indices``: of the partitions, in their
+    order.
     """
     facts = asdict(record.facts)
-    row = insert_row(connection, record.name, record.generation, record.kind, facts, record.schema, left)
+    row = insert_row(connection, record.name, record.generation, record.kind, facts, schema=record.schema)
     FILE.put(connection, ((row, number, *file) for number, file in enumerate(record.files)))
     PARTITION.put(connection, ((row, *partition) for partition in record.partitions))
     INDEX.put(
@@ -189,14 +186,13 @@ def insert_row(
     generation: str,
     kind: str,
     facts: Mapping[str, Any],
+    *,
     schema: bytes | None,
-    left: Collection[int] = (),
 ) -> int:
     """Insert a dataset's own row, of any kind, in the place of the one of its name; its id, which no row had before:
     a deletion that was late would take another one else.
     """
-    for (before,) in connection.execute("SELECT id FROM dataset WHERE name = ?", (name,)).fetchall():
-        (leave_name if before in left else delete)(connection, before)
+    connection.execute("DELETE FROM dataset WHERE name = ?", (name,))
     (row,) = connection.execute(
         "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'dataset'"
     ).fetchone()
@@ -224,6 +220,11 @@ def delete_left(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM dataset WHERE substr(name, 1, ?) = ?", (len(_LEFT), _LEFT))
 
 
+def named_files(connection: sqlite3.Connection) -> set[str]:
+    """The names of all files that the rows of datasets and changelogs name."""
+    return {name for (name,) in connection.execute("SELECT name FROM file UNION ALL SELECT name FROM run")}
+
+
 def index(connection: sqlite3.Connection, row: int, partition: int) -> bytes | None:
     """The index of a partition; None if there is no such row any more. Raises DamagedRow."""
     parts = INDEX.rows(connection, "dataset = ? AND partition = ? ORDER BY part", (row, partition))
@@ -234,11 +235,10 @@ def index(connection: sqlite3.Connection, row: int, partition: int) -> bytes | N
 def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecord] | DamagedDataset]:
     """All datasets that have a name and are no changelogs, each with its id."""
     files, partitions = _Children(connection, FILE), _Children(connection, PARTITION)
-    for values in DATASET.read(connection, "kind <> ? ORDER BY id", (Kind.CHANGELOG.value,)):
+    for values in DATASET.scan(connection, "kind <> ? ORDER BY id", (Kind.CHANGELOG.value,)):
         damaged = values if isinstance(values, DamagedRow) else None
-        row, name, generation, kind, text, schema = (
-            values.values if isinstance(values, DamagedRow) else values
-        )
+        columns: Sequence[Any] = values.values if isinstance(values, DamagedRow) else values
+        row, name, generation, kind, text, schema = columns
         if str(name).startswith(_LEFT):
             continue
         present = [FileRecord(*rest) for _, _, *rest in files.of(row)]
@@ -267,7 +267,7 @@ class _Children:
     """The whole rows of a table, by their dataset; asked for in the order of these."""
 
     def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
-        rows = table.read(connection, "1 ORDER BY dataset, number")
+        rows = table.scan(connection, "1 ORDER BY dataset, number")
         whole = (row for row in rows if not isinstance(row, DamagedRow))
         self._groups = groupby(whole, key=itemgetter(0))
         self._next = next(self._groups, None)

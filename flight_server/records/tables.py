@@ -34,39 +34,61 @@ class Table:
         self.columns = tuple(columns)
         declared = ", ".join(f"{column} {declaration}" for column, declaration in columns.items())
         further = f", {constraints}" if constraints else ""
-        self.declaration = f"CREATE TABLE {name} ({declared}, crc32c INTEGER NOT NULL{further});"
+        # With a key of several columns the table is ordered by it, instead of having an index beside.
+        tail = " WITHOUT ROWID" if constraints.startswith("PRIMARY KEY") else ""
+        self.declaration = f"CREATE TABLE {name} ({declared}, crc32c INTEGER NOT NULL{further}){tail}"
+        self._types = [_types(declaration) for declaration in columns.values()]
         self._all = ", ".join(self.columns)
         marks = ", ".join("?" * (len(self.columns) + 1))
         self._insert = f"INSERT OR REPLACE INTO {name} ({self._all}, crc32c) VALUES ({marks})"  # noqa: S608  # names of ours
 
     def put(self, connection: sqlite3.Connection, rows: Iterable[Sequence[Value]]) -> None:
-        """Insert the rows, or replace those with the same key."""
-        connection.executemany(self._insert, ((*row, checksum(row)) for row in rows))
+        """Insert the rows, or replace those with the same key. Their values have the columns' types: SQLite would store
+        others converted, and the checksum would not be theirs.
+        """
+        connection.executemany(self._insert, ((*row, checksum(self._checked(row))) for row in rows))
+
+    def _checked(self, row: Sequence[Value]) -> Sequence[Value]:
+        for value, column, types in zip(row, self.columns, self._types, strict=True):
+            if type(value) not in types:
+                raise TypeError(f"{self.name}.{column} takes no {type(value).__name__}")
+        return row
 
     def rows(
         self, connection: sqlite3.Connection, where: str = "1", values: Sequence[Value] = ()
     ) -> Iterator[tuple[Any, ...]]:
         """The rows. Raises DamagedRow at the first one that is."""
-        for row in self.read(connection, where, values):
+        for row in self.scan(connection, where, values):
             if isinstance(row, DamagedRow):
                 raise row
             yield row
 
-    def read(
+    def scan(
         self, connection: sqlite3.Connection, where: str = "1", values: Sequence[Value] = ()
     ) -> Iterator[tuple[Any, ...] | DamagedRow]:
-        """The rows, the damaged ones as such."""
+        """The rows, and in place of damaged ones what is wrong."""
         query = f"SELECT {self._all}, crc32c FROM {self.name} WHERE {where}"  # noqa: S608  # names of ours
         for *row, crc in connection.execute(query, values):
             yield tuple(row) if checksum(row) == crc else DamagedRow(self.name, row)
 
 
+def _types(declaration: str) -> frozenset[type]:
+    """The types of a column's values that SQLite stores as they are."""
+    for name, stored in (("TEXT", str), ("BLOB", bytes), ("INTEGER", int), ("REAL", float)):
+        if declaration.startswith(name):
+            return frozenset({stored, type(None)})
+    return frozenset({str, bytes, int, float, type(None)})
+
+
 def checksum(row: Sequence[Value]) -> int:
-    """The CRC-32C of a row's values, with their types and lengths."""
-    crc = 0
+    """The CRC-32C of a row's values, with their types: of ASCII text, in which the length stands for bytes, and then of
+    the bytes.
+    """
+    described = ascii([(len(value),) if isinstance(value, bytes) else value for value in row])
+    crc = crc32c(described.encode())
     for value in row:
-        data = value if isinstance(value, bytes) else repr(value).encode()
-        crc = crc32c(data, crc32c(b"%c%d" % (type(value).__name__[0].encode(), len(data)), crc))
+        if isinstance(value, bytes):
+            crc = crc32c(value, crc)
     return crc
 
 
@@ -172,8 +194,8 @@ HOLD = Table(
 QUARANTINE = Table(
     "quarantine",
     {
-        "name": "TEXT",  # of a dataset that may have no row any more
-        "generation": "TEXT",
+        "name": "TEXT NOT NULL",  # of a dataset that may have no row any more
+        "generation": "TEXT NOT NULL",
         "reason": "TEXT NOT NULL",
         "time": "TEXT NOT NULL",
         "files": "TEXT NOT NULL",  # JSON: names in the folder
@@ -183,7 +205,8 @@ QUARANTINE = Table(
 )
 OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
 """The tables whose rows belong to a row of ``dataset``, and go with it."""
-TABLES: Final = " ".join(
-    ["CREATE TABLE server (commits INTEGER NOT NULL); INSERT INTO server VALUES (0);"]
-    + [table.declaration for table in (DATASET, *OF_DATASETS, QUARANTINE)]
-)
+DECLARATIONS: Final = [
+    "CREATE TABLE server (commits INTEGER NOT NULL)",
+    *(table.declaration for table in (DATASET, *OF_DATASETS, QUARANTINE)),
+]
+TABLES: Final = f"{'; '.join(DECLARATIONS)}; INSERT INTO server VALUES (0);"  # noqa: S608  # names of ours

@@ -5,7 +5,7 @@ files. Nothing else reads it: the records say what a file holds.
 
 Format
     8 bytes ``FLSHDAT1``, the length of the JSON and its CRC-32C (u32 each, little-endian), the JSON: an object with
-    ``owner``, ``dataset``, ``generation`` and ``kind``.
+    ``owner``, ``dataset``, ``generation``, ``kind`` and ``durable``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What a file was made for. ``owner``: of the data directory; ``kind``: of the dataset."""
+    """What a file was made for. ``owner``: of the data directory; ``kind``: of the dataset; ``durable``: whether the
+    records may have named the file.
+    """
 
     owner: str
     dataset: str
     generation: str
     kind: str
+    durable: bool
 
     def encode(self) -> bytes:
         body = json.dumps(asdict(self)).encode()

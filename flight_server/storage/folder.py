@@ -23,6 +23,7 @@ import os
 import re
 import secrets
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from typing import Final, Literal
 import structlog
 
 from .disk_files import sync_directory
+from .file_header import read_header
 
 SEGMENTS_NAME: Final = "segments"
 FILE_NAME: Final = re.compile(r"(?P<owner>[0-9a-f]{16})-[0-9a-f]{16}\.(?P<suffix>frames|run)")
@@ -109,6 +111,18 @@ class Folder:
                     except OSError as error:  # it is garbage at the next start, too
                         _log.warning("file_not_deleted", path=entry.path, trouble=str(error))
         return sorted(foreign)
+
+    def unnamed(self, named: Container[str]) -> dict[tuple[str, str], list[str]]:
+        """By dataset and generation, as their headers say, the files that were made for durable datasets and that no
+        row names: after damage of the records, or garbage. Raises OSError.
+        """
+        files: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for path in sorted(self.path.iterdir()):
+            if self._is_own(path.name) and path.name not in named:
+                header = read_header(path)
+                if header is not None and header.durable:
+                    files[header.dataset, header.generation].append(path.name)
+        return files
 
     def _is_own(self, name: str) -> bool:
         match = FILE_NAME.fullmatch(name)

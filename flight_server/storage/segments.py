@@ -105,18 +105,12 @@ class Segment:
     @classmethod
     def made(cls, folder: Folder, header: bytes, disk: MemoryPool, dispose: Dispose = dispose_now) -> Self:
         """A new file with this header. Raises DiskTrouble."""
-        reservation = disk.empty()
-        if not reservation.try_grow(len(header)):
-            raise DiskTrouble(f"the disk limit leaves no room for {len(header)} bytes", full=True)
         try:
             path, fd = folder.make("frames")
         except OSError as error:
             raise trouble_with(folder.path, error) from error
-        segment = cls(path, fd, len(header), reservation, dispose)
-        try:
-            _write_all(fd, [header], 0)
-        except OSError as error:
-            raise trouble_with(path, error) from error
+        segment = cls(path, fd, 0, disk.empty(), dispose)
+        segment.append([header], len(header))
         return segment
 
     @classmethod
@@ -217,12 +211,15 @@ class SegmentWriter:
         """Write the messages; a slice for each, in their order. Raises DiskTrouble."""
         size_bytes = sum(map(len, messages))
         with self._lock:
-            room_bytes = self._disk.available_bytes
-            if room_bytes is not None and size_bytes > room_bytes:
-                raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
             segment = self._open() if self._open is not None else None
-            if segment is None or segment.suspect:
-                segment = Segment.made(self._folder, self._header.encode(), self._disk, self._dispose)
+            if segment is not None and segment.suspect:
+                segment = None
+            header = b"" if segment is not None else self._header.encode()
+            room_bytes = self._disk.available_bytes
+            if room_bytes is not None and len(header) + size_bytes > room_bytes:
+                raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
+            if segment is None:
+                segment = Segment.made(self._folder, header, self._disk, self._dispose)
             self._open = None  # after an error its directory may be gone: the next append opens another
             offset = segment.append(messages, size_bytes)
             slices = []
