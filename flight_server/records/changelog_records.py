@@ -84,12 +84,12 @@ class StoredVersions(NamedTuple):
 
 
 class StoredHold(NamedTuple):
-    """A hold. ``until`` is None of one that has ended by itself."""
+    """A hold. Of one that has ended by itself ``until`` is None, and ``taken`` is when it ended."""
 
     name: str
     version: int
     until: float | None
-    taken: float | None = None
+    taken: float
     owner: str | None = None
     principal: str | None = None
 
@@ -174,7 +174,7 @@ class ChangelogRecords:
                 "lease_seconds": declared.lease_seconds,
             }
             self._row = insert_row(
-                connection, declared.dataset, declared.generation, KIND, facts, declared.schema
+                connection, declared.dataset, declared.generation, KIND, facts, schema=declared.schema
             )
             CHANGELOG.put(connection, [(self._row, 0, 0, time, 0, 0)])
 
@@ -285,20 +285,20 @@ class ChangelogRecords:
 
         await self._change(put, then)
 
-    def lapse(self, versions: Mapping[str, int], at_most: int) -> None:
-        """Holds have ended by themselves, at these versions; the last ``at_most`` are remembered. Does not wait: a hold
-        whose end is not on disk ends once more after a crash.
+    def lapse(self, versions: Mapping[str, int], now: float, at_most: int) -> None:
+        """Holds have ended by themselves now, at these versions; the last ``at_most`` are remembered. Does not wait: a
+        hold whose end is not on disk ends once more after a crash.
         """
 
         def put(connection: sqlite3.Connection) -> None:
             self._check(connection)
             HOLD.put(
                 connection,
-                [(self._row, *StoredHold(name, version, None)) for name, version in versions.items()],
+                [(self._row, *StoredHold(name, version, None, now)) for name, version in versions.items()],
             )
             connection.execute(
-                "DELETE FROM hold WHERE dataset = ?1 AND until IS NULL AND rowid <= (SELECT rowid FROM hold "
-                "WHERE dataset = ?1 AND until IS NULL ORDER BY rowid DESC LIMIT 1 OFFSET ?2)",
+                "DELETE FROM hold WHERE dataset = ?1 AND until IS NULL AND name NOT IN (SELECT name FROM hold "
+                "WHERE dataset = ?1 AND until IS NULL ORDER BY taken DESC LIMIT ?2)",
                 (self._row, at_most),
             )
 
@@ -379,7 +379,7 @@ def run_names(connection: sqlite3.Connection, row: int) -> list[str]:
 def stored_changelog(connection: sqlite3.Connection, row: int) -> StoredChangelog:
     """The rows of a changelog. Raises DamagedRow, RowsMissing."""
     of_dataset = (row,)
-    (known,) = list(CHANGELOG.rows(connection, "dataset = ?", of_dataset)) or [None]
+    known = next(CHANGELOG.rows(connection, "dataset = ?", of_dataset), None)
     if known is None:
         raise RowsMissing("its row of table 'changelog' is missing")
     _, since, upper, time, blocks, files = known
@@ -396,6 +396,6 @@ def stored_changelog(connection: sqlite3.Connection, row: int) -> StoredChangelo
         time,
         [(name, version) for _, _, name, version in runs],
         [StoredVersions(*rest) for _, *rest in versions],
-        [StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY rowid", of_dataset)],
+        [StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY taken", of_dataset)],
         *transactions_of(connection, row),
     )

@@ -185,7 +185,7 @@ HOLD = Table(
         "name": "TEXT NOT NULL",
         "version": "INTEGER NOT NULL",
         "until": "REAL",  # NULL once it has ended by itself
-        "taken": "REAL",
+        "taken": "REAL NOT NULL",
         "owner": "TEXT",
         "principal": "TEXT",
     },

@@ -177,7 +177,7 @@ def _timeline(declared: Declared, stored: StoredChangelog) -> Timeline:
 
 def _bring_back(holds: Holds, stored: StoredHold) -> None:
     name, version, until, taken, owner, principal = stored
-    if until is None or taken is None:
+    if until is None:
         holds.add_lapsed(name, version)
     else:
         hold = Hold(version, monotonic_time(until), past_time(taken), owner, principal=principal)

@@ -289,7 +289,9 @@ class Store:
     def folder_of(self, declared: Declared) -> RunFolder:
         disk = self.catalogue.disk
         assert disk.folder is not None  # it is set before the server listens
-        header = FileHeader(disk.owner, declared.dataset, declared.generation, Kind.CHANGELOG.value)
+        header = FileHeader(
+            disk.folder.owner, declared.dataset, declared.generation, Kind.CHANGELOG.value, disk.lasting
+        )
         return RunFolder(disk.folder, header, disk.pool, disk.disposal.delete)
 
     def _count(self, changelog: Changelog) -> None:
@@ -302,7 +304,7 @@ class Store:
             self._count(changelog)
         if changelog.records.row is not None:
             dataset.on_disk = self.catalogue.on_disk()
-            dataset.on_disk.commit(changelog.records.row, [(changelog.records, 0)])
+            dataset.on_disk.commit(changelog.records.row, [changelog.records])
         dataset.attached = AttachedChangelog(changelog, self.append)
         self._changelogs[dataset.generation] = changelog
         self.catalogue.disk.pool.kept_parts = KEPT_DISK_PARTS
@@ -406,7 +408,8 @@ class Store:
             if len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
                 _log.info("holds_ended", dataset=changelog.name, holds=ended)
                 lapsed = changelog.holds.lapsed
-                changelog.records.lapse({name: lapsed[name] for name in ended if name in lapsed}, MAX_LAPSED)
+                versions = {name: lapsed[name] for name in ended if name in lapsed}
+                changelog.records.lapse(versions, wall_time(now), MAX_LAPSED)
                 changelog.wake()
             held = changelog.holds.long_held_back(changelog.horizon(now), now)
             if held is not None:
