@@ -5,13 +5,10 @@ from .changelog_records import (
     Declared,
     NoDatabase,
     RecordGone,
-    RowsMissing,
     StoredChangelog,
     StoredHold,
     StoredVersions,
-    changelogs_in,
-    run_names,
-    stored_changelog,
+    changelogs,
 )
 from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
 from .dataset_records import (

@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,8 @@ from flight_server.memory import MemoryPool, Reservation
 
 from .database import Change, Database
 from .dataset_records import delete, insert_row
-from .tables import CHANGELOG, DATASET, HOLD, RUN, VERSION
+from .quarantine import Quarantined
+from .tables import CHANGELOG, DATASET, HOLD, RUN, VERSION, DamagedRow
 from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
 from .trouble import DiskTrouble
 
@@ -46,10 +47,6 @@ KIND = "changelog"
 
 class RecordGone(Exception):
     """The changelog was dropped: it has no rows any more."""
-
-
-class RowsMissing(Exception):
-    """A changelog has fewer rows than it had."""
 
 
 class RecordedRun(Protocol):
@@ -96,9 +93,10 @@ class StoredHold(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredChangelog:
-    """All rows of a changelog."""
+    """All rows of a changelog. ``row``: the id of its dataset's."""
 
     row: int
+    declared: Declared
     since: int
     upper: int
     time: float
@@ -361,36 +359,40 @@ class ChangelogRecords:
         self.size_bytes += room.size_bytes
 
 
-def changelogs_in(connection: sqlite3.Connection) -> list[tuple[int, Declared]]:
-    """All changelogs, each with the id of its dataset's row. Raises DamagedRow."""
-    return [
-        (row, Declared(name, generation, schema, **json.loads(facts)))
-        for row, name, generation, _, facts, schema in DATASET.rows(
-            connection, "kind = ? ORDER BY id", (KIND,)
-        )
-    ]
+def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tuple[int, Quarantined]]:
+    """All changelogs; in the place of one that is damaged the id of its dataset's row, and what is wrong."""
+    for values in DATASET.scan(connection, "kind = ? ORDER BY id", (KIND,)):
+        damaged = values if isinstance(values, DamagedRow) else None
+        columns: Sequence[Any] = values.values if isinstance(values, DamagedRow) else values
+        row, name, generation, _, facts, schema = columns
+        found: StoredChangelog | tuple[int, Quarantined]
+        try:
+            if damaged is not None:
+                raise damaged
+            found = _stored(connection, row, Declared(name, generation, schema, **json.loads(facts)))
+        except (DamagedRow, ValueError) as damage:
+            rows = RUN.scan(connection, "dataset = ?", (row,))
+            files = [str(each[2]) for each in rows if not isinstance(each, DamagedRow)]
+            found = row, Quarantined.now(str(name), str(generation), str(damage), files)
+        yield found
 
 
-def run_names(connection: sqlite3.Connection, row: int) -> list[str]:
-    """The names of a changelog's files. Raises DamagedRow."""
-    return [name for _, _, name, _ in RUN.rows(connection, "dataset = ?", (row,))]
-
-
-def stored_changelog(connection: sqlite3.Connection, row: int) -> StoredChangelog:
-    """The rows of a changelog. Raises DamagedRow, RowsMissing."""
+def _stored(connection: sqlite3.Connection, row: int, declared: Declared) -> StoredChangelog:
+    """Raises DamagedRow; ValueError: rows are missing."""
     of_dataset = (row,)
     known = next(CHANGELOG.rows(connection, "dataset = ?", of_dataset), None)
     if known is None:
-        raise RowsMissing("its row of table 'changelog' is missing")
+        raise ValueError("its row of table 'changelog' is missing")
     _, since, upper, time, blocks, files = known
     runs = list(RUN.rows(connection, "dataset = ? ORDER BY place", of_dataset))
     versions = list(VERSION.rows(connection, "dataset = ? ORDER BY first", of_dataset))
     if (len(versions), len(runs)) != (blocks, files):
-        raise RowsMissing(
+        raise ValueError(
             f"of its {blocks} rows of table 'version' there are {len(versions)}, of its {files} of 'run' {len(runs)}"
         )
     return StoredChangelog(
         row,
+        declared,
         since,
         upper,
         time,

@@ -4,10 +4,10 @@ Guarantee: each changelog has its last acknowledged version, its holds and its t
 listens, under the directory's lock, so it may block. Rows of small puts that no file has are joined to runs in memory.
 
 Damage
-    A changelog one of whose files is missing, or proven damaged, goes to the quarantine; others are not concerned. One
-    whose rule this server cannot run goes there, too. One whose damage was found while it was served is served again,
-    in the same state. An I/O error proves no damage: nothing is deleted, and the start ends; so do damaged rows
-    (``records.Damaged``).
+    A changelog whose rows are damaged, or one of whose files is missing or proven damaged, goes to the quarantine;
+    others are not concerned. One whose rule this server cannot run goes there, too. One whose damage was found while it
+    was served is served again, in the same state. An I/O error proves no damage: nothing is deleted, and the start
+    ends.
 """
 
 from __future__ import annotations
@@ -25,23 +25,15 @@ from flight_server.frames import SchemaMessage
 from flight_server.protocol import FlightShuffleError, KeepRule, Kind, OutOfBudget
 from flight_server.records import (
     ChangelogRecords,
-    DamagedRow,
-    Database,
-    Declared,
     DiskTrouble,
     Quarantined,
-    RowsMissing,
     StoredChangelog,
     StoredHold,
     StoredVersions,
-    changelogs_in,
-    delete,
-    put_quarantined,
-    run_names,
-    stored_changelog,
+    changelogs,
 )
-from flight_server.records import Damaged as DamagedRecords
 from flight_server.storage import NotAFile
+from flight_server.tiering import set_aside
 
 from .changelog import Changelog
 from .holds import Hold, Holds
@@ -56,35 +48,41 @@ _log = structlog.get_logger("flight_server.kinds.changelog.restoring")
 
 
 def recover_changelogs(store: Store) -> None:
-    """Fill an empty store. Raises OSError: the start must end, because of an I/O error; records.Damaged."""
-    disk = store.catalogue.disk
-    if disk.records is None:
+    """Fill an empty store. Raises OSError: the start must end: an I/O error, or no room for the metadata;
+    records.Damaged.
+    """
+    if store.catalogue.disk.records is None:
         return
     try:
-        for row, declared in disk.records.read(changelogs_in):
-            _recover(store, disk.records, row, declared)
-    except (DiskTrouble, OutOfBudget) as trouble:
-        raise OSError(f"changelogs cannot be recovered: {trouble}") from None
-    except DamagedRow as damage:
-        raise DamagedRecords(str(damage)) from None
+        store.catalogue.records.read(partial(_recover, store))
+    except DiskTrouble as trouble:
+        raise OSError(str(trouble)) from trouble
     # Last, because the rows may take more than there is memory for until the compactor has written them to files.
     for run in (run for changelog in store for run in changelog.runs if isinstance(run, MemoryRun)):
         run.count()
 
 
-def _recover(store: Store, database: Database, row: int, declared: Declared) -> None:
-    try:
-        stored = database.read(partial(stored_changelog, row=row))
-        changelog = _restored(store, database, stored, declared)
-    except OutOfBudget:
-        raise
-    except (Damaged, RowsMissing, NotAFile, FlightShuffleError) as refusal:
-        why = f"not served: {refusal}" if isinstance(refusal, FlightShuffleError) else str(refusal)
-        files = database.read(partial(run_names, row=row))
-        entry = Quarantined.now(declared.dataset, declared.generation, why, files)
-        _put_aside(store, database, row, entry)
-        return
-    catalogue = store.catalogue
+def _recover(store: Store, connection: sqlite3.Connection) -> None:
+    damaged: list[tuple[int, Quarantined]] = []
+    for stored in changelogs(connection):
+        if not isinstance(stored, StoredChangelog):
+            damaged.append(stored)
+            continue
+        declared = stored.declared
+        try:
+            _add(store, _restored(store, stored))
+        except OutOfBudget as full:
+            raise OSError(f"changelog {declared.dataset!r} cannot be recovered: {full.message}") from None
+        except (Damaged, NotAFile, FlightShuffleError) as refusal:
+            why = f"not served: {refusal}" if isinstance(refusal, FlightShuffleError) else str(refusal)
+            files = [name for name, _ in stored.runs]
+            entry = Quarantined.now(declared.dataset, declared.generation, why, files)
+            damaged.append((stored.row, entry))
+    set_aside(store.catalogue, connection, damaged)
+
+
+def _add(store: Store, changelog: Changelog) -> None:
+    catalogue, declared = store.catalogue, changelog.declared
     dataset = Dataset(
         declared.dataset,
         kind=Kind.CHANGELOG,
@@ -104,25 +102,16 @@ def _recover(store: Store, database: Database, row: int, declared: Declared) -> 
     _log.info("changelog_recovered", dataset=changelog.name, upper=changelog.upper, rows=changelog.rows)
 
 
-def _put_aside(store: Store, database: Database, row: int, entry: Quarantined) -> None:
-    def change(connection: sqlite3.Connection) -> None:
-        delete(connection, row)
-        put_quarantined(connection, [entry])
-
-    database.submit(change).result()
-    store.catalogue.disk.quarantine.listed(entry)
-
-
-def _restored(store: Store, database: Database, stored: StoredChangelog, declared: Declared) -> Changelog:
-    catalogue = store.catalogue
+def _restored(store: Store, stored: StoredChangelog) -> Changelog:
+    catalogue, declared = store.catalogue, stored.declared
     keep = None if declared.keep is None else KeepRule.parse(declared.keep)
     layout = Layout(SchemaMessage(declared.schema).schema, keep)
     folder = store.folder_of(declared)
     files = [_file(folder, name, layout, version) for name, version in stored.runs]
-    records = ChangelogRecords.restored(database, catalogue.disk.pool, stored, files)
+    records = ChangelogRecords.restored(catalogue.records, catalogue.disk.pool, stored, files)
     changelog = store.changelog_of(declared, layout, keep, records)
     changelog.since, changelog.upper = stored.since, stored.upper
-    changelog.timeline = _timeline(declared, stored)
+    changelog.timeline = _timeline(stored)
     changelog.transactions = Transactions(
         declared.dataset, catalogue.budget.metadata, stored.transactions, stored.forgotten
     )
@@ -166,10 +155,10 @@ def _runs(
     yield from upto(math.inf)
 
 
-def _timeline(declared: Declared, stored: StoredChangelog) -> Timeline:
+def _timeline(stored: StoredChangelog) -> Timeline:
     times = [(each.last, past_time(each.time)) for each in stored.versions]
     times.append((stored.upper, past_time(stored.time)))
-    timeline = Timeline(declared.delay_seconds, *times[0])
+    timeline = Timeline(stored.declared.delay_seconds, *times[0])
     for version, committed in times[1:]:
         timeline.add(version, committed)
     return timeline
