@@ -216,15 +216,14 @@ class Merge:
                 self._replace(outputs)
                 return
             start = changelog.runs.index(self.runs[0])
-            stop = start + len(self.runs)
             place = sum(isinstance(run, RunFile) for run in changelog.runs[:start])
             count = len(self.runs) if self.of_files else 0
-            behind = next((run for run in changelog.runs[stop:] if isinstance(run, MemoryRun)), None)
+            in_memory = [run for run in self._others if isinstance(run, MemoryRun)]
             await changelog.records.publish(
                 slice(place, place + count),
                 [run for run in outputs if isinstance(run, RunFile)],
                 changelog.since,
-                changelog.upper if behind is None else behind.first_version - 1,
+                in_memory[0].first_version - 1 if in_memory else changelog.upper,
                 then=lambda: self._replace(outputs),
             )
         # The last references go in a thread: to unmap large files takes tens of milliseconds.
