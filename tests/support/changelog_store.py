@@ -24,6 +24,7 @@ from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import Budget
 from flight_server.protocol import DIFF_COLUMN, CreateRequest, KeepRule, Kind, Transaction
 from flight_server.storage import Disk
+from flight_server.tiering import delete_garbage
 
 NAME = "log"
 
@@ -60,6 +61,7 @@ class Engine:
         self.store: Store = self.run(self._make())
         try:
             recover_changelogs(self.store)
+            delete_garbage(self.catalogue)
         except BaseException:
             self.close()
             raise
