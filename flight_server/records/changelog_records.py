@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -139,7 +138,7 @@ class ChangelogRecords:
         self._since = self._upper = 0
         self._time = 0.0
         self._runs: list[RecordedRun] = []
-        self._blocks: deque[tuple[int, Reservation]] = deque()  # each with its last version
+        self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
         self._keep = True
 
     @property
@@ -263,8 +262,8 @@ class ChangelogRecords:
 
         def published() -> None:
             self._since = since
-            while len(self._blocks) > blocks:
-                self.size_bytes -= self._blocks.popleft()[1].size_bytes
+            del self._blocks[: len(self._blocks) - blocks]
+            self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
             self._name(runs)
             then()
 

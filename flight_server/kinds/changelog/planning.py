@@ -50,7 +50,7 @@ MERGE_ROWS = 1 << 10
 FILE_ROWS = 64 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
-BLOCK_BYTES = 8 << 20
+RECORDS_BYTES = 8 << 20
 
 Runs = tuple[Run, ...]
 
@@ -69,13 +69,13 @@ class Plan:
 
 
 def plan_memory(
-    runs: Sequence[Run], since: int, block_bytes: int, *, short: bool, slow: bool, files_busy: bool
+    runs: Sequence[Run], since: int, records_bytes: int, *, short: bool, slow: bool, files_busy: bool
 ) -> Plan | None:
     """The next merge of memory runs; None if none is due.
 
     Args:
         since: the version up to which compaction may go.
-        block_bytes: of the rows in the records that no file has.
+        records_bytes: of the rows in the records that no file has.
         short: memory is short.
         slow: see "Whole merges".
         files_busy: files are being merged.
@@ -85,7 +85,7 @@ def plan_memory(
     if not memory:
         return None
     flush = Plan(memory[0], to_file=True)
-    if short or block_bytes > BLOCK_BYTES or any(map(_is_large, memory)):
+    if short or records_bytes > RECORDS_BYTES or any(map(_is_large, memory)):
         return flush
     if sum(len(group) for group in groups[1:] if not isinstance(group[0], MemoryRun)) >= FAN_IN:
         return flush  # so that they become neighbours of the first files

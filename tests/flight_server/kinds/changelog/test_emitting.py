@@ -206,7 +206,6 @@ def test_an_emitter_whose_mark_was_compacted_says_so_until_the_target_is_made_an
     first, old = base / "first", base / "old"
     first.mkdir()
     engine = Emitted(first)
-    target = engine.target.directory.relative_to(first)
     engine.put("send", 1, 2)
     engine.put("recv", 1)
     engine.idle()
