@@ -1,5 +1,15 @@
 """What a restart needs to know: one SQLite database in the data directory, and its tables."""
 
+from .changelog_records import (
+    ChangelogRecords,
+    Declared,
+    NoDatabase,
+    RecordGone,
+    StoredChangelog,
+    StoredHold,
+    StoredVersions,
+    changelogs,
+)
 from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
 from .dataset_records import (
     DamagedDataset,

@@ -99,7 +99,8 @@ class Damaged(Exception):
 
 
 class Database:
-    """One open database, made if the directory has none.
+    """One open database, made if the directory has none. ``lasting``: unlike a
+    :class:`~flight_server.records.changelog_records.NoDatabase`.
 
     Args:
         directory: has nothing else.
@@ -112,6 +113,8 @@ class Database:
         OtherFormat: another version wrote it.
         OSError: it cannot be opened.
     """
+
+    lasting = True
 
     def __init__(
         self,

@@ -94,7 +94,7 @@ def _recover(catalogue: Catalogue, connection: sqlite3.Connection) -> Recovered:
             damaged.append((row, Quarantined.now(record.name, record.generation, str(damage), files)))
         except OutOfBudget as full:
             raise OSError(f"dataset {record.name!r} cannot be recovered: {full.message}") from None
-    _set_aside(catalogue, connection, damaged)
+    set_aside(catalogue, connection, damaged)
     return Recovered(len(catalogue), len(damaged), catalogue.budget.disk.used_bytes)
 
 
@@ -108,7 +108,7 @@ def delete_garbage(catalogue: Catalogue) -> None:
         disk.foreign = disk.folder.sweep(kept | disk.records.read(named_files))
 
 
-def _set_aside(
+def set_aside(
     catalogue: Catalogue, connection: sqlite3.Connection, damaged: list[tuple[int, Quarantined]]
 ) -> None:
     """Let the damaged datasets have entries in the quarantine in the place of their rows, and delete the rows without a
