@@ -42,6 +42,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
@@ -50,7 +51,7 @@ import structlog
 
 from flight_server.concurrency import to_its_end
 
-from .tables import DECLARATIONS, FORMAT, TABLES
+from .tables import DECLARATIONS, FORMAT, QUARANTINE, TABLES, DamagedRow
 from .trouble import DiskTrouble, OtherFormat, trouble_with
 
 DATABASE_NAME: Final = "records.db"
@@ -67,6 +68,9 @@ _CUT_PAGES = 256
 """So many at once: a few milliseconds."""
 
 _DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name != 'sqlite_sequence' ORDER BY rowid"
+as_text = partial(str, encoding="utf-8", errors="replace")
+"""How damaged text is read: a row with it has another checksum, and does not end its query."""
+
 _COUNT = struct.Struct("<QQ")
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _REFUSALS = (
@@ -90,7 +94,7 @@ Change = Callable[[sqlite3.Connection], T]
 _log = structlog.get_logger("flight_server.records.database")
 
 
-class Damaged(Exception):
+class Damaged(OSError):
     """The database is not one, is malformed, or lacks transactions that it had. ``behind``: only the last."""
 
     def __init__(self, message: str, *, behind: bool = False) -> None:
@@ -212,7 +216,7 @@ class Database:
             except sqlite3.Error as error:
                 if is_damage(error):
                     raise Damaged(f"{self.path}: {error}") from error
-                if _refuses(error):
+                if refuses(error):
                     raise self._trouble(error) from error
                 raise
 
@@ -386,6 +390,8 @@ class Database:
                 self._unused_pages = max(0, self._unused_pages - _CUT_PAGES)
                 # Not ``execute``, which takes the first step only: one page.
                 self._writer.executescript(f"PRAGMA incremental_vacuum({_CUT_PAGES})")
+                if not self._unused_pages:
+                    _copy_log(self._writer)  # which shortens the file
         except sqlite3.Error:
             self._roll_back()
             self._unused_pages = 0
@@ -410,7 +416,7 @@ def _made(connection: sqlite3.Connection, change: Change[Any]) -> tuple[Any, Bas
             if isinstance(error, (sqlite3.Error, MemoryError)):
                 raise
             raise sqlite3.OperationalError("the transaction was rolled back") from error
-        if isinstance(error, MemoryError) or (isinstance(error, sqlite3.Error) and _refuses(error)):
+        if isinstance(error, MemoryError) or (isinstance(error, sqlite3.Error) and refuses(error)):
             raise
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
@@ -425,6 +431,7 @@ def connected(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
+        connection.text_factory = as_text
         try:
             # The first is for a new database, whose first page is written with the journal mode.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -462,6 +469,12 @@ def prepared(connection: sqlite3.Connection, path: Path) -> int:
         )
     elif declared != DECLARATIONS:
         raise Damaged(f"{path} has other tables than format {FORMAT}")
+    else:
+        for (trouble,) in connection.execute("PRAGMA integrity_check(1)"):
+            if trouble != "ok":
+                raise Damaged(f"{path}: {trouble}")
+        if any(isinstance(row, DamagedRow) for row in QUARANTINE.scan(connection)):
+            raise Damaged(f"{path}: an entry of the quarantine has another checksum")
     ((commits,),) = connection.execute("SELECT commits FROM server").fetchall()
     return int(commits)
 
@@ -483,7 +496,8 @@ def is_damage(error: sqlite3.Error) -> bool:
     return _code(error) & 0xFF in _DAMAGE
 
 
-def _refuses(error: sqlite3.Error) -> bool:
+def refuses(error: sqlite3.Error) -> bool:
+    """Whether it is of the disk or of another process, and not of a statement."""
     return _code(error) & 0xFF in _REFUSALS
 
 

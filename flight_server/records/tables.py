@@ -7,7 +7,7 @@ its other values, which :meth:`Table.rows` compares: a damaged row costs its dat
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from flight_server.protocol.checksums import crc32c
@@ -42,11 +42,11 @@ class Table:
         marks = ", ".join("?" * (len(self.columns) + 1))
         self._insert = f"INSERT OR REPLACE INTO {name} ({self._all}, crc32c) VALUES ({marks})"  # noqa: S608  # names of ours
 
-    def put(self, connection: sqlite3.Connection, rows: Sequence[Sequence[Value]]) -> None:
+    def put(self, connection: sqlite3.Connection, rows: Iterable[Sequence[Value]]) -> None:
         """Insert the rows, or replace those with the same key. Their values have the columns' types: SQLite would store
         others converted, and the checksum would not be theirs.
         """
-        connection.executemany(self._insert, [(*row, checksum(self._checked(row))) for row in rows])
+        connection.executemany(self._insert, ((*row, checksum(self._checked(row))) for row in rows))
 
     def _checked(self, row: Sequence[Value]) -> Sequence[Value]:
         for value, column, types in zip(row, self.columns, self._types, strict=True):
