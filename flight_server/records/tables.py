@@ -119,12 +119,23 @@ PARTITION = Table(
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
         "number": "INTEGER NOT NULL",
         "first": "INTEGER NOT NULL",
+        "first_bytes": "INTEGER NOT NULL",
         "frames": "INTEGER NOT NULL",
         "rows": "INTEGER NOT NULL",
         "size_bytes": "INTEGER NOT NULL",
         "frames_crc32c": "INTEGER NOT NULL",
     },
     "PRIMARY KEY (dataset, number)",
+)
+INDEX = Table(
+    "frames",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "partition": "INTEGER NOT NULL",
+        "part": "INTEGER NOT NULL",
+        "records": "BLOB NOT NULL",  # see ``frames.records``
+    },
+    "PRIMARY KEY (dataset, partition, part)",
 )
 TRANSACTION = Table(
     "transaction_id",
@@ -190,7 +201,7 @@ QUARANTINE = Table(
     },
     "PRIMARY KEY (name, generation)",
 )
-OF_DATASETS: Final = (FILE, PARTITION, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
+OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
 """The tables whose rows belong to a row of ``dataset``, and go with it."""
 DECLARATIONS: Final = [
     "CREATE TABLE server (commits INTEGER NOT NULL)",
