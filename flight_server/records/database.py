@@ -467,8 +467,8 @@ def prepared(connection: sqlite3.Connection, path: Path) -> int:
             f"{path} has format {version}, and this version reads {FORMAT}: start the version that wrote it, or name "
             "another directory; nothing in it was changed"
         )
-    elif declared != DECLARATIONS:
-        raise Damaged(f"{path} has other tables than format {FORMAT}")
+    elif not set(DECLARATIONS) <= set(declared):
+        raise Damaged(f"{path} lacks tables of format {FORMAT}")
     else:
         for (trouble,) in connection.execute("PRAGMA integrity_check(1)"):
             if trouble != "ok":

@@ -17,6 +17,7 @@ from .manifest import (
     TransactionEntry,
     parse_transaction,
 )
+from .opened_records import RECORDS_NAME
 from .ownership import (
     DATASETS_NAME,
     DIRECTORY_LOCK,
