@@ -299,6 +299,9 @@ class Database:
         trouble = self._transaction(group)
         if trouble is None:
             return
+        if trouble.full:
+            with suppress(sqlite3.Error):
+                _copy_log(self._writer)  # so that the log is begun anew, without what it was given in vain
         refused = [(waiting, trouble) for waiting in group]
         if trouble.full and len(group) > 1 and self._transaction([]) is None:
             refused = [
@@ -433,8 +436,8 @@ def connected(path: Path) -> sqlite3.Connection:
         )
         connection.text_factory = as_text
         try:
-            # The first is for a new database, whose first page is written with the journal mode.
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            if connection.execute("PRAGMA page_count").fetchall() == [(0,)]:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before its first page is written
             ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
             if mode != "wal":
                 raise OSError(f"{path}: its file system allows no write-ahead log of SQLite")

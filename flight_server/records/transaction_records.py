@@ -1,4 +1,4 @@
-"""The transactions that a dataset remembers, as rows: each id with its entry, and of each id that was forgotten the hash.
+"""The transactions that a dataset remembers, as rows: each id with its entry; of an id that was forgotten the hash.
 
 See ``datasets.transactions``. The rows of a dataset go with its own.
 """
