@@ -41,11 +41,12 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import structlog
 
@@ -67,7 +68,6 @@ _UNUSED_PAGES = 1024
 _CUT_PAGES = 256
 """So many at once: a few milliseconds."""
 
-_DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name != 'sqlite_sequence' ORDER BY rowid"
 as_text = partial(str, encoding="utf-8", errors="replace")
 """How damaged text is read: a row with it has another checksum, and does not end its query."""
 
@@ -143,10 +143,11 @@ class Database:
         self._witness = os.open(directory / WITNESS_NAME, flags, 0o600)
         connections: list[sqlite3.Connection] = []
         try:
-            for _ in range(2):
+            self._check()
+            with opening(self.path):
                 connections.append(connected(self.path))
-                if len(connections) == 1:
-                    self._prepare(connections[0])
+                make_tables(connections[0])
+            connections.append(connected(self.path))
         except BaseException:
             for connection in connections:
                 connection.close()
@@ -157,10 +158,10 @@ class Database:
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables of a new database; check an old one."""
+    def _check(self) -> None:
+        """Raise what is wrong with the files, before anything is written to them."""
         with opening(self.path):
-            commits = prepared(connection, self.path)
+            commits = _commits(self.path)
         witnessed, again = _COUNT.unpack(os.pread(self._witness, _COUNT.size, 0).ljust(_COUNT.size, b"\0"))
         if witnessed == again and witnessed > commits:
             raise Damaged(
@@ -457,29 +458,59 @@ def connected(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def prepared(connection: sqlite3.Connection, path: Path) -> int:
-    """How many transactions the database has had, whose tables are made if it is new. Raises Damaged, OtherFormat,
-    sqlite3.Error.
-    """
-    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
-    declared = [sql for (sql,) in connection.execute(_DECLARED)]
-    if version == 0 and not declared:
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection that also reads what only the log has, and leaves both files as they are. Raises sqlite3.Error."""
+    uri = f"file:{quote(str(path))}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.text_factory = as_text
+    return connection
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables, if the database is new."""
+    if _version(connection) == 0:
         connection.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
-    elif version not in (0, FORMAT):
+
+
+def _commits(path: Path) -> int:
+    """How many transactions the database has had. Raises Damaged, OtherFormat, sqlite3.Error."""
+    if not path.exists():
+        return 0
+    try:
+        with closing(read_only(path)) as connection:
+            return _checked(connection, path)
+    except sqlite3.OperationalError as error:
+        if _code(error) & 0xFF != sqlite3.SQLITE_READONLY:
+            raise
+    with closing(connected(path)) as connection:  # takes back what its maker had begun when it was killed
+        return _checked(connection, path)
+
+
+def _checked(connection: sqlite3.Connection, path: Path) -> int:
+    """As :func:`_commits`."""
+    version = _version(connection)
+    declared = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'table'")}
+    if version == 0 and not declared:
+        return 0  # its maker was killed
+    if version not in (0, FORMAT):
         raise OtherFormat(
             f"{path} has format {version}, and this version reads {FORMAT}: start the version that wrote it, or name "
             "another directory; nothing in it was changed"
         )
-    elif not set(DECLARATIONS) <= set(declared):
+    if version == 0 or not declared.issuperset(DECLARATIONS):
         raise Damaged(f"{path} lacks tables of format {FORMAT}")
-    else:
-        for (trouble,) in connection.execute("PRAGMA integrity_check(1)"):
-            if trouble != "ok":
-                raise Damaged(f"{path}: {trouble}")
-        if any(isinstance(row, DamagedRow) for row in QUARANTINE.scan(connection)):
-            raise Damaged(f"{path}: an entry of the quarantine has another checksum")
+    for (trouble,) in connection.execute("PRAGMA integrity_check(1)"):
+        if trouble != "ok":
+            raise Damaged(f"{path}: {trouble}")
+    if any(isinstance(row, DamagedRow) for row in QUARANTINE.scan(connection)):
+        raise Damaged(f"{path}: an entry of the quarantine has another checksum")
     ((commits,),) = connection.execute("SELECT commits FROM server").fetchall()
     return int(commits)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
+    return int(version)
 
 
 @contextmanager

@@ -26,11 +26,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from flight_server.protocol import Kind
 
-from .database import DATABASE_NAME, Damaged, as_text, connected, is_damage, opening, prepared, refuses
+from .database import DATABASE_NAME, Damaged, connected, is_damage, make_tables, opening, read_only, refuses
 from .dataset_records import delete, named_files
 from .quarantine import Quarantined, put_quarantined, quarantined
 from .tables import DATASET, FILE, OF_DATASETS, QUARANTINE, RUN, DamagedRow, Table
@@ -56,7 +55,7 @@ def renew(old: Path, new: Path, damage: Damaged, unnamed: Unnamed) -> list[Quara
         unnamed: by dataset and generation, the files that are none of these.
     """
     with opening(new), closing(connected(new / DATABASE_NAME)) as connection:
-        prepared(connection, new)
+        make_tables(connection)
         connection.execute("BEGIN IMMEDIATE")
         path = old / DATABASE_NAME
         lost = _copy(path, connection) if path.exists() else []
@@ -87,7 +86,7 @@ def _entries_of_copied(
     """The entries of those that are not served as before; the rows of those that are not served are deleted."""
     rows = connection.execute("SELECT id, name, generation, kind FROM dataset").fetchall()
     for row, name, generation, kind in rows:
-        files = sorted({*_files(connection, row), *unnamed.get((name, generation), ())})
+        files = sorted({*files_of(connection, row), *unnamed.get((name, generation), ())})
         changelog = kind == Kind.CHANGELOG.value
         later = {
             other for dataset, other in unnamed if dataset == name and not (changelog and other == generation)
@@ -109,7 +108,7 @@ def _copy(path: Path, new: sqlite3.Connection) -> list[_Lost]:
     what proves no damage.
     """
     lost: list[_Lost] = []
-    with _damage_ends(), closing(_read_only(path)) as old:
+    with _damage_ends(), closing(read_only(path)) as old:
         for row in _rows_of_datasets(old):
             new.execute("SAVEPOINT dataset")
             try:
@@ -126,13 +125,6 @@ def _copy(path: Path, new: sqlite3.Connection) -> list[_Lost]:
             entries = QUARANTINE.scan(old)
             QUARANTINE.put(new, (entry for entry in entries if not isinstance(entry, DamagedRow)))
     return lost
-
-
-def _read_only(path: Path) -> sqlite3.Connection:
-    """A connection that also reads what only the log has, and leaves both files as they are."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
-    connection.text_factory = as_text
-    return connection
 
 
 def _rows_of_datasets(old: sqlite3.Connection) -> Iterator[int]:
@@ -156,11 +148,11 @@ def _lost(old: sqlite3.Connection, row: int) -> _Lost:
     with _damage_ends():
         names += old.execute("SELECT name, generation FROM dataset WHERE id = ?", (row,)).fetchall()
     dataset, generation = map(str, names[0] if names else ("", ""))
-    return _Lost(dataset, generation, _files(old, row))
+    return _Lost(dataset, generation, files_of(old, row))
 
 
-def _files(connection: sqlite3.Connection, row: int) -> list[str]:
-    """The files of a dataset, as far as its rows can be read."""
+def files_of(connection: sqlite3.Connection, row: int) -> list[str]:
+    """The files of a dataset, also those of damaged rows, as far as these can be read."""
     files: list[str] = []
     for table in (FILE, RUN):
         with _damage_ends():
