@@ -6,6 +6,7 @@ from .disk_files import NotAFile, open_regular, read_regular, sync_directory, sy
 from .disposal import Disposal
 from .file_header import FileHeader, read_header
 from .folder import SEGMENTS_NAME, Folder
+from .opened_records import RECORDS_NAME
 from .ownership import (
     DATASETS_NAME,
     DIRECTORY_LOCK,

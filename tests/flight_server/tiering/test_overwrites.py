@@ -23,7 +23,7 @@ from flight_server.protocol import CreateRequest, Kind, PutCommand, Retention, S
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, DataQuarantined, NotFound, Unavailable
 from flight_server.records import DATABASE_NAME, DiskTrouble, Quarantined
-from flight_server.storage.disk import RECORDS_NAME
+from flight_server.storage import RECORDS_NAME
 from flight_server.tiering.recovery import recover
 from tests.support.catalogues import expired
 from tests.support.sealing import (
