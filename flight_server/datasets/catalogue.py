@@ -376,7 +376,7 @@ class Catalogue:
             if dataset.on_disk is None or dataset.on_disk.row is None:
                 self.drop(name, dataset.generation, why)
             else:
-                await self._remove(dataset, dataset.on_disk.deletion(finishing=False), why)
+                await self._remove(dataset, dataset.on_disk.deletion(finishing=False, dropped=True), why)
         await self.disk.disposal.settled()  # its segments are gone, too
         return dataset
 

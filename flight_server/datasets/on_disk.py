@@ -31,12 +31,13 @@ class Kept(Protocol):
 
 
 class Deletion:
-    """Of a row that ``on_disk`` has now. ``left``: it loses only the name."""
+    """Of a row that ``on_disk`` has now. ``left``: it loses only the name. ``keeps_files``: they stay, for people."""
 
-    def __init__(self, on_disk: OnDisk, row: int, *, left: bool) -> None:
+    def __init__(self, on_disk: OnDisk, row: int, *, left: bool, keeps_files: bool) -> None:
         self._on_disk = on_disk
         self._row = row
         self._left = left
+        self._keeps_files = keeps_files
         self.change: Change[None] = partial(leave_name if left else delete, row=row)
         # Of a dataset whose lease or retention has ended.
         self.why: Leaving | None = None
@@ -48,7 +49,7 @@ class Deletion:
         if on_disk.row == self._row:
             on_disk.row, on_disk.left = None, self._row if self._left else None
             for each in on_disk.kept:
-                each.keep = False
+                each.keep = self._keeps_files
             on_disk.kept = ()
             if not on_disk.not_loaded:
                 on_disk.files = []
@@ -66,6 +67,7 @@ class OnDisk:
         # The partitions whose frames are all in synced segments; the places of its dictionary messages.
         self.synced: set[int] = set()
         self.dictionaries: dict[Any, SegmentSlice] = {}
+        self.damaged = False  # it has an entry in the quarantine
         self.recovered = (
             False  # an earlier process has accepted the frames, perhaps without --full-validation
         )
@@ -81,10 +83,16 @@ class OnDisk:
         for each in kept:
             each.keep = True
 
-    def deletion(self, *, finishing: bool) -> Deletion:
-        """How its row is to be deleted; ``finishing``: readers finish it."""
+    def deletion(self, *, finishing: bool, dropped: bool = False) -> Deletion:
+        """How its row is to be deleted.
+
+        Args:
+            finishing: readers finish it.
+            dropped: what is in the quarantine goes, too.
+        """
         assert self.row is not None
-        return Deletion(self, self.row, left=finishing and self.not_loaded > 0)
+        left, keeps_files = finishing and self.not_loaded > 0, self.damaged and not dropped
+        return Deletion(self, self.row, left=left, keeps_files=keeps_files)
 
     def release(self) -> None:
         """No reader needs a frame any more."""

@@ -139,6 +139,8 @@ def _restore(catalogue: Catalogue, row: int, record: DatasetRecord) -> None:
     files = list(_files(catalogue, record))
     on_disk = catalogue.on_disk()
     on_disk.recovered = True
+    noted = (each.key for each in catalogue.disk.quarantine.entries)
+    on_disk.damaged = (record.name, record.generation) in noted
     on_disk.commit(row, [segment for segment, _ in files])
     on_disk.files = files
     on_disk.states = _states(catalogue, record, [segment for segment, _ in files])
