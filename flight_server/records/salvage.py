@@ -27,8 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flight_server.protocol import Kind
-
 from .database import DATABASE_NAME, Damaged, connected, is_damage, make_tables, opening, read_only, refuses
 from .dataset_records import delete, named_files
 from .quarantine import Quarantined, put_quarantined, quarantined
@@ -84,12 +82,14 @@ def _entries_of_copied(
     connection: sqlite3.Connection, unnamed: Mapping[tuple[str, str], list[str]], damage: Damaged
 ) -> Iterator[Quarantined]:
     """The entries of those that are not served as before; the rows of those that are not served are deleted."""
-    rows = connection.execute("SELECT id, name, generation, kind FROM dataset").fetchall()
-    for row, name, generation, kind in rows:
+    changelogs = {row for (row,) in connection.execute("SELECT dataset FROM changelog")}
+    rows = connection.execute("SELECT id, name, generation FROM dataset").fetchall()
+    for row, name, generation in rows:
         files = sorted({*files_of(connection, row), *unnamed.get((name, generation), ())})
-        changelog = kind == Kind.CHANGELOG.value
         later = {
-            other for dataset, other in unnamed if dataset == name and not (changelog and other == generation)
+            other
+            for dataset, other in unnamed
+            if dataset == name and not (row in changelogs and other == generation)
         }
         if damage.behind and later:
             delete(connection, row)
@@ -98,7 +98,7 @@ def _entries_of_copied(
                 f"{', '.join(sorted(later))}: the last changes may be missing ({damage})"
             )
             yield Quarantined.now(name, generation, reason, files)
-        elif changelog:
+        elif row in changelogs:
             reason = f"its last versions may be missing: the records were damaged ({damage})"
             yield Quarantined.now(name, generation, reason, files, served=True)
 

@@ -13,7 +13,7 @@ import pytest
 
 from flight_server.protocol import Kind
 from flight_server.records import DATABASE_NAME, Database, OtherFormat, Quarantine, Quarantined, named_files
-from flight_server.records.tables import DATASET, FILE, PARTITION, RUN
+from flight_server.records.tables import CHANGELOG, DATASET, FILE, PARTITION, RUN
 from flight_server.storage import opened_records
 from flight_server.storage.file_header import FileHeader
 from flight_server.storage.folder import Folder
@@ -55,6 +55,7 @@ class DataDir:
             connection.execute("DELETE FROM dataset WHERE name = ?", (f"d{row}",))
             DATASET.put(connection, [(row, f"d{row}", generation, kind.value, "{}" * 300, None)])
             if kind is Kind.CHANGELOG:
+                CHANGELOG.put(connection, [(row, 0, 0, 0.0)])
                 RUN.put(connection, [(row, 0, file, 1)])
             else:
                 FILE.put(connection, [(row, 0, file, 1)])
