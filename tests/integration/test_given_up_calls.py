@@ -123,7 +123,7 @@ def look(client: Client, name: str, case: Case, seconds: float = 0.5) -> Found:
 
 
 @pytest.mark.parametrize("loses_power", [False, True], ids=["killed", "without power"])
-@pytest.mark.parametrize("rounds", [2, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(25, marks=pytest.mark.long)])
 def test_a_call_that_was_given_up_leaves_what_was_there_or_what_it_promised(
     data_dir: Path, loses_power: bool, rounds: int
 ) -> None:

@@ -16,7 +16,7 @@ from pyarrow import flight
 from tests.support import changelogs
 from tests.support.changelogs import rates
 from tests.support.damaging import DATABASE, cut, files_of, is_refused, quarantine
-from tests.support.durable import action, files, get, names, put, put_attempt, segment_bytes, table
+from tests.support.durable import action, get, names, put, put_attempt, segment_bytes, table
 from tests.support.faulty_disk import FaultyServer
 from tests.support.ram_directory import ram_directory
 
