@@ -56,13 +56,20 @@ _FORK.set_forkserver_preload([__name__])
 
 class FaultyDisk:
     """The wrappers, in the process that they are for. ``control`` is the file of :class:`DiskOrders`; ``store``, of a
-    :class:`Platter`, for a process whose machine may lose its power.
+    :class:`Platter`, for a process whose machine may lose its power; ``pause`` is called before SQLite syncs.
     """
 
-    def __init__(self, root: Path, control: Path, store: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        control: Path,
+        store: Path | None = None,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
         self._root = os.fspath(root)
         self._control = control
         self._platter = None if store is None else Platter(root, store)
+        self._pause = pause
         self._fds: set[int] = set()
         self._order: int | None = None
         self._steps = 0
@@ -86,6 +93,8 @@ class FaultyDisk:
     def _around(self, what: str, path: Path, work: Callable[[], None]) -> None:
         if os.fspath(path).startswith(self._root):
             self._before(f"{'wal' if path.name.endswith('-wal') else 'db'}_{what}")
+            if what == "sync":
+                self._pause()
         if self._platter is None:
             work()
         else:
