@@ -82,7 +82,7 @@ class OnDisk:
         self.left: int | None = None  # a row without a name, see above
         self.turn = asyncio.Lock()  # one task at a time seals it, or loads an index
         # The partitions whose frames are all in synced segments; the places of its dictionary messages.
-        self.synced: set[int] = set()
+        self.synced: set[int] | None = None
         self.dictionaries: dict[Any, SegmentSlice] = {}
         self.damaged = False  # it has an entry in the quarantine
         # An earlier process has accepted the frames, perhaps without --full-validation.
@@ -98,6 +98,10 @@ class OnDisk:
         self.row, self.kept = row, kept
         for each in kept:
             each.keep = True
+
+    def begin_again(self) -> None:
+        """Its frames are to be written again, for a seal to come."""
+        self.synced, self.dictionaries = None, {}
 
     def deletion(self, *, finishing: bool, dropped: bool = False) -> Deletion:
         """How its row is to be deleted.
