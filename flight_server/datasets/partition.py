@@ -199,6 +199,7 @@ class Partition:
         self._rows, self._crc32c = totals.rows, totals.crc32c
         self.loaded = first == totals.frames
         self.seal()
+        self._whole = totals
 
     def load(self, records: Records) -> None:
         """Take the records of a restored partition's frames, unless it has them or has failed meanwhile."""
@@ -354,6 +355,6 @@ class Partition:
 
     def _step(self, verb: str) -> None:
         self.state = self._check_step(verb)
-        if adopted := len(self._table) - len(self._queue):
+        if (adopted := len(self._table) - len(self._queue)) > 0:  # below until a restored one is loaded
             self._queue.advance(adopted, self._table.total_bytes - self._queue.total_bytes)
         self._changes.tell()
