@@ -28,6 +28,7 @@ A sweep removes
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -52,6 +53,8 @@ _NAMES = re.compile(
 )
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NAMES_LOCK = "names.lock"
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENXIO}
+"""There is no such file of this user, although there may be another one, a link or a socket."""
 _NAMES_SECONDS = 30.0
 _POLL_SECONDS = 0.02
 
@@ -233,7 +236,9 @@ def owner_of(bases: Sequence[Path], application: str) -> Owner:
     for base in bases:
         try:
             descriptor = open_regular(HostDirectory(base).path / f"{application}.owner")
-        except OSError:
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                return Owner.LIVES  # it cannot be told now: no file of it may be removed
             continue
         try:
             return Owner.ENDED if try_lock(descriptor) else Owner.LIVES
@@ -249,7 +254,7 @@ def open_regular(path: Path) -> int:
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
         return descriptor
     os.close(descriptor)
-    raise FileNotFoundError(f"{path} is no file of this user")
+    raise FileNotFoundError(errno.ENOENT, "it is no file of this user", str(path))
 
 
 def leads_to(path: Path, descriptor: int) -> bool:
