@@ -59,10 +59,10 @@ class Doorkeeper:
         """Raise Forbidden if another site's page may have sent the request, InvalidRequest if it has no ``Host``
         (HTTP/1.1), several, or a malformed one.
         """
-        given = request.headers.getall("Host", [])
-        if not given and request.version < (1, 1):
+        hosts = request.headers.getall("Host", [])
+        if not hosts and request.version < (1, 1):
             return  # no browser speaks HTTP/1.0
-        matched = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        matched = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if matched is None:
             raise InvalidRequest("a request has one header 'Host': the name or address of this server")
         name = matched["name"]
@@ -71,7 +71,7 @@ class Doorkeeper:
                 f"{name[:200]!r} is no name of this server: ask it by its address, or start it with "
                 f"--allowed-hosts {name[:200]}, or with a token"
             )
-        if self._from_elsewhere(request, given[0]):
+        if self._from_elsewhere(request, hosts[0]):
             raise Forbidden("this server does not answer requests that a page of another site has made")
 
     async def _is_ours(self, name: str) -> bool:

@@ -124,7 +124,7 @@ class HostDirectory:
 
     def entries(self, prefix: str = "") -> list[Entry]:
         """The files of this format and user whose names begin with ``prefix``; none if it is not ours."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for name in os.listdir(self.path) if self.is_ours else []:  # noqa: PTH208 - of hundreds, few become paths
             if not name.startswith(prefix):
                 continue
@@ -137,8 +137,8 @@ class HostDirectory:
                 if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
                     size_bytes = max(status.st_size, int(parts["bytes"] or 0))
                     key, application = parts["key"], parts["application"]
-                    found.append(Entry(path, parts["kind"], key, application, size_bytes, status.st_mtime))
-        return found
+                    entries.append(Entry(path, parts["kind"], key, application, size_bytes, status.st_mtime))
+        return entries
 
     def changing_names(
         self, deadline_seconds: float = _NAMES_SECONDS
@@ -168,7 +168,7 @@ def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS, ended: str 
     """
     removed: list[Path] = []
     # Each once, because a second lock of the same file is refused: TMPDIR may be /dev/shm.
-    directories = [found for found in map(HostDirectory, dict.fromkeys(bases)) if found.is_ours]
+    directories = [directory for directory in map(HostDirectory, dict.fromkeys(bases)) if directory.is_ours]
     # Another process holds the names, or a directory goes: the next sweep comes.
     with contextlib.suppress(OSError, Unavailable), contextlib.ExitStack() as names:
         for directory in directories:
