@@ -307,7 +307,7 @@ class Partition:
     def released(self, gone: Gone) -> Released:
         """The error for a reader whose next frame retention has released."""
         return Released(
-            f"dataset {self.dataset!r} partition {self.index}: frame {gone.wanted} was released after "
+            f"dataset {self.dataset!r} partition {self.index}: frame {gone.item} was released after "
             "as many readers as its retention declares; write the dataset again, or create it with "
             "a retention for more readers",
             dataset=self.dataset,

@@ -288,7 +288,8 @@ class ChangelogRecords:
         """
 
         def put(connection: sqlite3.Connection) -> None:
-            self._check(connection)
+            if not self._is_there(connection):
+                return
             HOLD.put(
                 connection,
                 [(self._row, *StoredHold(name, version, None, now)) for name, version in versions.items()],
@@ -305,8 +306,8 @@ class ChangelogRecords:
         """Ids of transactions were forgotten. Does not wait: those that are known after a crash are forgotten again."""
 
         def put(connection: sqlite3.Connection) -> None:
-            self._check(connection)
-            forget_transactions(connection, self._row, hashes)
+            if self._is_there(connection):
+                forget_transactions(connection, self._row, hashes)
 
         self._database.submit(put)
 
@@ -324,19 +325,22 @@ class ChangelogRecords:
             self.size_bytes = 0
 
     async def _change(self, change: Callable[[sqlite3.Connection], None], then: Callable[[], None]) -> None:
+        is_there = True
+
+        # It does not raise: the error's traceback would be a cycle with the database's futures, and would hold the files.
         def checked(connection: sqlite3.Connection) -> None:
-            self._check(connection)
-            change(connection)
+            nonlocal is_there
+            is_there = self._is_there(connection)
+            if is_there:
+                change(connection)
 
-        try:
-            await self._database.commit(checked, then)
-        except RecordGone:
+        await self._database.commit(checked, lambda: then() if is_there else None)
+        if not is_there:
             self.keep = False
-            raise
-
-    def _check(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._row,)).fetchone() is None:
             raise RecordGone
+
+    def _is_there(self, connection: sqlite3.Connection) -> bool:
+        return connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._row,)).fetchone() is not None
 
     def _put_runs(self, connection: sqlite3.Connection, runs: Sequence[RecordedRun]) -> None:
         """Write the rows of the runs that have another place than before."""

@@ -28,7 +28,7 @@ def put_back(directory: Path, row: int, rows: dict[str, list[Any]]) -> None:
     """Replace its rows while no server uses the directory."""
     with opened(directory) as connection:
         for table in OF_A_CHANGELOG:
-            connection.execute(f"DELETE FROM {table.name} WHERE dataset = ?", (row,))  # noqa: S608  # names of ours
+            connection.execute(f"DELETE FROM {table.name} WHERE dataset = ?", (row,))  # names of ours
             table.put(connection, rows[table.name])
 
 

@@ -106,7 +106,7 @@ class QueueMachine(RuleBasedStateMachine):
         if self.cause is None and start < self.first:
             with pytest.raises(Gone) as gone:
                 self.queue.subscribe(start)
-            assert (gone.value.wanted, gone.value.first) == (start, self.first)
+            assert (gone.value.item, gone.value.first) == (start, self.first)
             return multiple()
         reader = Reader(self.queue.subscribe(start), start)
         self.open.append(reader)

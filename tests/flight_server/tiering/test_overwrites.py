@@ -155,6 +155,21 @@ async def test_a_drop_that_is_given_up_takes_the_name_away_with_the_row(
     assert node.catalogue.get("d") is None
 
 
+async def test_an_overwrite_whose_producer_leaves_while_it_is_committed_has_the_name(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(node, b"old")
+    sink = overwrite(node, b"new")
+    held, end = await held_end(node, sink, monkeypatch)
+    end.cancel()
+    await asyncio.sleep(0.01)
+    held.go_on()
+    with pytest.raises(asyncio.CancelledError):
+        await end
+    sink.abort(Conflict("the producer has left"))
+    await same_after_a_crash(node, tmp_path, b"new")
+
+
 async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_does_not(
     node: Node, tmp_path: Path
 ) -> None:
