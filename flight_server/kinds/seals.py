@@ -117,8 +117,7 @@ async def _on_disk(
                 await _whole(in_steps(dataset.giving_back()))
             finally:
                 if dataset.on_disk is not None and not dataset.sealed:
-                    dataset.on_disk.synced.clear()
-                    dataset.on_disk.dictionaries.clear()
+                    dataset.on_disk.begin_again()
                 # The caller gets the error in the same step, so it is the first that can change what is chosen next.
                 dataset.reopen()
             raise
