@@ -70,6 +70,7 @@ class OnDisk:
         "not_loaded",
         "recovered",
         "row",
+        "sealing",
         "states",
         "synced",
         "turn",
@@ -81,6 +82,7 @@ class OnDisk:
         self.kept: Sequence[Kept] = ()
         self.left: int | None = None  # a row without a name, see above
         self.turn = asyncio.Lock()  # one task at a time seals it, or loads an index
+        self.sealing = False  # a call seals it, and undoes that if the disk refuses
         # The partitions whose frames are all in synced segments; the places of its dictionary messages.
         self.synced: set[int] | None = None
         self.dictionaries: dict[Any, SegmentSlice] = {}
