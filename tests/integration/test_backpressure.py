@@ -87,7 +87,7 @@ class Model:
         self.catalogue.disk.close()
         self.catalogue.disk.io_threads = loop.executor()  # type: ignore[assignment]
         self.writer = Writer(self.budget.disk)
-        self.catalogue.disk.writer = lambda *_, **__: self.writer  # type: ignore[assignment, return-value]
+        self.catalogue.disk.writer = lambda *_, **__: self.writer  # type: ignore[assignment]
         given = {"budget_deadline_seconds": DEADLINE_SECONDS, "stall_seconds": STALL_SECONDS}
         self.node = Node(config.load(given), self.catalogue)
         self.messages_at_once = 0
