@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import structlog
@@ -50,6 +51,8 @@ from .timeline import wall_time
 
 GROUP_ROWS = 64 << 10
 MAX_RUNS = 256
+IN_LOOP_ROWS = 64
+"""So few rows are encoded in the event loop, in less than a millisecond: a thread would take about as long to begin."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.commits")
 
@@ -228,7 +231,10 @@ class Commits:
         noted = changelog.transactions.noted
         entries = {id_: noted(id_, number, version) for version, id_, number in numbered}
         try:
-            updates, block = await in_thread(self._threads, _encoded, changelog, first, group)
+            encode = partial(_encoded, changelog, first, group)
+            updates, block = (
+                encode() if _is_small(changelog, group) else await in_thread(self._threads, encode)
+            )
             await changelog.records.add(
                 StoredVersions(first, last, wall_time(now), block),
                 entries,
@@ -284,6 +290,11 @@ class Commits:
             )
         for waiting in group:
             waiting.refuse(refusal)
+
+
+def _is_small(changelog: Changelog, group: list[_Waiting]) -> bool:
+    small = len(group) <= IN_LOOP_ROWS >= sum(waiting.rows for waiting in group)
+    return small and changelog.layout.is_simple
 
 
 def _encoded(changelog: Changelog, first: int, group: list[_Waiting]) -> tuple[Updates, bytes]:
