@@ -7,11 +7,11 @@ read. *close*: it was dropped, or the server stops. An error is ``DatasetDropped
 
 Who holds what
     The event loop alone changes a changelog, in synchronous steps; threads get views (``views``), which never change.
-    ``commits`` adds runs at the newer end, ``merges`` replaces neighbouring ones. Both hold ``turn`` from the moment
+    ``commits`` adds recent runs, ``compactor`` replaces them and the bases. Both hold ``turn`` from the moment
     when they write to disk until they have published, so the order on disk and in RAM is the same.
 
 Versions
-    ``upper`` is the newest version. ``since`` is the oldest that can be asked for; a merge moves it up when it begins.
+    ``upper`` is the newest version. ``since`` is the oldest that can be asked for; a fold moves it up when it begins.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from flight_server.protocol import (
 )
 from flight_server.storage import Forgotten
 
+from .contents import Contents
 from .holds import Holds, gone
 from .journal import StateRecord, log_name, run_name
 from .planning import waiting
@@ -51,8 +52,6 @@ from .timeline import Timeline, past_time
 from .views import View
 
 DEFAULT_DELAY_SECONDS = 1.0
-FUEL_OF_A_ROW = 4
-"""How many rows of merging a committed row buys."""
 
 
 class ChangelogState(StrEnum):
@@ -124,23 +123,20 @@ class Changelog:
         self.turn = asyncio.Lock()
         self.changes = Changes()  # of ``upper`` and of the state
         self.holds = Holds(self.name, max_lag_seconds, metadata)
-        self.runs: tuple[Run, ...] = ()
+        self.contents = Contents.empty(layout)
         self.since = state.since
         self.upper = state.covered
         self.timeline = Timeline(state.delay_seconds, state.covered, past_time(state.covered_time))
         self.transactions = Transactions(self.name, metadata, state.transactions, state.forgotten)
         # The last one takes appends; each with the last version in it.
         self.logs: list[tuple[int, LogFile]] = []
-        self.merges: list[Any] = []  # at most one of runs in memory and one of files, see ``merges``
+        self.working: list[Any] = []  # see ``compactor``
         # Runs that the state file on the medium may name, since it could not be replaced for certain.
         self.doubtful: list[RunFile] = []
         self.room: Reservation | None = None  # of ``metadata``
         self.save: Callable[[StateRecord], None] = _not_on_disk
         self.check_held: Callable[[], None] = _held  # see ``Disk.check_held``
-        self.fuel_rows = 0
-        # Of the compactor: when the next tick brings fuel, and since when old rows wait that are too few for a merge.
-        self.tick_at = 0.0
-        self.old_since: float | None = None
+        self.old_since: float | None = None  # since when old rows wait that are too few for a fold
         self.readers = 0  # open streams
         self._next_run = 1
         self._hooks = hooks
@@ -186,8 +182,8 @@ class Changelog:
         if self.state is not ChangelogState.CLOSED and self.readers:
             self.final = self.view()
         self.step("close")
-        runs, self.runs = self.runs, ()
-        for run in runs:
+        contents, self.contents = self.contents, Contents.empty(self.layout)
+        for run in contents.runs:
             if isinstance(run, RunFile):
                 with suppress(OSError):
                     run.keep_readable()
@@ -204,11 +200,11 @@ class Changelog:
     # Reading
 
     def view(self) -> View:
-        """The runs that can be read now. Raises DatasetDropped."""
+        """What can be read now. Raises DatasetDropped."""
         if self.final is not None:
             return self.final
         self.step("read")
-        return View(self.layout, self.rule, self.runs, self.since, self.upper)
+        return View(self.layout, self.rule, self.contents, self.since, self.upper)
 
     def check_version(self, version: int) -> int:
         """The version, if it can be asked for.
@@ -230,24 +226,21 @@ class Changelog:
 
     # Changing
 
-    def published(self, runs: list[Run], version: int, now: float, rows: int) -> None:
+    def published(self, runs: list[Run], version: int, now: float) -> None:
         """Versions up to ``version`` are on disk, and these runs have their updates."""
-        self.runs += tuple(runs)
+        self.contents = self.contents.committed(runs)
         self.upper = version
         self.timeline.add(version, now)
-        self.fuel_rows += FUEL_OF_A_ROW * rows
         self.changes.tell()
         self.wake(soon=True)
 
-    def replaced(self, before: tuple[Run, ...], after: list[Run]) -> None:
-        """These neighbouring runs are replaced by their sum."""
-        start = self.runs.index(before[0])
-        assert self.runs[start : start + len(before)] == before
-        self.runs = (*self.runs[:start], *after, *self.runs[start + len(before) :])
+    def compacted(self, contents: Contents) -> None:
+        """Compaction has made these of the present contents."""
+        self.contents = contents
         self.changes.tell()
 
     def wake(self, *, soon: bool = False) -> None:
-        """A merge may be due; see :class:`Hooks`."""
+        """Work of compaction may be due; see :class:`Hooks`."""
         self._hooks.wake(self, soon=soon)
 
     def horizon(self, now: float) -> int:
@@ -283,22 +276,22 @@ class Changelog:
 
     @property
     def rows(self) -> int:
-        return sum(run.rows for run in self.runs)
+        return self.contents.rows
 
     @property
     def keys(self) -> int:
-        """At most so many keys: those of each run. A key that is in several runs counts in each, until a merge joins
+        """At most so many keys: those of each run. A key that is in several runs counts in each, until a fold joins
         them. Without a rule a key is a row.
         """
-        return sum(run.keys for run in self.runs)
+        return self.contents.bases.keys + sum(run.keys for run in self.contents.recent)
 
     @property
     def memory_bytes(self) -> int:
-        return sum(run.size_bytes for run in self.runs if isinstance(run, MemoryRun))
+        return sum(run.size_bytes for run in self.contents.runs if isinstance(run, MemoryRun))
 
     @property
     def disk_bytes(self) -> int:
-        return self.log_bytes + sum(run.size_bytes for run in self.runs if isinstance(run, RunFile))
+        return self.log_bytes + sum(run.size_bytes for run in self.contents.runs if isinstance(run, RunFile))
 
     @property
     def log_bytes(self) -> int:
@@ -306,13 +299,8 @@ class Changelog:
 
     @property
     def debt_rows(self) -> int:
-        """Rows that are not in the largest run yet, and so are left to merge."""
-        return self.rows - max((run.rows for run in self.runs), default=0)
-
-    @property
-    def waiting_retractions(self) -> int:
-        """Retractions of the oldest run: the rows of those that a merge left are not there, and may still come."""
-        return self.runs[0].retractions if self.runs else 0
+        """Rows that are not in a base yet, and so are left to fold."""
+        return self.rows - self.contents.bases.rows
 
     def statistics(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -326,21 +314,21 @@ class Changelog:
             "upper": self.upper,
             "keys": self.keys,
             "rows": self.rows,
-            "tombstones": sum(run.tombstones for run in self.runs),
-            "waiting_retractions": self.waiting_retractions,
-            "runs": len(self.runs),
+            "tombstones": sum(run.tombstones for run in self.contents.recent),
+            # The rows of those that a fold left are not there, and may still come.
+            "waiting_retractions": self.contents.bases.retractions,
+            "ranges": len(self.contents.bases.ranges),
+            "runs": len(self.contents.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,
-            "fuel_rows": self.fuel_rows,
             "debt_rows": self.debt_rows,
-            "merging": bool(self.merges),
+            "merging": bool(self.working),
             **waiting(
-                self.runs,
+                self.contents,
                 max(self.since, horizon),
                 self.advanced_since(now),
                 held,
-                merging=bool(self.merges),
-                fuel_rows=self.fuel_rows,
+                working=bool(self.working),
             ),
             "held_back": None if held is None else held.to_json(),
             "holds": self.holds.listed(now),

@@ -94,9 +94,13 @@ class Ages:
             known, total = known[last], np.diff(until[last], prepend=0)
         self._versions, self._rows = known, total
 
-    def upto(self, version: int) -> int:
-        """How many rows have at most this version: no more than there are, and fewer by at most about a step."""
-        return int(self._rows[: np.searchsorted(self._versions, version, "right")].sum())
+    def upto(self, versions: Numbers) -> Numbers:
+        """How many rows have at most each of these versions: no more than there are, and fewer by at most about a
+        step.
+        """
+        until = np.concatenate([[0], np.cumsum(self._rows)])
+        found: Numbers = until[np.searchsorted(self._versions, versions, "right")]
+        return found
 
     def to_json(self) -> list[list[int]]:
         """The constructor's arguments."""
