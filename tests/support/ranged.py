@@ -171,7 +171,7 @@ class Ranged:
         found: Counter[Row] = Counter()
         part = ViewPart()
         while part.left:
-            part = self.view().snapshot_part(version, part)
+            part = self.view().snapshot_part(version, part, None, 1 << 30)
             assert part.rows is not None
             found.update(rows_of(part.rows))
         return found
@@ -180,7 +180,7 @@ class Ranged:
         found: dict[Row, int] = {}
         part = ViewPart()
         while part.left:
-            part = self.view().deltas_part(after, upto, part)
+            part = self.view().deltas_part(after, upto, part, None, 1 << 30)
             assert part.rows is not None
             for *row, diff in rows_of(part.rows):
                 assert tuple(row) not in found

@@ -148,7 +148,7 @@ class Amounts:
         if rests.any():
             first = int(np.argmax(rests))
         elif due.any():
-            first = int(np.argmax(np.where(due, weights / costs, -1.0)))
+            first = int(np.argmax(np.where(due, weights / np.maximum(1, costs), -1.0)))
         else:
             return None
         last = first
