@@ -19,12 +19,13 @@ from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.deletes import tombstones
 from flight_server.kinds.changelog.planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_memory
 from flight_server.kinds.changelog.rules import make_rule
-from flight_server.kinds.changelog.runs import Layout, MemoryRun, Run, RunFile, RunWriter, Updates
+from flight_server.kinds.changelog.runs import Layout, MemoryRun, Run, RunWriter, Updates
 from flight_server.kinds.changelog.timeline import Timeline
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import MemoryPool
 from flight_server.protocol import KeepRule
 from tests.support.keep_model import SCHEMA, Row, rows_of
+from tests.support.run_rows import run_folder
 
 DELETED = 0
 """The diff of a delete, whose row is a key."""
@@ -58,6 +59,7 @@ class Ranged:
         self.waited_since: float | None = None
         self.last_put = self.now
         self.pool = MemoryPool(None)
+        self.folder = run_folder(directory, self.pool)
 
     # What happens
 
@@ -78,8 +80,7 @@ class Ranged:
         if len(updates) > planning.MEMORY_ROWS:
             writer = self.new_file()
             writer.add(updates)
-            writer.finish()
-            runs: list[Run] = [RunFile(writer.path, self.layout, writer.room)]
+            runs: list[Run] = [writer.finish()]
         else:
             runs = [MemoryRun(updates, self.upper, self.upper, self.pool.empty())] if len(updates) else []
         self.contents = self.contents.committed(runs)
@@ -89,7 +90,7 @@ class Ranged:
 
     def new_file(self) -> RunWriter:
         self.files += 1
-        return RunWriter(self.directory / f"run-{self.files:06}", self.layout, self.pool.empty())
+        return RunWriter(self.folder, self.layout)
 
     def hold(self, name: str, version: int) -> None:
         assert version >= self.since
@@ -143,11 +144,7 @@ class Ranged:
         for rows in self.going[number].steps:
             self.read_rows += rows
         work.catch_up(self.contents)
-        before = self.contents
-        self.contents = work.published(before)
-        for run in before.runs - self.contents.runs:
-            if isinstance(run, RunFile):
-                run.delete()
+        self.contents = work.published(self.contents)
         del self.going[number]
 
     def work(self) -> None:

@@ -52,9 +52,8 @@ METRICS = {
     "changelog_runs": "runs of all changelogs",
     "changelog_memory_bytes": "bytes of runs in RAM",
     "changelog_disk_bytes": "bytes of run files and logs",
-    "changelog_debt_rows": "updates that are not in their changelog's largest run yet",
+    "changelog_debt_rows": "updates that are in no base yet",
     "changelog_garbage_rows": "rows of which a merge may leave nothing; holds may keep them",
-    "changelog_fuel_rows": "updates that may be merged now",
     "changelog_holds": "holds on versions",
     "changelog_followers": "open streams of deltas",
     "changelogs_held_back": "changelogs whose compaction waits for a hold; statistics and the log name it",
@@ -63,7 +62,7 @@ METRICS = {
 }
 _ADDED_UP = (
     *("rows", "keys", "tombstones", "waiting_retractions", "transaction_ids", "garbage_rows"),
-    *("runs", "disk_bytes", "debt_rows", "fuel_rows", "followers"),
+    *("runs", "disk_bytes", "debt_rows", "followers"),
 )
 CHANGELOGS_AT_ONCE = 10
 """Changelogs between two passes of the event loop: one of 30 runs takes 0.04 ms, one of the most runs 0.3 ms."""

@@ -52,7 +52,7 @@ NewFile = Callable[[], RunWriter]
 
 class Work:
     """A fold or a rewrite: iterate over ``steps``, each of which blocks for one slice and says how many rows it read;
-    then publish, or ``abandon``.
+    then publish. One that is given up leaves no file (``runs.run_files``).
 
     Args:
         new_file: makes the writer of a file; None for a result in memory.
@@ -62,7 +62,6 @@ class Work:
     def __init__(self, contents: Contents, new_file: NewFile | None, memory: MemoryPool) -> None:
         self.contents = contents
         self.layout = contents.bases.layout
-        self.files: list[RunFile] = []
         self.to_file = new_file is not None
         self._new_file = new_file
         self._memory = memory
@@ -83,22 +82,14 @@ class Work:
         """These contents with the result, which has caught up with them. Blocks."""
         raise NotImplementedError
 
-    def abandon(self) -> None:
-        """Delete the files of the result. Blocks. Twice is fine."""
-        if self._writer is not None:
-            self._writer.abandon()
-            self._writer = None
-        files, self.files = self.files, []
-        for file in files:
-            file.delete()
-
-    def _write(self, parts: Iterable[Updates]) -> Run | None:
-        """A run of these parts, which follow each other; None if they have no updates."""
-        for _ in self._writing(parts):
+    def _write(self, part: Updates) -> Run | None:
+        """A file of these; None if there are none."""
+        for _ in self._writing([part]):
             pass
         return self._written()
 
     def _writing(self, parts: Iterable[Updates]) -> Iterator[int]:
+        """Write parts, which follow each other; how many rows each has."""
         for part in parts:
             if len(part):
                 if self._writer is None:
@@ -108,13 +99,8 @@ class Work:
             yield len(part)
 
     def _written(self) -> RunFile | None:
-        if self._writer is None:
-            return None
-        self._writer.finish()
-        file = RunFile(self._writer.path, self.layout, self._writer.room)
-        self._writer = None
-        self.files.append(file)
-        return file
+        writer, self._writer = self._writer, None
+        return None if writer is None else writer.finish()
 
     def _in_memory(self, updates: Updates, first_version: int | None = None) -> MemoryRun:
         first = int(updates.versions.min()) if first_version is None else first_version
@@ -183,7 +169,8 @@ class Fold(Work):
         return left.where(left.versions <= self.since)
 
     def _large_key(self) -> Iterator[int]:
-        runs = [each.parts_between(self.low, self.low) for each in self._sources]
+        # No update has a smaller hash of the range.
+        runs = [each.parts_between(self.high, self.high) for each in self._sources]
         parts: Iterable[Updates]
         try:
             held = folded(
@@ -196,12 +183,12 @@ class Fold(Work):
                 limit_bytes=views.FOLDED_BYTES,
             )
             parts = [compacted(held, self.since, self._rule)[0]]
-            self._changed.append(np.array([self.low], np.uint64))
+            self._changed.append(np.array([self.high], np.uint64))
         except TooLarge:
             parts = pieces(self.layout, runs, self.since, _NEVER, views.SLICE_BYTES)
         yield from self._writing(part.where(part.versions <= self.since) for part in parts)
         base = self._written()
-        self._ranges = [Range(self.low, self.low, self.since, base, 0 if base is None else base.rows)]
+        self._ranges = [Range(self.low, self.high, self.since, base, 0 if base is None else base.rows)]
 
     def _make_ranges(self) -> None:
         kept = Updates.in_order(self.layout, self._kept)
@@ -212,7 +199,7 @@ class Fold(Work):
             high = self.high if number == len(parts) else int(part.hashes[-1])
             base: Run | None = None
             if len(part):
-                base = self._write([part]) if self.to_file else self._in_memory(part, self._first_version())
+                base = self._write(part) if self.to_file else self._in_memory(part, self._first_version())
             self._ranges.append(Range(low, high, self.since, base, len(part)))
             low = high + 1
 
@@ -239,7 +226,6 @@ class Fold(Work):
         hashes = asked[np.isin(asked, unique(*self._changed))]
         if not len(hashes):
             return False
-        self.abandon()
         if self._large:
             self._rule, self._changed = Rule(), []
             for _ in self._large_key():
@@ -282,7 +268,7 @@ class Rewrite(Work):
         if self.to_file:
             for each in self.contents.bases.ranges:
                 if isinstance(each.base, MemoryRun):
-                    self._ranges.append(replace(each, base=self._write([each.base.updates])))
+                    self._ranges.append(replace(each, base=self._write(each.base.updates)))
         sources = replace(self.contents, recent=tuple(self.runs)).alive
         parts: list[Updates] = []
         low = 0

@@ -33,15 +33,16 @@ from itertools import chain, islice
 
 import structlog
 
+from flight_server.concurrency import in_thread
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DataQuarantined, DatasetDropped
-from flight_server.storage import DiskTrouble, Forgotten, in_thread
+from flight_server.records import DiskTrouble, RecordGone, StoredRange
 
-from .changelog import Changelog, ChangelogState
+from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Rewrite, Work
 from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_memory
-from .runs import Damaged, RunFile, RunWriter
-from .saving import OF_KEPT_FOR_MERGES, save
+from .contents import Contents
+from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
 DUTIES = 2
 TICK_SECONDS = 0.02
@@ -63,11 +64,17 @@ _log = structlog.get_logger("flight_server.kinds.changelog.compactor")
 class Going:
     """Work that was begun. ``busy``: a duty does its next slice."""
 
-    work: Work
+    work: Work | None
     steps: Iterator[int]
     in_memory: bool
     alone: bool
     busy: bool = False
+
+    def take(self) -> Work:
+        """The work, once, to be released."""
+        work, self.work, self.steps = self.work, None, iter(())
+        assert work is not None
+        return work
 
 
 class Compactor:
@@ -148,7 +155,7 @@ class Compactor:
     async def look(self, changelog: Changelog) -> None:
         """Begin the work that is due, and do the next slice of all that no other duty does."""
         if changelog.state is not ChangelogState.OPEN:
-            await self._abandon(changelog)
+            self._abandon(changelog)
             return
         try:
             await self._begin(changelog)
@@ -160,14 +167,14 @@ class Compactor:
                     going.busy = False
         except (DiskTrouble, OSError) as trouble:
             _log.warning("compaction_failed", dataset=changelog.name, trouble=str(trouble))
-            await self._abandon(changelog)
+            self._abandon(changelog)
             self._look_at(changelog, time.monotonic() + TROUBLE_SECONDS)
         except Damaged as damage:
             _log.error("changelog_damaged", dataset=changelog.name, damage=str(damage))
-            await self._abandon(changelog)
+            self._abandon(changelog)
             changelog.damaged(str(damage))
-        except (DatasetDropped, DataQuarantined, Forgotten):
-            await self._abandon(changelog)
+        except (DatasetDropped, DataQuarantined, RecordGone):
+            self._abandon(changelog)
 
     async def _begin(self, changelog: Changelog) -> None:
         going = changelog.working
@@ -190,7 +197,7 @@ class Compactor:
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
         memory = files = None
         if not any(each.in_memory for each in going):
-            memory = plan_memory(amounts, changelog.log_bytes, short=short)
+            memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
         if not any(not each.in_memory for each in going):
             files = plan_files(amounts)
             if files is None and not going and not isinstance(memory, FoldPlan):
@@ -226,9 +233,7 @@ class Compactor:
 
     def _start(self, changelog: Changelog, plan: FoldPlan | RewritePlan) -> None:
         def new_file() -> RunWriter:
-            return RunWriter(
-                changelog.next_run(), changelog.layout, changelog.disk.empty(), of_kept=OF_KEPT_FOR_MERGES
-            )
+            return RunWriter(changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS)
 
         work: Work
         make = new_file if plan.to_file else None
@@ -247,8 +252,8 @@ class Compactor:
         self.poke(changelog)
 
     async def _publish(self, changelog: Changelog, going: Going) -> None:
-        """Put the result in its place, on disk and in memory. Raises DiskTrouble, Forgotten: nothing was changed."""
-        work = going.work
+        """Put the result in its place, on disk and in memory. Raises DiskTrouble, RecordGone: nothing was changed."""
+        work = going.take()
         for _ in range(CATCH_UPS):
             if not await in_thread(self._threads, work.catch_up, changelog.contents):
                 break
@@ -257,21 +262,31 @@ class Compactor:
             await in_thread(self._threads, work.catch_up, changelog.contents)
             before = changelog.contents
             contents = await in_thread(self._threads, work.published, before)
-            if work.to_file:
-                await in_thread(self._threads, save, changelog, contents)
-            if changelog.state is ChangelogState.CLOSED:
-                return
-            changelog.working.remove(going)
-            changelog.compacted(contents)
-        # To unmap large files takes tens of milliseconds, so the last references go in a thread.
-        gone = [run for run in before.runs - contents.runs if isinstance(run, RunFile)]
-        await in_thread(self._threads, _delete, gone)
 
-    async def _abandon(self, changelog: Changelog) -> None:
-        for going in [each for each in changelog.working if not each.busy]:
-            if going in changelog.working:
+            def replace() -> None:
                 changelog.working.remove(going)
-                await in_thread(self._threads, going.work.abandon)
+                if changelog.state is not ChangelogState.CLOSED:
+                    changelog.compacted(contents)
+
+            if work.to_file:
+                await changelog.records.publish(
+                    [run for run in contents.runs if isinstance(run, RunFile)],
+                    _stored_ranges(contents),
+                    changelog.since,
+                    _covered(contents, changelog.upper),
+                    then=replace,
+                )
+            else:
+                replace()
+        # To unmap large files takes tens of milliseconds, so the last references go in a thread.
+        last: list[object] = [before, work]
+        del before, work
+        await in_thread(self._threads, last.clear)
+
+    @staticmethod
+    def _abandon(changelog: Changelog) -> None:
+        for going in [each for each in changelog.working if not each.busy]:
+            changelog.working.remove(going)
 
     def _look_at(self, changelog: Changelog, when: float) -> None:
         if when < self._times.get(changelog, math.inf):
@@ -280,7 +295,17 @@ class Compactor:
             heapq.heappush(self._later, (when, self._entered, weakref.ref(changelog)))
 
 
-def _delete(files: list[RunFile]) -> None:
-    for file in files:
-        file.delete()
-    files.clear()
+def _stored_ranges(contents: Contents) -> list[StoredRange]:
+    """The ranges, as a restart finds them: without bases in memory, whose rows the records have in versions."""
+    return [
+        StoredRange(each.low, each.base.first_version - 1, None)
+        if isinstance(each.base, MemoryRun)
+        else StoredRange(each.low, each.since, None if each.base is None else each.base.name)
+        for each in contents.bases.ranges
+    ]
+
+
+def _covered(contents: Contents, upper: int) -> int:
+    """The version before the first one that has rows in memory only."""
+    firsts = [run.first_version for run in contents.runs if isinstance(run, MemoryRun)]
+    return min(firsts) - 1 if firsts else upper
