@@ -43,6 +43,7 @@ from flight_server.protocol import (
 )
 from flight_server.records import ChangelogRecords, Declared
 
+from .compaction import Going
 from .contents import Contents
 from .holds import Holds, gone
 from .planning import waiting
@@ -133,7 +134,7 @@ class Changelog:
         self.upper = 0
         self.timeline = Timeline(declared.delay_seconds, 0, time.monotonic())
         self.transactions = Transactions(self.name, metadata)
-        self.working: list[Any] = []  # see ``compactor``
+        self.working: list[Going] = []
         self.room: Reservation | None = None  # of ``metadata``
         self.old_since: float | None = None  # since when old rows wait that are too few for a fold
         self.readers = 0  # open streams

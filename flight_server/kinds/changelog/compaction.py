@@ -24,7 +24,7 @@ Large keys
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -295,3 +295,26 @@ class Rewrite(Work):
         for each in self._ranges:
             contents = contents.folded(each.low, each.high, [each])
         return contents.rewritten(self.runs, self._result)
+
+
+@dataclass(eq=False)
+class Going:
+    """Work that was begun.
+
+    Args:
+        in_memory: whether it works on runs in memory.
+        alone: whether no other work goes on meanwhile.
+        busy: its next slice is being done.
+    """
+
+    work: Work | None
+    steps: Iterator[int]
+    in_memory: bool
+    alone: bool
+    busy: bool = False
+
+    def take(self) -> Work:
+        """The work, once, to be released."""
+        work, self.work, self.steps = self.work, None, iter(())
+        assert work is not None
+        return work

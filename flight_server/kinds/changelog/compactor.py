@@ -26,9 +26,7 @@ import math
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain, islice
 
 import structlog
@@ -39,9 +37,9 @@ from flight_server.protocol import DataQuarantined, DatasetDropped
 from flight_server.records import DiskTrouble, RecordGone, StoredRange
 
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
-from .compaction import Fold, Rewrite, Work
-from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_memory
+from .compaction import Fold, Going, Rewrite, Work
 from .contents import Contents
+from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
 DUTIES = 2
@@ -58,23 +56,6 @@ CATCH_UPS = 3
 """So often a fold catches up with commits before it lets others wait until it has."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.compactor")
-
-
-@dataclass(eq=False)
-class Going:
-    """Work that was begun. ``busy``: a duty does its next slice."""
-
-    work: Work | None
-    steps: Iterator[int]
-    in_memory: bool
-    alone: bool
-    busy: bool = False
-
-    def take(self) -> Work:
-        """The work, once, to be released."""
-        work, self.work, self.steps = self.work, None, iter(())
-        assert work is not None
-        return work
 
 
 class Compactor:
@@ -204,7 +185,7 @@ class Compactor:
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
             if plan is not None and not (plan.alone and going) and not any(each.alone for each in going):
-                self._start(changelog, plan)
+                self.start(changelog, plan, changelog.advanced_since(time.monotonic()))
 
     def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> FoldPlan | None:
         """The fold of old rows that are too few for one, if they have waited; else the changelog is looked at again
@@ -231,27 +212,30 @@ class Compactor:
         self._slow_at = now + plan.cost_rows / SLOW_ROWS
         return plan
 
-    def _start(self, changelog: Changelog, plan: FoldPlan | RewritePlan) -> None:
+    def start(self, changelog: Changelog, plan: FoldPlan | RewritePlan, since: int) -> Going:
+        """Begin this work; ``since``: the version up to which compaction may go."""
+
         def new_file() -> RunWriter:
             return RunWriter(changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS)
 
         work: Work
         make = new_file if plan.to_file else None
         if isinstance(plan, FoldPlan):
-            changelog.since = changelog.advanced_since(time.monotonic())
+            changelog.since = max(changelog.since, since)
             work = Fold(
                 changelog.contents, plan.first, plan.last, changelog.since, changelog.rule, make, self._memory
             )
         else:
             work = Rewrite(changelog.contents, plan.runs, make, self._memory)
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
+        return changelog.working[-1]
 
     async def _work(self, changelog: Changelog, going: Going) -> None:
         if await in_thread(self._threads, next, going.steps, None) is None:
-            await self._publish(changelog, going)
+            await self.publish(changelog, going)
         self.poke(changelog)
 
-    async def _publish(self, changelog: Changelog, going: Going) -> None:
+    async def publish(self, changelog: Changelog, going: Going) -> None:
         """Put the result in its place, on disk and in memory. Raises DiskTrouble, RecordGone: nothing was changed."""
         work = going.take()
         for _ in range(CATCH_UPS):

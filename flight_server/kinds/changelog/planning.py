@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .compaction import RANGE_ROWS
+from . import compaction
 from .contents import Contents
 from .holds import HeldBack
 from .rules import Rule
@@ -154,10 +154,10 @@ class Amounts:
             return None
         last = first
         total = int(rows[first])
-        while last + 1 < count and total + rows[last + 1] <= RANGE_ROWS:
+        while last + 1 < count and total + rows[last + 1] <= compaction.RANGE_ROWS:
             last += 1
             total += int(rows[last])
-        while first > 0 and total + rows[first - 1] <= RANGE_ROWS:
+        while first > 0 and total + rows[first - 1] <= compaction.RANGE_ROWS:
             first -= 1
             total += int(rows[first])
         return FoldPlan(first, last, not self.of_memory, total + int(costs[0] - rows[0]))
