@@ -37,6 +37,7 @@ from flight_server.protocol import (
 from flight_server.tiering import Reader
 
 from .changelog import Changelog
+from .compactor import DUTIES
 from .restoring import recover_changelogs
 from .store import Store
 from .version_appends import VersionAppends
@@ -47,13 +48,13 @@ METRICS = {
     "changelog_rows": "updates in the runs of all changelogs",
     "changelog_keys": "at most so many keys of all changelogs; one that is in several runs counts in each",
     "changelog_tombstones": "deletes in those runs",
-    "changelog_waiting_retractions": "retractions of oldest runs, whose rows may still come",
+    "changelog_waiting_retractions": "retractions of bases, whose rows may still come",
     "changelog_transaction_ids": "ids of transactions that are remembered",
     "changelog_runs": "runs of all changelogs",
     "changelog_memory_bytes": "bytes of runs in RAM",
-    "changelog_disk_bytes": "bytes of run files and logs",
+    "changelog_disk_bytes": "bytes of run files, and of rows that no file has",
     "changelog_debt_rows": "updates that are in no base yet",
-    "changelog_garbage_rows": "rows of which a merge may leave nothing; holds may keep them",
+    "changelog_garbage_rows": "rows of which a fold may leave nothing; holds may keep them",
     "changelog_holds": "holds on versions",
     "changelog_followers": "open streams of deltas",
     "changelogs_held_back": "changelogs whose compaction waits for a hold; statistics and the log name it",
@@ -129,7 +130,8 @@ class ChangelogKind(DatasetKind):
 
     async def start(self, background: Background, every_seconds: float) -> None:
         await self._store.start()
-        background.keep(self._store.compactor.run, "compactor")
+        for number in range(DUTIES):
+            background.keep(self._store.compactor.run, f"compactor {number}")
         background.keep(self._expire_holds, "holds", every_seconds=every_seconds)
 
     async def _expire_holds(self) -> None:
