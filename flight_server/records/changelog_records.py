@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -150,7 +149,7 @@ class ChangelogRecords:
         self._time = 0.0
         self._runs: list[RecordedRun] = []
         self._ranges: list[StoredRange] = []
-        self._blocks: deque[tuple[int, Reservation]] = deque()  # each with its last version
+        self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
         self._keep = True
 
     @property
@@ -281,8 +280,8 @@ class ChangelogRecords:
 
         def published() -> None:
             self._since = since
-            while len(self._blocks) > blocks:
-                self.size_bytes -= self._blocks.popleft()[1].size_bytes
+            del self._blocks[: len(self._blocks) - blocks]
+            self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
             self._name(runs)
             self._ranges = list(ranges)
             then()
@@ -308,7 +307,8 @@ class ChangelogRecords:
         """
 
         def put(connection: sqlite3.Connection) -> None:
-            self._check(connection)
+            if not self._is_there(connection):
+                return
             HOLD.put(
                 connection,
                 [(self._row, *StoredHold(name, version, None, now)) for name, version in versions.items()],
@@ -325,8 +325,8 @@ class ChangelogRecords:
         """Ids of transactions were forgotten. Does not wait: those that are known after a crash are forgotten again."""
 
         def put(connection: sqlite3.Connection) -> None:
-            self._check(connection)
-            forget_transactions(connection, self._row, hashes)
+            if self._is_there(connection):
+                forget_transactions(connection, self._row, hashes)
 
         self._database.submit(put)
 
@@ -344,19 +344,22 @@ class ChangelogRecords:
             self.size_bytes = 0
 
     async def _change(self, change: Callable[[sqlite3.Connection], None], then: Callable[[], None]) -> None:
+        is_there = True
+
+        # It does not raise: the error's traceback would be a cycle with the database's futures, and would hold the files.
         def checked(connection: sqlite3.Connection) -> None:
-            self._check(connection)
-            change(connection)
+            nonlocal is_there
+            is_there = self._is_there(connection)
+            if is_there:
+                change(connection)
 
-        try:
-            await self._database.commit(checked, then)
-        except RecordGone:
+        await self._database.commit(checked, lambda: then() if is_there else None)
+        if not is_there:
             self.keep = False
-            raise
-
-    def _check(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._row,)).fetchone() is None:
             raise RecordGone
+
+    def _is_there(self, connection: sqlite3.Connection) -> bool:
+        return connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._row,)).fetchone() is not None
 
     def _put_runs(self, connection: sqlite3.Connection, runs: Sequence[RecordedRun]) -> None:
         """Write the rows of new runs, and delete those of others."""

@@ -52,10 +52,10 @@ class Held:
         self._reached, self._opened = threading.Event(), threading.Event()
         original = getattr(owner, method)
 
-        def held(*arguments: Any) -> Any:
+        def held(*arguments: Any, **options: Any) -> Any:
             self._reached.set()
             self._opened.wait(30)
-            return original(*arguments)
+            return original(*arguments, **options)
 
         monkeypatch.setattr(owner, method, held)
 

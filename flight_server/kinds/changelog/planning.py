@@ -55,7 +55,7 @@ MEMORY_FOLD_ROWS = 1 << 10
 FILE_ROWS = 16 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
-BLOCK_BYTES = 8 << 20
+RECORDS_BYTES = 8 << 20
 MANY_FILES = 24
 """If recent runs are more files, they are rewritten before ranges are folded."""
 
@@ -163,11 +163,11 @@ class Amounts:
         return FoldPlan(first, last, not self.of_memory, total + int(costs[0] - rows[0]))
 
 
-def plan_memory(amounts: Amounts, block_bytes: int, *, short: bool) -> FoldPlan | RewritePlan | None:
+def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPlan | RewritePlan | None:
     """The next work on runs in memory; None if none is due.
 
     Args:
-        block_bytes: of the rows in the records that no file has.
+        records_bytes: of the rows in the records that no file has.
         short: memory is short.
     """
     contents = amounts.contents
@@ -176,7 +176,7 @@ def plan_memory(amounts: Amounts, block_bytes: int, *, short: bool) -> FoldPlan 
     fold = amounts.fold() if amounts.of_memory else None
     rows = sum(run.rows for run in (*runs, *bases))
     size_bytes = sum(run.size_bytes for run in (*runs, *bases))
-    if short or block_bytes > BLOCK_BYTES or size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None):
+    if short or records_bytes > RECORDS_BYTES or size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None):
         return RewritePlan(tuple(runs), True, True, alone=bool(bases)) if runs or bases else None
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
 

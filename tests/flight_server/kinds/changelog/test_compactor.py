@@ -66,8 +66,8 @@ def test_rows_in_the_records_become_one_file_however_many_commits_come_meanwhile
 
     monkeypatch.setattr(Folder, "make", counted)
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        block_bytes = 16 << 10
-        monkeypatch.setattr(planning, "BLOCK_BYTES", block_bytes)
+        records_bytes = 16 << 10
+        monkeypatch.setattr(planning, "RECORDS_BYTES", records_bytes)
         changelog, entry_bytes, most = engine.changelog, 0, 0
         for number in range(120):
             merge_begins = engine.loop.create_task(engine.store.compactor.look_at_next()) if number else None
@@ -77,9 +77,9 @@ def test_rows_in_the_records_become_one_file_however_many_commits_come_meanwhile
                 engine.run(merge_begins)
             most = max(most, changelog.records.size_bytes)
         written = 120 * entry_bytes
-        assert written > 4 * block_bytes
-        assert len(made) <= 3 * written // block_bytes, "a file for so many bytes, and merges of these"
-        assert most <= 3 * block_bytes
+        assert written > 4 * records_bytes
+        assert len(made) <= 3 * written // records_bytes, "a file for so many bytes, and merges of these"
+        assert most <= 3 * records_bytes
         assert sum(engine.snapshot(changelog.upper).values()) == 1200
 
 

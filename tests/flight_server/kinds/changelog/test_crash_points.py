@@ -173,7 +173,9 @@ def test_a_crash_during_recovery_changes_nothing(base: Path) -> None:
         work(history)
     engine.close()
     # A run that no row names, and a transaction in an unsynced log.
-    unnamed = [image for image in points.images if re.search(r"killed after half of write .*\.run", image.step)]
+    unnamed = [
+        image for image in points.images if re.search(r"killed after half of write .*\.run", image.step)
+    ]
     unsynced = [image for image in points.images if image.step == "killed after writes to records.db-wal"]
     for image in (unnamed[-1], unsynced[-1]):
         with CrashPoints(image.path, image.path.parent / f"{image.path.name}-again") as again:

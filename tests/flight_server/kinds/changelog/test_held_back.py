@@ -33,7 +33,7 @@ def shown(engine: Engine) -> dict[str, Any]:
     return {each["hold"]: each["owner"] for each in engine.changelog.statistics()["holds"]}
 
 
-def test_a_hold_and_its_owner_survive_a_restart_from_the_log_and_from_the_state_file(tmp_path: Path) -> None:
+def test_a_hold_and_its_owner_survive_restarts_and_folds(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([(("a", 1), 1)])
         ask(engine, "mine", owner=OWNER)
