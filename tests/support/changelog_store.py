@@ -142,13 +142,16 @@ class Engine:
             pass
         self.run(self.store.compactor.publish(self.changelog, going))
 
-    def fold(self) -> None:
-        """Fold everything that is old now, as often as it takes."""
+    def fold(self, since: int | None = None) -> None:
+        """Fold all up to a version, or what is old now, as often as it takes; what is later goes to a file, too."""
         changelog = self.changelog
-        since = changelog.advanced_since(time.monotonic())
+        since = changelog.advanced_since(time.monotonic()) if since is None else since
         while any(each.since < since for each in changelog.contents.bases.ranges):
             number = next(n for n, each in enumerate(changelog.contents.bases.ranges) if each.since < since)
-            self.publish(self.begin_fold(since, number, to_file=True))
+            self.publish(self.begin_fold(since, number, number, to_file=True))
+        runs = [run for run in changelog.contents.recent if isinstance(run, MemoryRun)]
+        if runs or any(isinstance(run, MemoryRun) for run in changelog.contents.bases.runs):
+            self.publish(self.begin_rewrite(runs, to_file=True))
 
     def snapshot(self, version: int) -> Counter[tuple[Any, ...]]:
         """What readers get, as rows."""

@@ -17,7 +17,7 @@ from flight_server.kinds.changelog import planning
 from flight_server.kinds.changelog.compaction import Fold, Rewrite, Work
 from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.deletes import tombstones
-from flight_server.kinds.changelog.planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_memory
+from flight_server.kinds.changelog.planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_left_over, plan_memory
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import Layout, MemoryRun, Run, RunWriter, Updates
 from flight_server.kinds.changelog.timeline import Timeline
@@ -112,11 +112,11 @@ class Ranged:
             memory = plan_memory(amounts, 0, short=short)
         if all(each.in_memory for each in self.going):
             files = plan_files(amounts)
-            if files is None and not self.going and memory is None and amounts.old.any():
+            if files is None and not self.going and memory is None:
                 if self.waited_since is None:
                     self.waited_since = self.now
                 if self.now >= self.waited_since + max(self.delay, 0.5):
-                    files = amounts.fold(slow=True, idle=self.now - self.last_put > 2 * max(self.delay, 0.5))
+                    files = plan_left_over(amounts, idle=self.now - self.last_put > 2 * max(self.delay, 0.5))
                     self.waited_since = None
         for plan in (memory, files):
             if plan is not None and not (plan.alone and self.going) and not any(each.alone for each in self.going):

@@ -39,7 +39,7 @@ from flight_server.records import DiskTrouble, RecordGone, StoredRange
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Going, Rewrite, Work
 from .contents import Contents
-from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_memory
+from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_left_over, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
 DUTIES = 2
@@ -161,6 +161,8 @@ class Compactor:
         going = changelog.working
         if changelog in self._planning or len(going) == 2 or any(each.alone for each in going):
             return
+        if not changelog.contents.recent and not changelog.contents.bases.shared.any():
+            return
         now = time.monotonic()
         since = changelog.advanced_since(now)
         self._planning.add(changelog)
@@ -187,23 +189,22 @@ class Compactor:
             if plan is not None and not (plan.alone and going) and not any(each.alone for each in going):
                 self.start(changelog, plan, changelog.advanced_since(time.monotonic()))
 
-    def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> FoldPlan | None:
-        """The fold of old rows that are too few for one, if they have waited; else the changelog is looked at again
+    def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> FoldPlan | RewritePlan | None:
+        """The work on old rows that are too few for any, if they have waited; else the changelog is looked at again
         when that is so.
         """
         held = changelog.holds.oldest()
-        patience = max(SLOW_SECONDS, changelog.delay_seconds)
-        if changelog.contents.recent and changelog.timeline.horizon(now) < (
-            changelog.upper if held is None else held
-        ):
-            self._look_at(changelog, changelog.timeline.last + changelog.delay_seconds + TICK_SECONDS)
-        if not amounts.old.any():
+        last, patience = changelog.timeline.last, max(SLOW_SECONDS, changelog.delay_seconds)
+        idle_at = last + IDLE_DELAYS * patience
+        upto = changelog.upper if held is None else held
+        if changelog.contents.recent and changelog.timeline.horizon(now) < upto:
+            self._look_at(changelog, last + changelog.delay_seconds + TICK_SECONDS)
+        plan = plan_left_over(amounts, idle=idle_at <= now)
+        if plan is None and not amounts.old.any():
             changelog.old_since = None
             return None
         if changelog.old_since is None:
             changelog.old_since = now
-        idle_at = changelog.timeline.last + IDLE_DELAYS * patience
-        plan = amounts.fold(slow=True, idle=idle_at <= now)
         due_at = max(changelog.old_since + patience, self._slow_at, idle_at if plan is None else 0.0)
         if plan is None or due_at > now:
             self._look_at(changelog, max(due_at, now + TICK_SECONDS))

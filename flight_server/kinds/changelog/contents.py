@@ -65,6 +65,19 @@ class Bases:
     """The bases of all ranges as one run: it has the methods of :class:`MemoryRun` that readers call."""
 
     first_version = tombstones = 0
+    # A changelog without rows has few bytes of these.
+    __slots__ = (
+        "keys",
+        "last_version",
+        "layout",
+        "lows",
+        "range_rows",
+        "ranges",
+        "retractions",
+        "rows",
+        "sinces",
+        "size_bytes",
+    )
 
     def __init__(self, layout: Layout, ranges: tuple[Range, ...]) -> None:
         self.layout = layout
@@ -74,15 +87,15 @@ class Bases:
         self.last_version = int(self.sinces.max())
         self.range_rows: Numbers = np.array([each.rows for each in ranges], np.int64)
         self.rows = int(self.range_rows.sum())
-        whole = [0 if each.base is None else each.base.rows for each in ranges]
-        self.shares = self.range_rows / np.maximum(1, whole)
-        """How much of its base each range has."""
-        self.size_bytes = self._sum([0 if each.base is None else each.base.size_bytes for each in ranges])
-        self.keys = self._sum([0 if each.base is None else each.base.keys for each in ranges])
+        bases = [(each.rows / each.base.rows, each.base) for each in ranges if each.base is not None]
+        self.size_bytes = round(sum(share * base.size_bytes for share, base in bases))
+        self.keys = round(sum(share * base.keys for share, base in bases))
         self.retractions = sum(run.retractions for run in self.runs)
 
-    def _sum(self, numbers: Sequence[int]) -> int:
-        return round(float((self.shares * numbers).sum()))
+    @property
+    def shared(self) -> NDArray[np.bool_]:
+        """Of which ranges the base has rows of others, too."""
+        return np.array([each.base is not None and each.rows < each.base.rows for each in self.ranges])
 
     @property
     def runs(self) -> set[Run]:

@@ -84,11 +84,12 @@ class FoldPlan:
 
 @dataclass(frozen=True)
 class RewritePlan:
-    """Make these recent runs one. ``in_memory``, ``alone``: as of FoldPlan."""
+    """Make these recent runs one. The other fields: as of FoldPlan."""
 
     runs: tuple[Run, ...]
     in_memory: bool
     to_file: bool
+    cost_rows: int = 0
     alone: bool = False
 
 
@@ -121,6 +122,11 @@ class Amounts:
             self.removing += share * old
 
     @property
+    def files(self) -> list[Run]:
+        """The recent runs that are files."""
+        return [run for run in self.contents.recent if not isinstance(run, MemoryRun)]
+
+    @property
     def of_memory(self) -> bool:
         """Whether a fold takes place in memory."""
         return (
@@ -145,7 +151,7 @@ class Amounts:
         if slow:
             due |= (weights >= rows) | (self.removing > 0) | idle
         due &= self.old > 0
-        rests = (bases.shares < 1) & (self.base > 0)
+        rests = bases.shared
         if rests.any():
             first = int(np.argmax(rests))
         elif due.any():
@@ -177,17 +183,22 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPla
     rows = sum(run.rows for run in (*runs, *bases))
     size_bytes = sum(run.size_bytes for run in (*runs, *bases))
     if short or records_bytes > RECORDS_BYTES or size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None):
-        return RewritePlan(tuple(runs), True, True, alone=bool(bases)) if runs or bases else None
+        return RewritePlan(tuple(runs), in_memory=True, to_file=True, alone=bool(bases)) if runs or bases else None
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
 
 
 def plan_files(amounts: Amounts) -> FoldPlan | RewritePlan | None:
     """The next work on files; None if none is due."""
-    runs = [run for run in amounts.contents.recent if not isinstance(run, MemoryRun)]
     fold = None if amounts.of_memory else amounts.fold()
-    if fold is not None and len(runs) <= MANY_FILES:
+    if fold is not None and len(amounts.files) <= MANY_FILES:
         return fold
-    return _rewrite(runs, amounts.alive_of, FILE_ROWS, in_memory=False) or fold
+    return _rewrite(amounts.files, amounts.alive_of, FILE_ROWS, in_memory=False) or fold
+
+
+def plan_left_over(amounts: Amounts, *, idle: bool) -> FoldPlan | RewritePlan | None:
+    """The work on rows that have waited, see "Old rows"; None if they may wait for more."""
+    fold = amounts.fold(slow=True, idle=idle)
+    return fold or _rewrite(amounts.files, amounts.alive_of, 0, in_memory=False)
 
 
 def _rewrite(
@@ -199,7 +210,10 @@ def _rewrite(
     chosen: Sequence[Run] = runs
     if not dead or (alive and dead <= alive + dead_rows):
         chosen = _tier(runs, alive_of)
-    return RewritePlan(tuple(chosen), in_memory, not in_memory) if chosen else None
+    if not chosen:
+        return None
+    cost_rows = sum(alive_of[run] for run in chosen) + (0 if in_memory else FILE_ROWS)
+    return RewritePlan(tuple(chosen), in_memory, not in_memory, cost_rows)
 
 
 def _tier(runs: Sequence[Run], rows_of: dict[Run, int]) -> list[Run]:

@@ -16,8 +16,8 @@ from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog import store
 from flight_server.kinds.stream import StreamSink
-from flight_server.records import changelog_records, changelogs
 from flight_server.protocol import AlreadyExists, Conflict, CreateRequest, InvalidRequest, Kind, PutCommand
+from flight_server.records import changelog_records, changelogs
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA
 from tests.support.sealing import Held

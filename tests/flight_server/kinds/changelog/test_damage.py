@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flight_server.kinds.changelog.journal import numbered
 
 from flight_server.kinds.changelog import merges, saving, views, writes
-from flight_server.kinds.changelog.journal import numbered
 from flight_server.kinds.changelog.runs import MemoryRun, run_files, state_file
 from flight_server.memory import Pace
 from flight_server.protocol import (
