@@ -29,6 +29,7 @@ from .dataset_records import (
     named_files,
 )
 from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarantined
+from .salvage import files_of, renew
 from .tables import DamagedRow
 from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
 from .trouble import DiskTrouble, OtherFormat, trouble_with

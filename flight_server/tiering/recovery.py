@@ -117,11 +117,11 @@ def set_aside(
     folder = catalogue.disk.folder
     assert folder is not None
     # A damaged row may have been that of a file.
-    unnamed = folder.unnamed(named_files(connection)) if damaged else {}
-    entries = [
-        replace(entry, files=(*entry.files, *unnamed.get((str(entry.dataset), str(entry.generation)), ())))
-        for _, entry in damaged
-    ]
+    unnamed = folder.unnamed(named_files(connection, {row for row, _ in damaged})) if damaged else {}
+    entries = []
+    for _, entry in damaged:
+        by_header = unnamed.get((str(entry.dataset), str(entry.generation)), ())
+        entries.append(replace(entry, files=tuple(dict.fromkeys((*entry.files, *by_header)))))
 
     def change(connection: sqlite3.Connection) -> None:
         for row, _ in damaged:
@@ -139,6 +139,8 @@ def _restore(catalogue: Catalogue, row: int, record: DatasetRecord) -> None:
     files = list(_files(catalogue, record))
     on_disk = catalogue.on_disk()
     on_disk.recovered = True
+    noted = (each.key for each in catalogue.disk.quarantine.entries)
+    on_disk.damaged = (record.name, record.generation) in noted
     on_disk.commit(row, [segment for segment, _ in files])
     on_disk.files = files
     on_disk.states = _states(catalogue, record, [segment for segment, _ in files])

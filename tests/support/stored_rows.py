@@ -10,7 +10,7 @@ from typing import Any
 
 from flight_server.records import DATABASE_NAME, Database
 from flight_server.records.tables import CHANGELOG, HOLD, RUN, TRANSACTION, VERSION
-from flight_server.storage.disk import RECORDS_NAME
+from flight_server.storage import RECORDS_NAME
 
 OF_A_CHANGELOG = (CHANGELOG, VERSION, RUN, HOLD, TRANSACTION)
 
@@ -28,7 +28,7 @@ def put_back(directory: Path, row: int, rows: dict[str, list[Any]]) -> None:
     """Replace its rows while no server uses the directory."""
     with opened(directory) as connection:
         for table in OF_A_CHANGELOG:
-            connection.execute(f"DELETE FROM {table.name} WHERE dataset = ?", (row,))  # noqa: S608  # names of ours
+            connection.execute(f"DELETE FROM {table.name} WHERE dataset = ?", (row,))  # names of ours
             table.put(connection, rows[table.name])
 
 

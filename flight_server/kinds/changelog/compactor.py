@@ -136,7 +136,7 @@ class Compactor:
     async def look(self, changelog: Changelog) -> None:
         """Begin the work that is due, and do the next slice of all that no other duty does."""
         if changelog.state is not ChangelogState.OPEN:
-            self._abandon(changelog)
+            self.abandon(changelog)
             return
         try:
             await self._begin(changelog)
@@ -148,14 +148,14 @@ class Compactor:
                     going.busy = False
         except (DiskTrouble, OSError) as trouble:
             _log.warning("compaction_failed", dataset=changelog.name, trouble=str(trouble))
-            self._abandon(changelog)
+            self.abandon(changelog)
             self._look_at(changelog, time.monotonic() + TROUBLE_SECONDS)
         except Damaged as damage:
             _log.error("changelog_damaged", dataset=changelog.name, damage=str(damage))
-            self._abandon(changelog)
+            self.abandon(changelog)
             changelog.damaged(str(damage))
         except (DatasetDropped, DataQuarantined, RecordGone):
-            self._abandon(changelog)
+            self.abandon(changelog)
 
     async def _begin(self, changelog: Changelog) -> None:
         going = changelog.working
@@ -269,7 +269,8 @@ class Compactor:
         await in_thread(self._threads, last.clear)
 
     @staticmethod
-    def _abandon(changelog: Changelog) -> None:
+    def abandon(changelog: Changelog) -> None:
+        """Give up all work but what another duty does; its files go."""
         for going in [each for each in changelog.working if not each.busy]:
             changelog.working.remove(going)
 
