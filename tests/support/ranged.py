@@ -1,185 +1,177 @@
 """The contents of a changelog without a server: versions, holds and delays at a clock that the test moves, and the
-plans, folds and rewrites that a compactor would do.
+plans, folds and rewrites that a compactor would do, in no time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from flight_server.kinds.changelog import planning
+from flight_server.kinds.changelog import compactor, planning
 from flight_server.kinds.changelog.compaction import Fold, Rewrite, Work
 from flight_server.kinds.changelog.contents import Contents
-from flight_server.kinds.changelog.deletes import tombstones
-from flight_server.kinds.changelog.planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_left_over, plan_memory
+from flight_server.kinds.changelog.planning import (
+    Amounts,
+    FoldPlan,
+    RewritePlan,
+    plan_files,
+    plan_left_over,
+    plan_memory,
+)
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import Layout, MemoryRun, Run, RunWriter, Updates
 from flight_server.kinds.changelog.timeline import Timeline
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import MemoryPool
 from flight_server.protocol import KeepRule
-from tests.support.keep_model import SCHEMA, Row, rows_of
 from tests.support.run_rows import run_folder
 
-DELETED = 0
-"""The diff of a delete, whose row is a key."""
+SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
+LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 
-
-@dataclass
-class Going:
-    work: Work
-    steps: Iterator[int]
-    in_memory: bool
-    alone: bool
+Change = tuple[int, int, int]
+"""A key, its time, and the diff."""
 
 
 class Ranged:
-    """One changelog. ``versions``: what was put, by version."""
+    """One changelog with the rule ``latest``.
 
-    def __init__(self, directory: Path, keep: dict[str, Any] | None, delay: float, schema: pa.Schema = SCHEMA) -> None:
-        self.directory = directory
-        self.spec = None if keep is None else KeepRule.parse(keep)
-        self.layout = Layout(schema, self.spec)
-        self.rule = make_rule(self.spec, self.layout.schema)
+    Args:
+        delay_seconds: of the changelog.
+    """
+
+    def __init__(self, directory: Path, delay_seconds: float) -> None:
+        spec = KeepRule.parse(LATEST)
+        self.layout = Layout(SCHEMA, spec)
+        self.rule = make_rule(spec, SCHEMA)
         self.contents = Contents.empty(self.layout)
-        self.delay = delay
-        self.now = 1000.0
-        self.timeline = Timeline(delay, 0, self.now)
+        self.delay_seconds = delay_seconds
+        self.patience = max(delay_seconds, compactor.SLOW_SECONDS)
+        self.now = self.last_put = 1000.0
+        self.timeline = Timeline(delay_seconds, 0, self.now)
         self.since = self.upper = 0
-        self.holds: dict[str, int] = {}
-        self.going: list[Going] = []
+        self.held: int | None = None
+        self.history: list[tuple[int, Change]] = []
+        self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
-        self.files = 0
-        self.waited_since: float | None = None
-        self.last_put = self.now
-        self.pool = MemoryPool(None)
-        self.folder = run_folder(directory, self.pool)
+        self._old_since: float | None = None
+        self._slow_at = 0.0
+        self._pool = MemoryPool(None)
+        self._folder = run_folder(directory, self._pool)
 
     # What happens
 
-    def put(self, rows: list[Row], diffs: list[int]) -> int:
-        columns = [pa.array([row[number] for row in rows], field.type) for number, field in enumerate(self.layout.schema)]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self.layout.schema)
-        return self.commit(Updates.of(self.layout, batch, np.zeros(len(rows), np.int64), np.array(diffs, np.int64)))
-
-    def delete(self, keys: list[Row]) -> int:
-        schema = self.layout.key_schema
-        columns = [pa.array([key[number] for key in keys], field.type) for number, field in enumerate(schema)]
-        return self.commit(tombstones(self.layout, [pa.RecordBatch.from_arrays(columns, schema=schema)], "log"))
-
-    def commit(self, updates: Updates) -> int:
+    def put(self, changes: list[Change]) -> None:
+        """Commit them as one version."""
         self.upper += 1
-        versions = np.full(len(updates), self.upper)
-        updates = Updates(self.layout, updates.rows, updates.hashes, versions, updates.diffs)
-        if len(updates) > planning.MEMORY_ROWS:
-            writer = self.new_file()
-            writer.add(updates)
-            runs: list[Run] = [writer.finish()]
-        else:
-            runs = [MemoryRun(updates, self.upper, self.upper, self.pool.empty())] if len(updates) else []
-        self.contents = self.contents.committed(runs)
+        self.history += [(self.upper, change) for change in changes]
+        keys, times, diffs = (np.array([change[place] for change in changes], np.int64) for place in range(3))
+        rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(times)], schema=SCHEMA)
+        updates = Updates.of(self.layout, rows, np.full(len(changes), self.upper), diffs)
+        self.contents = self.contents.committed(self._runs(updates))
         self.timeline.add(self.upper, self.now)
         self.last_put = self.now
-        return self.upper
 
-    def new_file(self) -> RunWriter:
-        self.files += 1
-        return RunWriter(self.folder, self.layout)
+    def _runs(self, updates: Updates) -> list[Run]:
+        if len(updates) > planning.MEMORY_ROWS:
+            writer = self._new_file()
+            writer.add(updates)
+            return [writer.finish()]
+        return [MemoryRun(updates, self.upper, self.upper, self._pool.empty())] if len(updates) else []
 
-    def hold(self, name: str, version: int) -> None:
-        assert version >= self.since
-        self.holds[name] = version
-
-    @property
-    def wanted(self) -> int:
-        horizon = min(self.timeline.horizon(self.now), self.upper)
-        return max(self.since, min([horizon, *self.holds.values()]))
-
-    def begin(self, *, short: bool = False) -> bool:
-        """Begin what is due; whether there is something."""
-        if len(self.going) == 2 or any(each.alone for each in self.going):
-            return True
-        amounts = Amounts(self.contents, self.wanted, self.rule)
-        amounts.count()
-        memory = files = None
-        if not any(each.in_memory for each in self.going):
-            memory = plan_memory(amounts, 0, short=short)
-        if all(each.in_memory for each in self.going):
-            files = plan_files(amounts)
-            if files is None and not self.going and memory is None:
-                if self.waited_since is None:
-                    self.waited_since = self.now
-                if self.now >= self.waited_since + max(self.delay, 0.5):
-                    files = plan_left_over(amounts, idle=self.now - self.last_put > 2 * max(self.delay, 0.5))
-                    self.waited_since = None
-        for plan in (memory, files):
-            if plan is not None and not (plan.alone and self.going) and not any(each.alone for each in self.going):
-                self.start(plan)
-        return bool(self.going)
-
-    def start(self, plan: FoldPlan | RewritePlan) -> None:
-        make = self.new_file if plan.to_file else None
-        work: Work
-        if isinstance(plan, FoldPlan):
-            self.since = self.wanted
-            work = Fold(self.contents, plan.first, plan.last, self.since, self.rule, make, self.pool)
-        else:
-            work = Rewrite(self.contents, plan.runs, make, self.pool)
-        self.going.append(Going(work, work.steps(), plan.in_memory, plan.alone))
-
-    def step(self, number: int = 0) -> bool:
-        """Do a slice; whether the work is ready to be published."""
-        rows = next(self.going[number].steps, None)
-        self.read_rows += rows or 0
-        return rows is None
-
-    def publish(self, number: int = 0) -> None:
-        work = self.going[number].work
-        for rows in self.going[number].steps:
-            self.read_rows += rows
-        work.catch_up(self.contents)
-        self.contents = work.published(self.contents)
-        del self.going[number]
-
-    def work(self) -> None:
-        """Until nothing is due now."""
-        while self.begin():
-            self.publish()
+    def assert_keys(self, keys: list[int]) -> None:
+        """Put a newer row of each of these keys, which may repeat."""
+        changes = []
+        for key in keys:
+            self.top[key] += 1
+            changes.append((key, self.top[key], 1))
+        self.put(changes)
 
     def go(self, seconds: float, step: float = 0.25) -> None:
         end = self.now + seconds
-        while self.now < end:
-            self.work()
-            self.now = min(end, self.now + step)
         self.work()
+        while self.now < end - 1e-9:
+            self.now = min(end, self.now + step)
+            self.work()
+
+    def work(self) -> None:
+        """All that is due now."""
+        while (plan := self._plan()) is not None:
+            work = self._begin(plan)
+            self.read_rows += sum(work.steps())
+            work.catch_up(self.contents)
+            self.contents = work.published(self.contents)
+
+    @property
+    def horizon(self) -> int:
+        """The version up to which compaction may go."""
+        found = min(self.timeline.horizon(self.now), self.upper)
+        return max(self.since, found if self.held is None else min(found, self.held))
+
+    def _plan(self) -> FoldPlan | RewritePlan | None:
+        amounts = Amounts(self.contents, self.horizon, self.rule)
+        amounts.count()
+        plan = plan_memory(amounts, 0, short=False) or plan_files(amounts)
+        if plan is not None:
+            return plan
+        idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
+        plan = plan_left_over(amounts, idle=idle)
+        if plan is None and not amounts.old.any():
+            self._old_since = None
+            return None
+        if self._old_since is None:
+            self._old_since = self.now
+        if plan is None or self.now < max(self._old_since + self.patience, self._slow_at):
+            return None
+        self._old_since = None
+        self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
+        return plan
+
+    def _begin(self, plan: FoldPlan | RewritePlan) -> Work:
+        make = self._new_file if plan.to_file else None
+        if isinstance(plan, RewritePlan):
+            return Rewrite(self.contents, plan.runs, make, self._pool)
+        self.since = self.horizon
+        return Fold(self.contents, plan.first, plan.last, self.since, self.rule, make, self._pool)
+
+    def _new_file(self) -> RunWriter:
+        return RunWriter(self._folder, self.layout)
 
     # What there is
 
-    def view(self) -> View:
-        return View(self.layout, self.rule, self.contents, self.since, self.upper)
+    @property
+    def rows(self) -> int:
+        return self.contents.rows
 
-    def snapshot(self, version: int) -> Counter[Row]:
-        found: Counter[Row] = Counter()
-        part = ViewPart()
-        while part.left:
-            part = self.view().snapshot_part(version, part, None, 1 << 30)
-            assert part.rows is not None
-            found.update(rows_of(part.rows))
+    def counts(self, version: int) -> Counter[tuple[int, int]]:
+        """How often each row was put up to a version."""
+        found: Counter[tuple[int, int]] = Counter()
+        for at, (key, time, diff) in self.history:
+            if at <= version:
+                found[key, time] += diff
         return found
 
-    def deltas(self, after: int, upto: int) -> dict[Row, int]:
-        found: dict[Row, int] = {}
+    def shown(self, version: int) -> dict[int, int]:
+        """The time of each key's greatest row, of all that were put."""
+        return dict(sorted(row for row, count in self.counts(version).items() if count > 0))
+
+    def needed_rows(self, version: int) -> int:
+        """How many rows one fold of everything up to a version would leave."""
+        counts = self.counts(version)
+        below = sum(count < 0 for count in counts.values())
+        return below + len({key for (key, _), count in counts.items() if count > 0})
+
+    def read(self) -> dict[int, int]:
+        """What readers see at the newest version."""
+        view = View(self.layout, self.rule, self.contents, self.since, self.upper)
+        found: dict[int, int] = {}
         part = ViewPart()
         while part.left:
-            part = self.view().deltas_part(after, upto, part, None, 1 << 30)
+            part = view.snapshot_part(self.upper, part)
             assert part.rows is not None
-            for *row, diff in rows_of(part.rows):
-                assert tuple(row) not in found
-                found[tuple(row)] = diff
+            found |= zip(*(column.to_pylist() for column in part.rows.columns), strict=True)
         return found
