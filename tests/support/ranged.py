@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -136,7 +135,15 @@ class Ranged:
         if isinstance(plan, RewritePlan):
             return Rewrite(self.contents, plan.runs, make, self._pool)
         self.since = self.horizon
-        return Fold(self.contents, plan.first, plan.last, self.since, self.rule, make, self._pool)
+        return Fold(
+            self.contents,
+            plan.first,
+            plan.last,
+            since=self.since,
+            rule=self.rule,
+            new_file=make,
+            memory=self._pool,
+        )
 
     def _new_file(self) -> RunWriter:
         return RunWriter(self._folder, self.layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,9 +199,11 @@ class ChangelogSink(BatchSink):
         self._write = self._store.write(self.dataset, deletes=self._command.delete)
         self._committed: dict[str, Any] | None = None
 
-    async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
+    async def add(
+        self, batch: pa.RecordBatch, room: Reservation, dictionaries: Sequence[Reservation]
+    ) -> None:
         self._frames += 1
-        await self._write.add(batch, room)
+        await self._write.add(batch, room, dictionaries)
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
         check_totals(totals, self._write.rows, self._frames, self.dataset)

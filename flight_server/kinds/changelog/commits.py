@@ -169,8 +169,8 @@ class Commits:
                             await changelog.changes.next()
             except TimeoutError:
                 raise OutOfBudget(
-                    f"dataset {changelog.name!r} has {len(changelog.contents.recent)} recent runs, and compaction does not keep up; "
-                    "write fewer and larger puts",
+                    f"dataset {changelog.name!r} has {len(changelog.contents.recent)} recent runs, and compaction "
+                    "does not keep up; write fewer and larger puts",
                     dataset=changelog.name,
                 ) from None
         if rows and self.memory.available_bytes == 0:

@@ -5,10 +5,10 @@ a thread, hold no lock while they do, and change nothing until their result is p
 begins again. They know contents and run files alone.
 
 Folding
-    :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and makes these the
-    new bases. Later updates stay in the recent runs. A fold ends after ``STEP_ROWS`` or ``STEP_BYTES``, behind a whole
-    key; the rest of its last range is a range of its own then, with the old base. The result is cut into ranges of
-    about ``RANGE_ROWS`` or ``RANGE_BYTES`` if it is larger than two of these.
+    :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and makes these
+    the new bases. Later updates stay in the recent runs. A fold ends after ``STEP_ROWS`` or ``STEP_BYTES``, behind a
+    whole key; the rest of its last range is a range of its own then, with the old base. The result is cut into ranges
+    of about ``RANGE_ROWS`` or ``RANGE_BYTES`` if it is larger than two of these.
 
 Late retractions
     A commit that comes while a fold works may retract rows, so that one shows which the rule has left out. A reader may
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -122,6 +123,7 @@ class Fold(Work):
         contents: Contents,
         first: int,
         last: int,
+        *,
         since: int,
         rule: Rule,
         new_file: NewFile | None,
@@ -211,7 +213,7 @@ class Fold(Work):
         ends = kept.hashes[np.arange(1, count) * len(kept) // count]
         places = np.unique(np.searchsorted(kept.hashes, ends, "right"))
         bounds = [0, *(place for place in places.tolist() if place < len(kept)), len(kept)]
-        return [kept.slice(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+        return [kept.slice(start, stop) for start, stop in pairwise(bounds)]
 
     def _first_version(self) -> int:
         """The first version that is in memory only."""

@@ -174,7 +174,10 @@ class Compactor:
                 amounts.count()
         finally:
             self._planning.discard(changelog)
-        if changelog.state is not ChangelogState.OPEN or changelog.contents.bases is not amounts.contents.bases:
+        if (
+            changelog.state is not ChangelogState.OPEN
+            or changelog.contents.bases is not amounts.contents.bases
+        ):
             self.poke(changelog)
             return
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
@@ -224,7 +227,13 @@ class Compactor:
         if isinstance(plan, FoldPlan):
             changelog.since = max(changelog.since, since)
             work = Fold(
-                changelog.contents, plan.first, plan.last, changelog.since, changelog.rule, make, self._memory
+                changelog.contents,
+                plan.first,
+                plan.last,
+                since=changelog.since,
+                rule=changelog.rule,
+                new_file=make,
+                memory=self._memory,
             )
         else:
             work = Rewrite(changelog.contents, plan.runs, make, self._memory)

@@ -125,7 +125,9 @@ class Bases:
         return Updates.in_order(self.layout, self.parts_between(low, high))
 
     def parts_between(self, low: int, high: int) -> list[Updates]:
-        return [part for base, first, last in self._within(low, high) for part in base.parts_between(first, last)]
+        return [
+            part for base, first, last in self._within(low, high) for part in base.parts_between(first, last)
+        ]
 
     def bytes_between(self, low: int, high: int) -> int:
         return sum(base.bytes_between(first, last) for base, first, last in self._within(low, high))
@@ -207,7 +209,9 @@ class Contents:
     def alive(self) -> tuple[Source, ...]:
         """The recent runs without dead rows."""
         oldest = self.bases.last_version
-        return tuple(run if run.first_version > oldest else PartlyDead(run, self.bases) for run in self.recent)
+        return tuple(
+            run if run.first_version > oldest else PartlyDead(run, self.bases) for run in self.recent
+        )
 
     @property
     def runs(self) -> set[Run]:

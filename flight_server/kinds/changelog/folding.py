@@ -21,6 +21,7 @@ from .runs import Layout, Updates
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
+
 @dataclass(frozen=True)
 class Distinct:
     """The distinct rows of updates, in their order.

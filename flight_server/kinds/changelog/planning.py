@@ -22,9 +22,10 @@ Folds
     most ``RANGE_ROWS`` together. The rest of a range of which a fold took the beginning is always due.
 
 Rewrites
-    Recent runs of about the same size, each at most ``RATIO`` times the smaller ones together, become one when there are
-    ``FAN_IN`` of them, as in an LSM tree with size-tiered compaction (O'Neil and others, "The log-structured
-    merge-tree", 1996), so readers find few. Runs of which more is dead than not are all rewritten.
+    Recent runs of about the same size, each at most ``RATIO`` times the smaller ones together, become one when there
+    are ``FAN_IN`` of them, as in an LSM tree with size-tiered compaction (O'Neil and others, "The log-structured
+    merge-tree", 1996), so readers find few. If more rows of the files are dead than not, and ``FILE_ROWS`` beside
+    that unless they have waited, all files are rewritten; of runs in memory likewise.
 
 Memory and files
     Runs in memory become one file when they are large, when the records have many bytes
@@ -52,7 +53,7 @@ RATIO = 2
 MAX_ROWS_OF_A_KEY = 4
 """A key counts as at most so many rows, so that a row is not rewritten too often."""
 MEMORY_FOLD_ROWS = 1 << 10
-FILE_ROWS = 16 << 10
+FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
 RECORDS_BYTES = 8 << 20
@@ -182,8 +183,17 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPla
     fold = amounts.fold() if amounts.of_memory else None
     rows = sum(run.rows for run in (*runs, *bases))
     size_bytes = sum(run.size_bytes for run in (*runs, *bases))
-    if short or records_bytes > RECORDS_BYTES or size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None):
-        return RewritePlan(tuple(runs), in_memory=True, to_file=True, alone=bool(bases)) if runs or bases else None
+    if (
+        short
+        or records_bytes > RECORDS_BYTES
+        or size_bytes > MEMORY_BYTES
+        or (rows > MEMORY_ROWS and fold is None)
+    ):
+        return (
+            RewritePlan(tuple(runs), in_memory=True, to_file=True, alone=bool(bases))
+            if runs or bases
+            else None
+        )
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
 
 

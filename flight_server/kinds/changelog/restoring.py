@@ -59,7 +59,9 @@ def recover_changelogs(store: Store) -> None:
     except DiskTrouble as trouble:
         raise OSError(str(trouble)) from trouble
     # Last, because the rows may take more than there is memory for until the compactor has written them to files.
-    for run in (run for changelog in store for run in changelog.contents.recent if isinstance(run, MemoryRun)):
+    for run in (
+        run for changelog in store for run in changelog.contents.recent if isinstance(run, MemoryRun)
+    ):
         run.count()
 
 

@@ -111,7 +111,10 @@ class View:
         """
         runs = [run for run in self.runs if run.first_version <= upto]
         new = [run for run in runs if run.last_version > after]
-        if not all(isinstance(run, MemoryRun) for run in self.contents.runs) or sum(run.rows for run in new) > max_rows:
+        if (
+            not all(isinstance(run, MemoryRun) for run in self.contents.runs)
+            or sum(run.rows for run in new) > max_rows
+        ):
             return None
         hashes = np.unique(
             np.concatenate([np.zeros(0, np.uint64), *(run.changed(after, upto) for run in new)])
@@ -221,7 +224,9 @@ def slice_end(runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: i
     return high, False
 
 
-def _changed_hashes(runs: Sequence[Source], after: int, upto: int, low: int, wanted: int) -> tuple[Hashes, int]:
+def _changed_hashes(
+    runs: Sequence[Source], after: int, upto: int, low: int, wanted: int
+) -> tuple[Hashes, int]:
     """About ``wanted`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
 
     They are looked for in ever larger ranges, so a few changed keys among many are found in few steps.

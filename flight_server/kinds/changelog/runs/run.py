@@ -28,9 +28,7 @@ class MemoryRun:
         room: counts its bytes.
     """
 
-    def __init__(
-        self, updates: Updates, first_version: int, last_version: int, room: Reservation
-    ) -> None:
+    def __init__(self, updates: Updates, first_version: int, last_version: int, room: Reservation) -> None:
         self.updates = updates
         # Attributes, because planning and small reads ask every run for them.
         self.rows = len(updates)

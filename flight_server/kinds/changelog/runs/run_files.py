@@ -8,7 +8,8 @@ Format
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
         footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, ages: how many rows have which
-                  version (see ``Ages``), and for each block [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
+                  version (see ``Ages``), and for each block [offset, bytes, rows, least hash, greatest hash, least
+                  version, greatest version, CRC-32C, keys]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic, "FLSHRUN1"
 
 Validity

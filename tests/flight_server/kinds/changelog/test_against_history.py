@@ -170,14 +170,14 @@ class History(RuleBasedStateMachine):
         contents, going = self.engine.changelog.contents, self.engine.changelog.working
         if any(each.alone for each in going) or len(going) == 2:
             return []
-        recent = {is_memory: any(_is_memory(run) is is_memory for run in contents.recent) for is_memory in (True, False)}
+        in_memory = [_is_memory(run) for run in contents.recent]
         base_in_memory = any(map(_is_memory, contents.bases.runs))
         found = []
         if not any(each.in_memory for each in going):
             found += ["rewrite in memory", *(["to a file"] if not (base_in_memory and going) else [])]
-            found = found if recent[True] else []
+            found = found if any(in_memory) else []
         if all(each.in_memory for each in going):
-            found += ["fold", *(["rewrite files"] if recent[False] else [])]
+            found += ["fold", *(["rewrite files"] if not all(in_memory) else [])]
         if not going and all(map(_is_memory, contents.runs)) and len(contents.bases.ranges) == 1:
             found.append("fold in memory")
         return found

@@ -88,7 +88,9 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
         sinces = np.full(len(lows), since)
         alive, old = memory.counts(lows, sinces, version)
         in_file = file.counts(lows, sinces, version)
-        for part, (low_, high_) in enumerate(zip(lows.tolist(), [*lows[1:].tolist(), MAX_HASH + 1], strict=True)):
+        for part, (low_, high_) in enumerate(
+            zip(lows.tolist(), [*lows[1:].tolist(), MAX_HASH + 1], strict=True)
+        ):
             inside = memory.between(low_, high_ - 1).versions
             assert alive[part] == np.count_nonzero(inside > since)
             assert old[part] == np.count_nonzero((inside > since) & (inside <= version))
