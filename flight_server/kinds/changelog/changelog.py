@@ -1,9 +1,9 @@
 """Changelog: a keyed collection of updates, version by version; its state, and its changes.
 
-The states, and the verbs that change them, stand in ``_AFTER``. *write*: versions are committed, or holds put. *merge*:
-runs are replaced by their sum. *damage*: bytes on disk differ from the written ones; the undamaged parts can still be
-read. *close*: it was dropped, or the server stops. An error is ``DatasetDropped``, of a damaged one
-``DataQuarantined``.
+The states, and the verbs that change them, stand in ``_AFTER``. *write*: versions are committed, or holds put.
+*compact*: runs are replaced by what stands for them. *damage*: bytes on disk differ from the written ones; the
+undamaged parts can still be read. *close*: it was dropped, or the server stops. An error is ``DatasetDropped``, of a
+damaged one ``DataQuarantined``.
 
 Who holds what
     The event loop alone changes a changelog, in synchronous steps; threads get views (``views``), which never change.
@@ -72,7 +72,7 @@ class ChangelogState(StrEnum):
 _AFTER = transitions(
     ChangelogState,
     """
-    state      write      merge      read       damage     close
+    state      write      compact    read       damage     close
     OPEN       OPEN       OPEN       OPEN       DAMAGED    CLOSED
     DAMAGED    error      error      DAMAGED    DAMAGED    CLOSED
     CLOSED     error      error      error      CLOSED     CLOSED
@@ -84,7 +84,7 @@ class Hooks(Protocol):
     """The calls of a changelog to its server."""
 
     def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
-        """A merge of it may be due; ``soon``: it can wait for others of the next milliseconds."""
+        """Compaction of it may be due; ``soon``: it can wait for others of the next milliseconds."""
 
     def damaged(self, changelog: Changelog, what: str) -> None:
         """Damage was found on disk, for the first time."""
@@ -185,7 +185,7 @@ class Changelog:
             self.final = self.view()
         self.step("close")
         self.contents = Contents.empty(self.layout)
-        self.wake()  # so that its merge is abandoned
+        self.wake()  # so that its compaction is abandoned
 
     # Writing
 

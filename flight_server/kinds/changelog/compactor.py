@@ -252,7 +252,7 @@ class Compactor:
             if not await in_thread(self._threads, work.catch_up, changelog.contents):
                 break
         async with changelog.turn:
-            changelog.step("merge")
+            changelog.step("compact")
             await in_thread(self._threads, work.catch_up, changelog.contents)
             before = changelog.contents
             contents = await in_thread(self._threads, work.published, before)

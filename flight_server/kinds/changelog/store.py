@@ -359,7 +359,7 @@ class Store:
                 if hold is not None:
                     changelog.holds.take(request.hold, hold)
 
-            # No merge goes past the new version while the disk is awaited, nor past the present one, which stays held
+            # No fold goes past the new version while the disk is awaited, nor past the present one, which stays held
             # if the disk refuses.
             writing = object()
             changelog.holds.follow(writing, version, request.owner, lasting=True)

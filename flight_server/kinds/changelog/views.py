@@ -1,6 +1,6 @@
-"""View: a changelog's runs at one moment, and their reads.
+"""View: a changelog's contents at one moment, and their reads.
 
-A view never changes, so readers and merges work on it in threads while commits go on. All methods block.
+A view never changes, so readers work on it in threads while commits go on. All methods block.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ Versions
 
 Deleting
     A file is deleted, in a thread of its own, once there is no reference to its writer or :class:`RunFile`, unless a
-    row of the records names it (``keep``). So a write or a merge that is given up leaves nothing, and views go on
-    reading a file that a merge has replaced.
+    row of the records names it (``keep``). So a write or a fold that is given up leaves nothing, and views go on
+    reading a file that a fold has replaced.
 
 Mapping
     A file is mapped when it is first read, without keeping a descriptor, and stays mapped while its :class:`RunFile` or
