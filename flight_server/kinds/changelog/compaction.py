@@ -145,7 +145,7 @@ class Fold(Work):
         low, rows, size_bytes = self.low, 0, 0
         while low <= self.high:
             high, large = slice_end(self._sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
-            high = min(high, self.high)
+            high, large = min(high, self.high), large and self.to_file
             if rows and (large or rows >= STEP_ROWS or size_bytes >= STEP_BYTES):
                 self.high = low - 1
                 break

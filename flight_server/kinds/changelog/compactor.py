@@ -174,11 +174,9 @@ class Compactor:
                 amounts.count()
         finally:
             self._planning.discard(changelog)
-        if (
-            changelog.state is not ChangelogState.OPEN
-            or changelog.contents.bases is not amounts.contents.bases
-        ):
-            self.poke(changelog)
+        contents, counted = changelog.contents, amounts.contents
+        if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
+            self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
             return
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
         memory = files = None

@@ -3,9 +3,9 @@
 Guarantee: nothing of a write is readable before ``commit`` has returned, and nothing is left of one that was aborted
 or never committed (``runs.run_files``; the next start deletes the files of a killed server).
 
-Rows are kept as they came, counted by their messages' reservations and those of their dictionaries, until there are ``CHUNK_ROWS`` or ``CHUNK_BYTES``
-of them, or a quarter of the runs' share of memory. Then a thread sorts them into a run file. So a put of any size takes
-a bounded part of memory.
+Rows are kept as they came, counted by their messages' reservations and those of their dictionaries, until there are
+``CHUNK_ROWS`` or ``CHUNK_BYTES`` of them, or a quarter of the runs' share of memory. Then a thread sorts them into a
+run file. So a put of any size takes a bounded part of memory.
 """
 
 from __future__ import annotations

@@ -55,7 +55,10 @@ class MemoryRun:
 
     def rows_upto(self, versions: Numbers) -> Numbers:
         """How many rows have at most each of these versions; of a file not more than there are, and about as many."""
-        found: Numbers = np.searchsorted(np.sort(self.updates.versions), versions, "right")
+        own = self.updates.versions
+        found: Numbers = np.where(versions >= self.last_version, self.rows, 0)
+        for place in np.flatnonzero((versions >= self.first_version) & (versions < self.last_version)).tolist():
+            found[place] = np.count_nonzero(own <= versions[place])
         return found
 
     def counts(self, lows: Hashes, sinces: Numbers, upto: int) -> tuple[Numbers, Numbers]:
