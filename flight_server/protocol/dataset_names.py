@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from .errors import InvalidRequest
@@ -23,9 +22,3 @@ def check_dataset_name(name: object) -> str:
             "without '.' and empty elements between slashes, such as in 'a/./b', 'a//b', '/a' and 'a/'"
         )
     return name
-
-
-def directory_name(name: str) -> str:
-    """A dataset's name as one path element: readable, and different for different names."""
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
-    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
