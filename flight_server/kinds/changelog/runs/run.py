@@ -57,7 +57,9 @@ class MemoryRun:
         """How many rows have at most each of these versions; of a file not more than there are, and about as many."""
         own = self.updates.versions
         found: Numbers = np.where(versions >= self.last_version, self.rows, 0)
-        for place in np.flatnonzero((versions >= self.first_version) & (versions < self.last_version)).tolist():
+        for place in np.flatnonzero(
+            (versions >= self.first_version) & (versions < self.last_version)
+        ).tolist():
             found[place] = np.count_nonzero(own <= versions[place])
         return found
 

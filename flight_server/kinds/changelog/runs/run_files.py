@@ -7,9 +7,8 @@ Format
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, ages: how many rows have which
-                  version (see ``Ages``), and for each block [offset, bytes, rows, least hash, greatest hash, least
-                  version, greatest version, CRC-32C, keys]
+        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, and for each block
+                  [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic, "FLSHRUN1"
 
 Validity
@@ -51,7 +50,7 @@ from flight_server.protocol.checksums import crc32c
 from flight_server.records import DiskTrouble, trouble_with
 from flight_server.storage import FileHeader, Folder, open_regular
 
-from .blocks import Ages, Block, of_block, to_block
+from .blocks import Block, of_block, to_block
 from .layout import Layout
 from .run import MAX_HASH, Damaged, MemoryRun
 from .updates import Numbers, Updates
@@ -121,7 +120,6 @@ class RunWriter:
     def __init__(self, folder: RunFolder, layout: Layout, *, of_kept: float = 0.0) -> None:
         self._of_kept = of_kept
         self._layout = layout
-        self.ages = Ages()
         self.blocks: list[Block] = []
         self.retractions = self.tombstones = 0
         self._offset = 0
@@ -151,7 +149,6 @@ class RunWriter:
             self.blocks.append(block)
             self.retractions += part.retractions
             self.tombstones += part.tombstones
-            self.ages.add(part.versions)
 
     def finish(self) -> RunFile:
         """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
@@ -164,7 +161,6 @@ class RunWriter:
                 "tombstones": self.tombstones,
                 "first_version": min((block.first_version for block in self.blocks), default=0),
                 "last_version": max((block.last_version for block in self.blocks), default=0),
-                "ages": self.ages.to_json(),
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
             },
             separators=(",", ":"),
@@ -219,7 +215,6 @@ class RunFile:
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
-            self._ages = Ages(footer["ages"])
             self._lows = np.array([block.low for block in self.blocks], np.uint64)
             self._highs = np.array([block.high for block in self.blocks], np.uint64)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -281,9 +276,12 @@ class RunFile:
         return (self.blocks[0].low, self.blocks[-1].high) if self.blocks else (0, MAX_HASH)
 
     def rows_upto(self, versions: Numbers) -> Numbers:
-        if self.version is not None:
-            return np.where(versions >= self.version, self.rows, 0)
-        return np.where(versions >= self.last_version, self.rows, self._ages.upto(versions))
+        # As if it had equally many rows of each version.
+        first, last = self.first_version - 1, self.last_version
+        found: Numbers = (
+            self.rows * np.clip(versions - first, 0, last - first) // max(1, last - first)
+        ).astype(np.int64)
+        return found
 
     def counts(self, lows: Hashes, sinces: Numbers, upto: int) -> tuple[Numbers, Numbers]:
         """About as many as :meth:`MemoryRun.counts` says; exactly, if all or none of a range's rows are counted."""
