@@ -103,6 +103,7 @@ class Changelog:
     damage: str | None = None
     why_closed = ""  # follows its name, once it is
     final: View | None = None  # of a closed changelog, for the readers that it has
+    full_until = 0.0  # the compactor has found the disk full, and makes room alone
     not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
 
     def __init__(

@@ -14,8 +14,9 @@ Too few old rows
     second in the whole server. The next such fold begins when the last one has been paid.
 
 Trouble
-    While the disk refuses, work is abandoned and begun again after ``TROUBLE_SECONDS``. A damaged run ends the
-    compaction of its changelog (``Changelog.damaged``).
+    While the disk refuses, work is abandoned and begun again after ``TROUBLE_SECONDS``. If it is full, folds of all old
+    rows go on meanwhile, which make room; rewrites need more than they free. A damaged run ends the compaction of its
+    changelog (``Changelog.damaged``).
 """
 
 from __future__ import annotations
@@ -149,7 +150,11 @@ class Compactor:
         except (DiskTrouble, OSError) as trouble:
             _log.warning("compaction_failed", dataset=changelog.name, trouble=str(trouble))
             self.abandon(changelog)
-            self._look_at(changelog, time.monotonic() + TROUBLE_SECONDS)
+            now = time.monotonic()
+            if isinstance(trouble, DiskTrouble) and trouble.full and changelog.full_until <= now:
+                changelog.full_until = now + TROUBLE_SECONDS
+                self.poke(changelog)
+            self._look_at(changelog, now + TROUBLE_SECONDS)
         except Damaged as damage:
             _log.error("changelog_damaged", dataset=changelog.name, damage=str(damage))
             self.abandon(changelog)
@@ -180,9 +185,12 @@ class Compactor:
             return
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
         memory = files = None
-        if not any(each.in_memory for each in going):
+        full = changelog.full_until > now
+        if full and not going:
+            files = amounts.fold(slow=True, idle=True)
+        if not full and not any(each.in_memory for each in going):
             memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
-        if not any(not each.in_memory for each in going):
+        if not full and all(each.in_memory for each in going):
             files = plan_files(amounts)
             if files is None and not going and not isinstance(memory, FoldPlan):
                 files = self._left_over(changelog, amounts, now)
