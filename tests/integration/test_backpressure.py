@@ -88,7 +88,7 @@ class Model:
         self.catalogue.disk.close()
         self.catalogue.disk.io_threads = loop.executor()  # type: ignore[assignment]
         self.writer = Writer(self.budget.disk)
-        self.catalogue.disk.writer = lambda name, generation: self.writer  # type: ignore[assignment, return-value]
+        self.catalogue.disk.writer = lambda *_, **options: self.writer  # type: ignore[method-assign, assignment, return-value]
         given = {"budget_deadline_seconds": DEADLINE_SECONDS, "stall_seconds": STALL_SECONDS}
         self.node = Node(config.load(given), self.catalogue)
         self.messages_at_once = 0
