@@ -51,6 +51,12 @@ _EVER, _NEVER = -1, np.iinfo(np.int64).max
 NewFile = Callable[[], RunWriter]
 
 
+def range_rows(contents: Contents) -> int:
+    """How many rows a range is to have: fewer if they are large."""
+    size_bytes = contents.bases.size_bytes + sum(run.size_bytes for run in contents.recent)
+    return min(RANGE_ROWS, RANGE_BYTES * contents.rows // max(1, size_bytes))
+
+
 class Work:
     """A fold or a rewrite: iterate over ``steps``, each of which blocks for one slice and says how many rows it read;
     then publish. One that is given up leaves no file (``runs.run_files``).

@@ -159,12 +159,12 @@ class Amounts:
             first = int(np.argmax(np.where(due, weights / np.maximum(1, costs), -1.0)))
         else:
             return None
-        last = first
+        last, most = first, compaction.range_rows(self.contents)
         total = int(rows[first])
-        while last + 1 < count and total + rows[last + 1] <= compaction.RANGE_ROWS:
+        while last + 1 < count and total + rows[last + 1] <= most:
             last += 1
             total += int(rows[last])
-        while first > 0 and total + rows[first - 1] <= compaction.RANGE_ROWS:
+        while first > 0 and total + rows[first - 1] <= most:
             first -= 1
             total += int(rows[first])
         return FoldPlan(first, last, not self.of_memory, total + int(costs[0] - rows[0]))
