@@ -178,7 +178,7 @@ RUN = RecordTable(
     },
     "PRIMARY KEY (dataset, name)",
 )
-RANGE = Table(
+RANGE = RecordTable(
     "range",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
