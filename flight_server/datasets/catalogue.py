@@ -22,7 +22,10 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 from flight_server.access import Usages
 from flight_server.concurrency import in_thread
@@ -342,12 +345,14 @@ class Catalogue:
         self.install(dataset)
 
     def forget(self, dataset: Dataset) -> None:
-        """Delete the row of a durable dataset, if it has one, before anything that is committed later."""
+        """Delete the row of a durable dataset, if it has one, before anything that is committed later. If the server
+        ends before, the row stays with its files.
+        """
         on_disk = dataset.on_disk
         if on_disk is not None and on_disk.row is not None:
             deletion = on_disk.deletion(finishing=not dataset.dropped)
             done = self.records.eventually(deletion.change)
-            done.add_done_callback(lambda _: deletion.committed())
+            done.add_done_callback(partial(_forgotten, deletion))
 
     async def remove(
         self, name: str, generation: str | None = None, *, staged: bool = False, why: str = "was dropped"
@@ -421,7 +426,9 @@ class Catalogue:
         return list(self._alive.values())
 
     def close(self) -> None:
-        """Drop all but sealed durable datasets and end the threads. Blocks. Twice is fine."""
+        """Drop all but sealed durable datasets and end the threads. No commit is on its way any more
+        (:meth:`Disk.end_commits`). Blocks. Twice is fine.
+        """
         for dataset in self.staged.all():
             dataset.why_gone = SERVER_ENDED
             self.unstage(dataset)
@@ -431,3 +438,8 @@ class Catalogue:
             if not (dataset.durable and dataset.sealed):
                 dataset.drop()
         self.disk.close()
+
+
+def _forgotten(deletion: Deletion, done: Future[Any]) -> None:
+    if done.exception() is None:
+        deletion.committed()
