@@ -10,7 +10,7 @@ from .changelog_records import (
     StoredVersions,
     changelogs,
 )
-from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
+from .database import DATABASE_NAME, WITNESS_NAME, Change, DamagedDatabase, Database
 from .dataset_records import (
     DamagedDataset,
     DatasetRecord,

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from flight_server.protocol import FlightShuffleError, Kind, Retention, check_dataset_name
 
-from .tables import DATASET, FILE, INDEX, PARTITION, DamagedRow, Table, checksum
+from .tables import DATASET, FILE, INDEX, PARTITION, DamagedRow, RecordTable, checksum
 from .transaction_records import Entry, put_transactions, transactions_of
 
 PART_BYTES = 1 << 20
@@ -267,7 +267,7 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
 class _Children:
     """The whole rows of a table, by their dataset; asked for in the order of these."""
 
-    def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
+    def __init__(self, connection: sqlite3.Connection, table: RecordTable) -> None:
         rows = table.scan(connection, "1 ORDER BY dataset, number")
         whole = (row for row in rows if not isinstance(row, DamagedRow))
         self._groups = groupby(whole, key=itemgetter(0))

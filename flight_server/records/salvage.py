@@ -24,10 +24,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .database import DATABASE_NAME, Damaged, connected, is_damage, make_tables, opening, read_only, refuses
+from .database import (
+    DATABASE_NAME,
+    DamagedDatabase,
+    connected,
+    is_damage,
+    make_tables,
+    opening,
+    read_only,
+    refuses,
+)
 from .dataset_records import delete, named_files
 from .quarantine import Quarantined, put_quarantined, quarantined
-from .tables import DATASET, FILE, OF_DATASETS, QUARANTINE, RUN, DamagedRow, Table
+from .tables import DATASET, FILE, OF_DATASETS, QUARANTINE, RUN, DamagedRow, RecordTable
 
 Unnamed = Callable[[set[str]], Mapping[tuple[str, str], list[str]]]
 
@@ -41,7 +50,7 @@ class _Lost:
     files: list[str]
 
 
-def renew(old: Path, new: Path, damage: Damaged, unnamed: Unnamed) -> list[Quarantined]:
+def renew(old: Path, new: Path, damage: DamagedDatabase, unnamed: Unnamed) -> list[Quarantined]:
     """Make new records in an empty directory; the entries of what is not served, or not as before. Raises OSError.
 
     Args:
@@ -66,7 +75,7 @@ def renew(old: Path, new: Path, damage: Damaged, unnamed: Unnamed) -> list[Quara
 
 
 def _entries_of_lost(
-    lost: list[_Lost], unnamed: Mapping[tuple[str, str], list[str]], damage: Damaged
+    lost: list[_Lost], unnamed: Mapping[tuple[str, str], list[str]], damage: DamagedDatabase
 ) -> Iterator[Quarantined]:
     damaged = {(each.dataset, each.generation): each.files for each in lost}
     for key in sorted(damaged.keys() | unnamed.keys()):
@@ -76,7 +85,7 @@ def _entries_of_lost(
 
 
 def _entries_of_copied(
-    connection: sqlite3.Connection, unnamed: Mapping[tuple[str, str], list[str]], damage: Damaged
+    connection: sqlite3.Connection, unnamed: Mapping[tuple[str, str], list[str]], damage: DamagedDatabase
 ) -> Iterator[Quarantined]:
     """The entries of those that are not served as before; the rows of those that are not served are deleted."""
     if not damage.behind:
@@ -156,7 +165,7 @@ def files_of(connection: sqlite3.Connection, row: int) -> list[str]:
 
 
 def _column(
-    connection: sqlite3.Connection, table: Table, column: str, where: str, *values: int
+    connection: sqlite3.Connection, table: RecordTable, column: str, where: str, *values: int
 ) -> Iterator[Any]:
     query = f"SELECT {column} FROM {table.name} WHERE {where}"  # noqa: S608  # names of ours
     return (value for (value,) in connection.execute(query, values))

@@ -69,7 +69,7 @@ class Recovered:
 
 def recover(catalogue: Catalogue) -> Recovered:
     """Fill an empty catalogue. Raises OSError: the start must end: an I/O error, an unreadable file, another format, or
-    no room for the metadata; records.Damaged.
+    no room for the metadata; records.DamagedDatabase.
     """
     if catalogue.disk.records is None:
         return Recovered(0, 0, 0)

@@ -49,7 +49,7 @@ _log = structlog.get_logger("flight_server.kinds.changelog.restoring")
 
 def recover_changelogs(store: Store) -> None:
     """Fill an empty store. Raises OSError: the start must end: an I/O error, or no room for the metadata;
-    records.Damaged.
+    records.DamagedDatabase.
     """
     if store.catalogue.disk.records is None:
         return

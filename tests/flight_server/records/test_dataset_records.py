@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ FACTS = Facts(
 INDICES = [b"of 0", b"of 7"]
 
 
-def record(name: str = "d", **changes: object) -> DatasetRecord:
+def record(name: str = "d", **changes: Any) -> DatasetRecord:
     made = DatasetRecord(
         name,
         "g1",
@@ -163,7 +164,7 @@ def test_a_damaged_index_is_not_read(connection: sqlite3.Connection) -> None:
     ],
 )
 def test_what_does_not_fit_together_is_damage_whatever_its_checksum(
-    connection: sqlite3.Connection, changes: dict[str, object]
+    connection: sqlite3.Connection, changes: dict[str, Any]
 ) -> None:
     insert(connection, record(**changes), INDICES)
     (damaged,) = datasets(connection)

@@ -49,8 +49,10 @@ def test_names_are_synced_once_and_again_after_an_error(
     monkeypatch.setattr(folders, "sync_directory", sync)
     folder.sync()
     assert synced == []
-    made(folder), made(folder)
-    folder.sync(), folder.sync()
+    for _ in range(2):
+        made(folder)
+    for _ in range(2):
+        folder.sync()
     assert synced == [folder.path]
     made(folder)
     refuses = True

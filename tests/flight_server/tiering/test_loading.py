@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -63,6 +64,14 @@ async def test_a_recovered_partition_has_its_totals_and_its_records_once_it_is_r
     assert await read(node, dataset, 1, start=550) == [b"%d of 1" % number for number in range(550, FRAMES)]
     assert [each.loaded for each in dataset.partitions()] == [False, True]
     assert node.budget.metadata.pool.used_bytes > used_bytes
+
+
+async def test_a_plan_loads_only_partitions_that_are_cut(node: Node) -> None:
+    dataset = node.catalogue.find("d")
+    first, second = (each.totals.bytes for each in dataset.partitions())
+    plan = await plan_json(dataset, PlanRequest("d", max(first, second)), node.reads.loading)
+    assert json.loads(plan)["pieces"] == [[0, 0, FRAMES, first], [1, 0, FRAMES, second]]
+    assert [each.loaded for each in dataset.partitions()] == [False, False]
 
 
 async def test_readers_that_come_first_together_load_a_partition_once(

@@ -1,4 +1,4 @@
-"""Targets: what a server reads from its disk, and a client from shared storage.
+"""Targets: the files that a server reads from its disk, and a client from shared storage.
 
 The formats have checksums, which no change of bytes gets past. So where the first byte of an input is even the rest is
 the content, which gets a right envelope; where it is odd the rest is the whole file.
@@ -17,16 +17,21 @@ from typing import Any
 
 import numpy as np
 
+from flight_server.frames import NO_DICTIONARIES, unpacked
 from flight_server.kinds.changelog.runs import Damaged, RunFile
 from flight_server.memory import MemoryPool
 from flight_server.protocol import ObjectIndex, Piece, StoredPartition, dump_json
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import FileHeader, NotAFile, read_header
+from flight_server.storage import DataDir, DataDirUnusable, FileHeader, NotAFile
+from flight_server.storage.data_dir import MARKER_NAME
+from flight_server.storage.file_header import MAGIC, read_header
+from tests.support.frames import on_disk
 from tests.support.run_rows import latest, run_folder, updates_of
 
 from .target import Call, Target
 
 GENERATION = "0123456789abcdef"
+_TAIL = struct.Struct("<QI8s")
 
 
 def _in_directory(use: Callable[[Path, bytes], object]) -> Callable[[], Any]:
@@ -47,21 +52,14 @@ def sealed_run(data: bytes) -> bytes:
     if not _is_content(data):
         return data[1:]
     blocks, _, footer = data[1:].rpartition(b"\n")
-    return blocks + footer + struct.pack("<QI8s", len(footer), crc32c(footer), b"FLSHRUN1")
-
-
-def sealed_header(data: bytes) -> bytes:
-    """``data`` is the JSON."""
-    text = data[1:]
-    return struct.pack("<8sII", b"FLSHDAT1", len(text), crc32c(text)) + text if _is_content(data) else text
+    return blocks + footer + _TAIL.pack(len(footer), crc32c(footer), b"FLSHRUN1")
 
 
 def read_run(directory: Path, data: bytes) -> None:
     """A run whose footer is taken is read through all its ways."""
-    path = directory / f"{'0' * 16}-{'1' * 16}.run"
-    path.write_bytes(sealed_run(data))
+    (directory / "found.run").write_bytes(sealed_run(data))
     version = 3 if data[:1] > b"\1" else None
-    run = RunFile.found(run_folder(directory, MemoryPool(None)), path.name, latest(), version)
+    run = RunFile.found(run_folder(directory, MemoryPool(None)), "found.run", latest(), version)
     hashes = run.changed(-1, 1 << 40)
     run.rows_upto(2)
     assert len(run.between(0, (1 << 64) - 1)) == run.rows
@@ -70,13 +68,32 @@ def read_run(directory: Path, data: bytes) -> None:
 
 
 def read_file_header(directory: Path, data: bytes) -> None:
-    """The header of a file that no row of the records names."""
-    path = directory / "file"
-    path.write_bytes(sealed_header(data))
-    header = read_header(path)
+    """The first bytes of a file in the folder: a header, or none."""
+    text = data[1:]
+    sealed = struct.pack("<8sII", MAGIC, len(text), crc32c(text)) + text
+    (directory / "file").write_bytes(sealed if _is_content(data) else text)
+    header = read_header(directory / "file")
     if header is not None:
-        path.write_bytes(header.encode())
-        assert read_header(path) == header
+        (directory / "file").write_bytes(header.encode())
+        assert read_header(directory / "file") == header
+
+
+def read_marker(directory: Path, data: bytes) -> None:
+    """A directory's marker."""
+    (directory / MARKER_NAME).write_bytes(data)
+    DataDir.claim(directory).close()
+
+
+def read_packed(_: Path, data: bytes) -> None:
+    """The index of a partition's frames, of which every record is then looked at."""
+    length, total_bytes = struct.unpack("<HI", data[:6].ljust(6, b"\0"))
+    files = [(on_disk(b"").segment, 1 << 20), (on_disk(b"").segment, 100)]
+    room = MemoryPool(None).reserve(0)
+    table = unpacked(
+        data[6:], length, total_bytes, room=room, files=files, states=[NO_DICTIONARIES, NO_DICTIONARIES]
+    )
+    for index in range(table.first, len(table)):
+        table.record(index)
 
 
 def read_index(_: Path, data: bytes) -> None:
@@ -97,17 +114,35 @@ def read_index(_: Path, data: bytes) -> None:
 def _run_files() -> list[bytes]:
     with tempfile.TemporaryDirectory() as directory:
         rows = [((f"k{number}", number, [1, 2]), number % 3 + 1, 1) for number in range(20)]
-        folder = run_folder(Path(directory), MemoryPool(None))
-        run = RunFile.of(folder, [updates_of(latest(), rows)])
+        run = RunFile.of(run_folder(Path(directory), MemoryPool(None)), [updates_of(latest(), rows)])
         data = run.path.read_bytes()
-    (length,) = struct.unpack_from("<Q", data, len(data) - 20)
-    content = data[: -20 - length] + b"\n" + data[-20 - length : -20]
+    (length,) = struct.unpack_from("<Q", data, len(data) - _TAIL.size)
+    footer = len(data) - _TAIL.size - length
+    content = data[:footer] + b"\n" + data[footer : -_TAIL.size]
     return [b"\0" + content, b"\2" + content, b"\1" + data]
 
 
 def _headers() -> list[bytes]:
-    data = FileHeader("0a" * 8, "d", GENERATION, "changelog", durable=True).encode()
-    return [b"\0" + data[16:], b"\1" + data]
+    data = FileHeader("0a" * 8, "d", GENERATION, "stream", durable=True).encode()
+    return [b"\0" + data[16:], b"\1" + data, b"\1" + data + bytes(100)]
+
+
+def _markers() -> list[bytes]:
+    marker = {"format": 2, "kind": "data", "owner": "0a" * 8, "created": "now"}
+    return [dump_json(marker), dump_json({**marker, "kind": "temporary"}), dump_json({**marker, "format": 1})]
+
+
+def _packed() -> list[bytes]:
+    """Two records in two files, after one that was released, and one with many rows; see ``frames.records``."""
+    records = [(0, 50, 10, 1, 2, 0), (10, 20, 5, 3, 4, 1)]
+    data = b"".join(struct.pack("<QIIIII", *record) for record in records)
+    one_state = struct.pack("<QQQ", 2, 1, 0) + data + struct.pack("<QQ", 0, 1)
+    many_rows = struct.pack("<QQQ", 2, 0, 1) + data + struct.pack("<QQ", 1, 1 << 33)
+    return [
+        struct.pack("<HI", 2, 70) + one_state,
+        struct.pack("<HI", 3, 100) + many_rows,
+        struct.pack("<HI", 0, 0) + struct.pack("<QQQ", 0, 0, 0),
+    ]
 
 
 def _indexes() -> list[bytes]:
@@ -119,5 +154,7 @@ def _indexes() -> list[bytes]:
 TARGETS = [
     Target("runs", _in_directory(read_run), _run_files, (Damaged, NotAFile), most_bytes=8192),
     Target("headers", _in_directory(read_file_header), _headers, ()),
+    Target("markers", _in_directory(read_marker), _markers, (DataDirUnusable,)),
+    Target("packed", _in_directory(read_packed), _packed, (ValueError,)),
     Target("indexes", _in_directory(read_index), _indexes, (ValueError,)),
 ]
