@@ -59,7 +59,7 @@ class RecordedRun(Protocol):
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredChangelog:
     """A changelog as ``create`` has declared it. ``schema``: an IPC header; ``keep``: the rule, in JSON."""
 
     dataset: str
@@ -95,7 +95,7 @@ class StoredChangelog:
     """All rows of a changelog. ``row``: the id of its dataset's."""
 
     row: int
-    declared: Declared
+    declared: DeclaredChangelog
     since: int
     upper: int
     time: float
@@ -159,7 +159,7 @@ class ChangelogRecords:
         records._name(runs)
         return records
 
-    async def create(self, declared: Declared, time: float, then: Callable[[], None]) -> None:
+    async def create(self, declared: DeclaredChangelog, time: float, then: Callable[[], None]) -> None:
         """Let the name lead to the changelog, and no dataset that it led to before. Should ``then`` raise, it is taken
         back. Raises DiskTrouble.
         """
@@ -372,7 +372,7 @@ def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tup
         try:
             if damaged is not None:
                 raise damaged
-            found = _stored(connection, row, Declared(name, generation, schema, **json.loads(facts)))
+            found = _stored(connection, row, DeclaredChangelog(name, generation, schema, **json.loads(facts)))
         except (DamagedRow, ValueError) as damage:
             rows = RUN.scan(connection, "dataset = ?", (row,))
             files = [str(each[2]) for each in rows if not isinstance(each, DamagedRow)]
@@ -380,7 +380,7 @@ def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tup
         yield found
 
 
-def _stored(connection: sqlite3.Connection, row: int, declared: Declared) -> StoredChangelog:
+def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelog) -> StoredChangelog:
     """Raises DamagedRow; ValueError: rows are missing."""
     of_dataset = (row,)
     known = next(CHANGELOG.rows(connection, "dataset = ?", of_dataset), None)

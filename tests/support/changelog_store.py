@@ -48,7 +48,10 @@ def deltas_of(view: View, after: int, upto: int) -> Iterator[pa.RecordBatch]:
 
 
 class Engine:
-    """One store with one changelog. Every method blocks; ``close`` at the end. ``lasting``: the directory outlives it.
+    """One store with one changelog. Every method blocks; ``close`` at the end.
+
+    Args:
+        lasting: the directory outlives it.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from flight_server.kinds.changelog.planning import Plan
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MemoryRun, Updates
 from flight_server.memory import MemoryPool, Metadata
-from flight_server.records import ChangelogRecords, Declared, NoDatabase
+from flight_server.records import ChangelogRecords, DeclaredChangelog, NoDatabase
 from tests.support.clocks import Clock
 from tests.support.run_rows import latest
 
@@ -105,7 +105,7 @@ class Simulation:
         disk = MemoryPool(None)
         nowhere: Any = None
         self.changelog = Changelog(
-            Declared("log", "1", b"", None, delay_seconds, None),
+            DeclaredChangelog("log", "1", b"", None, delay_seconds, None),
             latest(),
             make_rule(None, latest().schema),
             ChangelogRecords(NoDatabase(), disk),

@@ -42,7 +42,7 @@ from flight_server.records.tables import (
     RUN,
     TRANSACTION,
     VERSION,
-    Table,
+    RecordTable,
     checksum,
 )
 from flight_server.storage import Disk
@@ -214,7 +214,7 @@ def _samples() -> list[bytes]:
 
 
 @cache
-def _first_row(table: Table) -> tuple[object, ...]:
+def _first_row(table: RecordTable) -> tuple[object, ...]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, DATABASE_NAME)
         path.write_bytes(_template()[f"{RECORDS_NAME}/{DATABASE_NAME}"])
