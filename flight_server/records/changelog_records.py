@@ -373,7 +373,7 @@ def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tup
             if damaged is not None:
                 raise damaged
             found = _stored(connection, row, DeclaredChangelog(name, generation, schema, **json.loads(facts)))
-        except (DamagedRow, ValueError) as damage:
+        except (DamagedRow, ValueError, TypeError, RecursionError) as damage:
             rows = RUN.scan(connection, "dataset = ?", (row,))
             files = [str(each[2]) for each in rows if not isinstance(each, DamagedRow)]
             found = row, Quarantined.now(str(name), str(generation), str(damage), files)

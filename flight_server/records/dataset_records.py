@@ -258,7 +258,7 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
                 *(transactions_of(connection, row) if facts.transactions else ({}, [])),
             )
             record.check()
-        except (DamagedRow, ValueError, TypeError) as error:
+        except (DamagedRow, ValueError, TypeError, RecursionError) as error:
             yield DamagedDataset(row, str(name), str(generation), str(error), present)
         else:
             yield row, record
