@@ -34,13 +34,6 @@ def hold(engine: Engine, name: str, **request: Any) -> int:
     return int(answer["version"])
 
 
-def merge_to_file(engine: Engine) -> None:
-    merge = engine.begin_merge(engine.changelog.runs, engine.changelog.upper, to_file=True)
-    while not merge.done:
-        merge.step()
-    engine.publish(merge)
-
-
 def test_ids_that_were_forgotten_stay_refused_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +105,7 @@ def test_a_server_without_a_lasting_directory_writes_no_records_and_leaves_no_fi
         assert engine.commit(rows(0, 30, 2)) == 4, "in a file"
         assert hold(engine, "reader") == 4
         assert (engine.changelog.records.size_bytes, files()) == (0, 1)
-        merge_to_file(engine)
+        engine.fold(engine.changelog.upper)
         eventually(files, 1)
         assert sum(engine.snapshot(4).values()) == 30
         assert [path.name for path in tmp_path.iterdir()] == [SEGMENTS_NAME]
