@@ -7,6 +7,7 @@ from .changelog_records import (
     RecordGone,
     StoredChangelog,
     StoredHold,
+    StoredRange,
     StoredVersions,
     changelogs,
 )

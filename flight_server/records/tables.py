@@ -153,8 +153,9 @@ CHANGELOG = RecordTable(
         "since": "INTEGER NOT NULL",
         "upper": "INTEGER NOT NULL",
         "time": "REAL NOT NULL",
-        "blocks": "INTEGER NOT NULL",  # how many rows of ``version`` it has, and of ``run``
+        "blocks": "INTEGER NOT NULL",  # how many rows of ``version`` it has, of ``run``, and of ``range``
         "runs": "INTEGER NOT NULL",
+        "ranges": "INTEGER NOT NULL",
     },
 )
 VERSION = RecordTable(
@@ -172,11 +173,20 @@ RUN = RecordTable(
     "run",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
-        "place": "INTEGER NOT NULL",
         "name": "TEXT NOT NULL",
         "version": "INTEGER",
     },
-    "PRIMARY KEY (dataset, place)",
+    "PRIMARY KEY (dataset, name)",
+)
+RANGE = RecordTable(
+    "range",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "low": "INTEGER NOT NULL",  # its first hash, less 2**63
+        "since": "INTEGER NOT NULL",
+        "base": "TEXT",
+    },
+    "PRIMARY KEY (dataset, low)",
 )
 HOLD = RecordTable(
     "hold",
@@ -203,7 +213,7 @@ QUARANTINE = RecordTable(
     },
     "PRIMARY KEY (name, generation)",
 )
-OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
+OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, RANGE, HOLD)
 """The tables whose rows belong to a row of ``dataset``, and go with it."""
 DECLARATIONS: Final = [
     "CREATE TABLE server (commits INTEGER NOT NULL)",

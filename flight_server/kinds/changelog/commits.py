@@ -14,10 +14,10 @@ Repetition
 
 A full disk
     Commits that only retract or delete may take a part of the bytes that the disk pool keeps (``KEPT_DISK_PARTS``),
-    because merges free the rows that they remove. In a group that has no room the others are refused first.
+    because folds free the rows that they remove. In a group that has no room the others are refused first.
 
 Waiting
-    While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` runs, commits wait for the
+    While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` recent runs, commits wait for the
     compactor until a deadline.
 """
 
@@ -160,20 +160,20 @@ class Commits:
             del self._queues[changelog]
 
     async def _room(self, changelog: Changelog, rows: int) -> None:
-        if len(changelog.runs) > MAX_RUNS:
+        if len(changelog.contents.recent) > MAX_RUNS:
             changelog.wake()
             try:
                 async with asyncio.timeout(self._deadline_seconds):
                     with self._waits.enter(
                         "budget", dataset=changelog.name, deadline_seconds=self._deadline_seconds
                     ):
-                        while len(changelog.runs) > MAX_RUNS:
+                        while len(changelog.contents.recent) > MAX_RUNS:
                             changelog.check_step("write")
                             await changelog.changes.next()
             except TimeoutError:
                 raise OutOfBudget(
-                    f"dataset {changelog.name!r} has {len(changelog.runs)} runs, and compaction does not keep up; "
-                    "write fewer and larger puts",
+                    f"dataset {changelog.name!r} has {len(changelog.contents.recent)} recent runs, and compaction "
+                    "does not keep up; write fewer and larger puts",
                     dataset=changelog.name,
                 ) from None
         if rows and self.memory.available_bytes == 0:
@@ -269,7 +269,7 @@ class Commits:
                 forgotten |= changelog.transactions.note(id_number, version)
         if forgotten:
             changelog.records.forget(forgotten)
-        changelog.published(runs, last, now, sum(waiting.rows for waiting in group))
+        changelog.published(runs, last, now)
         for version, waiting in enumerate(group, first):
             waiting.done.set_result(version)
 

@@ -131,7 +131,7 @@ class Store:
         dataset = self.catalogue.get(changelog.name)
         # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
         if dataset is not None and changelog is _attached_to(dataset):
-            files = [run.name for run in changelog.runs if isinstance(run, RunFile)]
+            files = [run.name for run in changelog.contents.runs if isinstance(run, RunFile)]
             entry = Quarantined.now(changelog.name, changelog.generation, what, files, served=True)
             self.catalogue.disk.quarantine.note(entry)
             if dataset.on_disk is not None:
@@ -143,7 +143,7 @@ class Store:
         """
         for changelog in self._left:
             changelog.final = None
-        held = [each for each in self if all(merge.of_files for merge in each.merges)]
+        held = [each for each in self if not any(going.in_memory for going in each.working)]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
 
@@ -361,7 +361,7 @@ class Store:
                 if hold is not None:
                     changelog.holds.take(request.hold, hold)
 
-            # No merge goes past the new version while the disk is awaited, nor past the present one, which stays held
+            # No fold goes past the new version while the disk is awaited, nor past the present one, which stays held
             # if the disk refuses.
             writing = object()
             changelog.holds.follow(writing, version, request.owner, lasting=True)

@@ -39,6 +39,7 @@ from flight_server.records.tables import (
     INDEX,
     PARTITION,
     QUARANTINE,
+    RANGE,
     RUN,
     TRANSACTION,
     VERSION,
@@ -56,7 +57,7 @@ from tests.support.sealing import durable_node, staged
 
 from .target import Call, Target
 
-TABLES = (DATASET, FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD, QUARANTINE)
+TABLES = (DATASET, FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, RANGE, HOLD, QUARANTINE)
 _VALUE, _DATABASE, _FILE = b"v", b"d", b"f"
 _ROWS = [(("k1", 1, [1]), 1), (("k2", 2, None), 1)]
 _PLACE = struct.Struct("<BI")

@@ -1,4 +1,4 @@
-"""Changelogs that are dropped, replaced, or created again while commits, merges and readers are at work."""
+"""Changelogs that are dropped, replaced, or created again while commits, folds and readers are at work."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def test_what_is_at_work_when_a_changelog_ends_gets_a_typed_error_and_leaves_not
         for number in range(3):
             await commit(engine, 30, number)
         changelog = engine.changelog
-        merge = engine.begin_merge(changelog.runs, 3, to_file=True)
-        merge.step()
+        going = engine.begin_fold(3, to_file=True)
+        next(going.steps)
         snapshot, following = read(engine, Versions()), read(engine, Versions(after=3, follow=True))
         assert await anext(snapshot)
         waiting = asyncio.ensure_future(anext(following))
@@ -170,10 +170,10 @@ def test_what_is_at_work_when_a_changelog_ends_gets_a_typed_error_and_leaves_not
         large.abort()
         assert [part async for part in snapshot], "a snapshot that has begun is read to its end"
         await engine.store.compactor.look(changelog)
-        assert not changelog.merges
+        assert not changelog.working
         await idle(engine.background)
         with pytest.raises(DatasetDropped):
-            await merge.publish(engine.store.threads, engine.store.memory)
+            await engine.store.compactor.publish(changelog, going)
         for _ in range(2):
             engine.store.expire_holds()
         assert not list(engine.store)
@@ -183,21 +183,21 @@ def test_what_is_at_work_when_a_changelog_ends_gets_a_typed_error_and_leaves_not
     eventually(lambda: run_files_left(engine), 0)
 
 
-def test_a_merge_that_is_published_while_its_changelog_is_dropped_does_not_bring_it_back(
+def test_a_fold_that_is_published_while_its_changelog_is_dropped_does_not_bring_it_back(
     engine: Engine,
 ) -> None:
     async def work() -> None:
         await commit(engine, 30, 1)
         changelog = engine.changelog
-        merge = engine.begin_merge(changelog.runs, 1, to_file=True)
-        while not merge.done:
-            merge.step()
+        going = engine.begin_fold(1, to_file=True)
+        for _ in going.steps:
+            pass
         row = changelog.records.row
         assert row is not None
         # As the database's thread does before the event loop closes the changelog.
         await engine.catalogue.records.commit(partial(delete, row=row))
         with pytest.raises(RecordGone):
-            await merge.publish(engine.store.threads, engine.store.memory)
+            await engine.store.compactor.publish(changelog, going)
         with pytest.raises(DatasetDropped):
             await commit(engine, 1, 2)
         await drop(engine)
