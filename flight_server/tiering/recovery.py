@@ -105,7 +105,7 @@ def delete_garbage(catalogue: Catalogue) -> None:
     disk = catalogue.disk
     if disk.records is not None and disk.folder is not None:
         kept = {name for entry in disk.quarantine.entries for name in entry.files}
-        disk.foreign = disk.folder.sweep(kept | disk.records.read(named_files))
+        disk.foreign = disk.folder.sweep(kept | disk.records.read(named_files), disk.delete)
 
 
 def set_aside(
