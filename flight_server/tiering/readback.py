@@ -318,9 +318,7 @@ def frame_lost(
     return cause
 
 
-def note_damage(
-    quarantine: Quarantine, dataset: Dataset, partition: Partition, cause: BaseException
-) -> None:
+def note_damage(quarantine: Quarantine, dataset: Dataset, partition: Partition, cause: BaseException) -> None:
     """Note in the quarantine why the partition has failed, if its dataset is committed on disk."""
     on_disk = dataset.on_disk
     if on_disk is not None and on_disk.row is not None:
