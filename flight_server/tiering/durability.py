@@ -219,7 +219,7 @@ class _Seal:
                 on_disk.synced = None
                 for partition in dataset.partitions():
                     if partition.failure is not None:
-                        note_damage(catalogue.disk.quarantine, dataset, partition, partition.failure)
+                        note_damage(catalogue.disk.quarantine, dataset, str(partition.failure))
                 if replaced is None or catalogue.get(dataset.name) is not before:
                     check()
                 finish()
