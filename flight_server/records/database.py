@@ -15,10 +15,9 @@ Commits
     small ones; another error of the disk refuses all.
 
     A COMMIT that failed may lie in the log, where a crash would make it count. So the thread writes again, before it
-    answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which lies over the failed one. Until
-    then the database is :attr:`Database.doubtful`: the caller keeps the files that its change names, so that a crash
-    leaves the change whole. Changes given to :meth:`Database.eventually` go before all others of each transaction,
-    until they are committed: what is committed later comes after them.
+    answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which lies over the failed one. Changes
+    given to :meth:`Database.eventually` go before all others of each transaction, until they are committed: what is
+    committed later comes after them.
 
 Size
     Above ``CHECKPOINT_BYTES`` a thread of its own copies the log into the database while the writer goes on; then the
@@ -232,11 +231,6 @@ class Database:
                 if refuses(error):
                     raise self._trouble(error) from error
                 raise
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether a change that was refused may count after a crash; see "Commits"."""
-        return self._doubtful
 
     @property
     def size_bytes(self) -> int:
