@@ -74,7 +74,8 @@ class Disk:
         self.lasting = lasting
         self.folder = Folder(data_dir / SEGMENTS_NAME, owner, held)
         if lasting:
-            self.records = open_records(data_dir, self.folder)
+            records = self.records = open_records(data_dir, self.folder)
+            self.disposal.wait_while(lambda: records.in_doubt)
             self.quarantine = Quarantine(self.records)
             self.damaged_records = damaged_records(data_dir)
 
