@@ -1,7 +1,7 @@
 """Database: the server's records in one SQLite file, and the thread that writes them.
 
 Guarantee: once :meth:`Database.commit` has returned, the change is on the medium, as far as fsync tells the truth; once
-it has raised, nothing of it is there. Changes take effect in the order of the calls.
+it has raised, nothing of it is there, but see :attr:`Database.in_doubt`. Changes take effect in the order of the calls.
 
 Files
     ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own. ``witness`` has
@@ -16,9 +16,9 @@ Commits
 
     A COMMIT that failed may lie in the log, where a crash would make it count. So the thread writes again, before it
     answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which lies over the failed one. Until
-    then the database is :attr:`Database.doubtful`: the caller keeps the files that its change names, so that a crash
-    leaves the change whole. Changes given to :meth:`Database.eventually` go before all others of each transaction,
-    until they are committed: what is committed later comes after them.
+    then both outcomes are possible, and the files of both are needed (``storage.disposal``). Changes
+    given to :meth:`Database.eventually` go before all others of each transaction, until they are committed: what is
+    committed later comes after them.
 
 Size
     Above ``CHECKPOINT_BYTES`` a thread of its own copies the log into the database while the writer goes on; then the
@@ -137,7 +137,7 @@ class Database:
         self._committing = 0  # calls of ``commit``
         self._returned = Changes()
         self._due: list[_Waiting] = []  # see ``eventually``
-        self._doubtful = False  # the log may have a transaction whose COMMIT failed
+        self._in_doubt = False
         self._checkpoint: Future[None] | None = None
         self._copied_log_bytes = 0  # the log's size at the last checkpoint
         self._changes = 0  # since the last look for unused pages
@@ -234,11 +234,6 @@ class Database:
                 raise
 
     @property
-    def doubtful(self) -> bool:
-        """Whether a change that was refused may count after a crash; see "Commits"."""
-        return self._doubtful
-
-    @property
     def size_bytes(self) -> int:
         """The bytes of its files."""
         return _size_bytes(self.path) + self._log_bytes
@@ -246,6 +241,11 @@ class Database:
     @property
     def _log_bytes(self) -> int:
         return _size_bytes(Path(f"{self.path}-wal"))
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the log may have a refused transaction, which counts if the process ends now. From any thread."""
+        return self._in_doubt
 
     async def end(self) -> None:
         """Close it; return when each call of :meth:`commit` has returned, so when its ``then`` was called."""
@@ -301,7 +301,7 @@ class Database:
         if self._unused_pages:
             timeout_seconds: float | None = 0.0
         else:
-            pending = self._doubtful or self._due or self._checkpoint or self._changes > _UNUSED_PAGES
+            pending = self._in_doubt or self._due or self._checkpoint or self._changes > _UNUSED_PAGES
             timeout_seconds = RETRY_SECONDS if pending else None
         group: list[_Waiting] = []
         with suppress(Empty):
@@ -318,7 +318,7 @@ class Database:
         """Make what is due and these changes, and answer them."""
         self._due += [waiting for waiting in group if waiting.eventual]
         group = [waiting for waiting in group if not waiting.eventual]
-        if not (group or self._due or self._doubtful):
+        if not (group or self._due or self._in_doubt):
             return
         trouble = self._transaction(group)
         if trouble is None:
@@ -333,7 +333,7 @@ class Database:
                 for waiting in group
                 if (trouble := self._transaction([waiting])) is not None
             ]
-        if self._doubtful:
+        if self._in_doubt:
             self._transaction([])
         for waiting, trouble in refused:
             waiting.answer(DiskTrouble(str(trouble), full=trouble.full))
@@ -350,12 +350,15 @@ class Database:
             ((commits,),) = writer.execute(
                 "UPDATE server SET commits = commits + 1 RETURNING commits"
             ).fetchall()
-            self._doubtful = True
-            writer.execute("COMMIT")
+            try:
+                writer.execute("COMMIT")
+            except BaseException:
+                self._in_doubt = True
+                raise
         except (sqlite3.Error, OSError, MemoryError) as error:
             self._roll_back()
             return self._trouble(error)
-        self._doubtful = False
+        self._in_doubt = False
         self._due = []
         self._changes += len(group)
         with suppress(OSError):  # it is a help, not a fact

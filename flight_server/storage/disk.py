@@ -11,7 +11,6 @@ import asyncio
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from flight_server.access import acting
@@ -55,7 +54,7 @@ class Disk:
         self.foreign: list[str] = []  # paths in the folder that are not this server's
         # The spiller uses one at a time; reading back and sealing use the others.
         self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
-        self.disposal = Disposal(partial(_in_doubt, weakref.ref(self)))
+        self.disposal = Disposal()
         self._segment_bytes = segment_bytes
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         if data_dir is not None:
@@ -75,7 +74,8 @@ class Disk:
         self.lasting = lasting
         self.folder = Folder(data_dir / SEGMENTS_NAME, owner, held)
         if lasting:
-            self.records = open_records(data_dir, self.folder)
+            records = self.records = open_records(data_dir, self.folder)
+            self.disposal.wait_while(lambda: records.in_doubt)
             self.quarantine = Quarantine(self.records)
             self.damaged_records = damaged_records(data_dir)
 

@@ -41,29 +41,29 @@ _log = structlog.get_logger("flight_server.storage.disposal")
 
 
 class _Kept:
-    """Files that are to be deleted, and could not be yet; the thread changes it. ``in_doubt``: see the module's text."""
+    """Files that could not be deleted yet; the thread changes them. ``in_doubt``: see the module's text."""
 
-    def __init__(self, in_doubt: Callable[[], bool]) -> None:
+    def __init__(self) -> None:
         self.files: deque[tuple[Path, Reservation]] = deque()
-        self.in_doubt = in_doubt
+        self.in_doubt: Callable[[], bool] = lambda: False
 
 
 class Disposal:
-    """The thread and its queue of one server.
+    """The thread and its queue of one server."""
 
-    Args:
-        in_doubt: whether a COMMIT has failed that may count after a crash.
-    """
-
-    def __init__(self, in_doubt: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self) -> None:
         self._work: SimpleQueue[Work | None] = SimpleQueue()  # None ends the thread
         # It does not refer to this object, whose last reference ends it, too.
         self._thread = threading.Thread(
             target=_work_off, args=(self._work,), name="flight-server-disposal", daemon=True
         )
         self._thread.start()
-        self._kept = _Kept(in_doubt)
+        self._kept = _Kept()
         self._closed = False
+
+    def wait_while(self, in_doubt: Callable[[], bool]) -> None:
+        """Delete nothing from now on while this is true: a COMMIT has failed that may count after a crash."""
+        self._kept.in_doubt = in_doubt
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
         """Close a file in the thread; unless ``path`` is None, delete it. Free its bytes."""

@@ -14,8 +14,7 @@ Order of writes
 Disk trouble
     The seal is listed as waiting for ``disk`` and tries again every ``RETRY_SECONDS`` until its deadline. Then it fails
     with a retryable error: a put fails, a shuffle can be sealed again. After a failed fsync it writes the frames to
-    another segment, from RAM or read back with their checksums verified. A commit that fails changes nothing; while the
-    records cannot be written at all, its files are kept, because a crash could make it count (``records.Database``).
+    another segment, from RAM or read back with their checksums verified. A commit that fails changes nothing.
 
 Retention
     Frames that enough readers pass before the commit are not in it and never come back. Those passed later leave RAM
@@ -43,8 +42,6 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future
-from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
@@ -219,18 +216,12 @@ class _Seal:
                 on_disk.synced = None
                 for partition in dataset.partitions():
                     if partition.failure is not None:
-                        note_damage(catalogue.disk.quarantine, dataset, partition, partition.failure)
+                        note_damage(catalogue.disk.quarantine, dataset, str(partition.failure))
                 if replaced is None or catalogue.get(dataset.name) is not before:
                     check()
                 finish()
 
-            try:
-                await catalogue.records.commit(change, take_name)
-            except BaseException:
-                if catalogue.records.doubtful:
-                    done = catalogue.records.eventually(lambda _: None)
-                    done.add_done_callback(partial(_no_longer_doubtful, list(packed.files)))
-                raise
+            await catalogue.records.commit(change, take_name)
 
     def _check(self, indices: set[int]) -> None:
         """Raise the cause if a partition has failed: then it holds no frames; or if the dataset was dropped."""
@@ -306,15 +297,6 @@ def _batch(frames: Iterable[Frame]) -> list[Frame]:
         batch.append(frame)
         size_bytes += frame.size_bytes
     return batch
-
-
-def _no_longer_doubtful(segments: list[Segment], done: Future[object]) -> None:
-    """A commit that was refused does not count any more, or the server has ended before that was clear. Until then the
-    callback has kept the segments.
-    """
-    if done.exception() is not None:
-        for segment in segments:
-            segment.keep = True
 
 
 def _is_safe(slice_: SegmentSlice | None) -> bool:

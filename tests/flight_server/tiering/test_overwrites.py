@@ -222,7 +222,7 @@ async def test_a_refused_overwrite_that_a_crash_could_make_count_keeps_its_files
     await written(node, b"old")
     (old,) = files(tmp_path)
     with refused_commits(node):
-        monkeypatch.setattr(node.catalogue.records, "_doubtful", True)
+        monkeypatch.setattr(node.catalogue.records, "_in_doubt", True)
         sink = overwrite(node, b"new")
         with pytest.raises(Unavailable):
             await sink.end()
@@ -231,7 +231,7 @@ async def test_a_refused_overwrite_that_a_crash_could_make_count_keeps_its_files
         await node.catalogue.disk.disposal.settled()
         assert len(files(tmp_path)) > 1
     await node.catalogue.records.commit(lambda _: None)
-    assert not node.catalogue.records.doubtful
+    node.catalogue.disk.disposal.try_again()
     await node.catalogue.disk.disposal.settled()
     assert files(tmp_path) == [old]
 
