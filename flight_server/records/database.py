@@ -28,9 +28,9 @@ Size
     cut, a few pages at a time while no change waits.
 
 Threads
-    All methods block but ``commit``, ``submit`` and ``eventually``, and may be called from any thread. A process that
-    was forked from the one that opened the database is refused. :meth:`Database.read` has a connection of its own, one
-    call at a time.
+    All methods block but ``commit``, ``submit``, ``eventually`` and ``end``, and may be called from any thread. A
+    process that was forked from the one that opened the database is refused. :meth:`Database.read` has a connection of
+    its own, one call at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from urllib.parse import quote
 
 import structlog
 
-from flight_server.concurrency import to_its_end
+from flight_server.concurrency import Changes, to_its_end
 
 from .tables import DECLARATIONS, FORMAT, QUARANTINE, TABLES, DamagedRow
 from .trouble import DiskTrouble, OtherFormat, trouble_with
@@ -137,6 +137,8 @@ class Database:
         self._closed = False
         self._closing = threading.RLock()  # a finalizer may come in between
         self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()  # None ends the thread
+        self._committing = 0  # calls of ``commit``
+        self._returned = Changes()
         self._due: list[_Waiting] = []  # see ``eventually``
         self._in_doubt = False
         self._checkpoint: Future[None] | None = None
@@ -188,7 +190,12 @@ class Database:
             DiskTrouble: the database does not take it now.
             Exception: what ``change`` or ``then`` raises.
         """
-        return await to_its_end(asyncio.wrap_future(self.submit(change)), then)
+        self._committing += 1
+        try:
+            return await to_its_end(asyncio.wrap_future(self.submit(change)), then)
+        finally:
+            self._committing -= 1
+            self._returned.tell()
 
     def submit(self, change: Change[T]) -> Future[T]:
         """As :meth:`commit`, for a caller that does not wait, or waits in a thread."""
@@ -242,6 +249,12 @@ class Database:
     def in_doubt(self) -> bool:
         """Whether the log may have a refused transaction, which counts if the process ends now. From any thread."""
         return self._in_doubt
+
+    async def end(self) -> None:
+        """Close it; return when each call of :meth:`commit` has returned, so when its ``then`` was called."""
+        await asyncio.to_thread(self.close)
+        while self._committing:
+            await self._returned.next()
 
     def close(self) -> None:
         """Make what waits, copy the log into the database, end the threads. Twice is fine."""

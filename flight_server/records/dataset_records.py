@@ -227,9 +227,11 @@ def named_files(connection: sqlite3.Connection, but: Collection[int] = ()) -> se
 
 
 def index(connection: sqlite3.Connection, row: int, partition: int) -> bytes | None:
-    """The index of a partition; None if there is no such row any more. Raises DamagedRow."""
+    """The index of a partition; None if the dataset's row was deleted. Raises DamagedRow; ValueError: it is missing."""
     parts = INDEX.rows(connection, "dataset = ? AND partition = ? ORDER BY part", (row, partition))
     data = [part for *_, part in parts]
+    if not data and next(DATASET.rows(connection, "id = ?", (row,)), None) is not None:
+        raise ValueError("it is missing")
     return b"".join(data) if data else None
 
 

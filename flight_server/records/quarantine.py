@@ -101,6 +101,10 @@ class Quarantine:
                 files=", ".join(file for entry in aside for file in entry.files),
             )
 
+    def of(self, name: str, generation: str) -> list[Quarantined]:
+        """The entries of one generation, in the order in which they were listed."""
+        return [entry for entry in self.entries if entry.key == (name, generation)]
+
     def note(self, entry: Quarantined) -> None:
         """List damage that was found just now, and have it committed. A second entry of one generation changes
         nothing.

@@ -102,6 +102,13 @@ class Disk:
             lock = self._turns[name] = asyncio.Lock()
         return lock
 
+    async def end_commits(self) -> None:
+        """Let no further change into the records. When it has returned, the datasets are as the records say: nothing
+        that a commit has changed is still to be changed in the catalogue.
+        """
+        if self.records is not None:
+            await self.records.end()
+
     def close(self) -> None:
         """End the threads. Blocks until files are closed. Twice is fine."""
         self.io_threads.shutdown(wait=True, cancel_futures=True)
