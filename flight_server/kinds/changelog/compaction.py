@@ -14,7 +14,7 @@ Late retractions
     A commit that comes while a fold works may retract rows, so that one shows which the rule has left out. A reader may
     have seen it, so the keys of which the rule left something out, and something was retracted since (of a rule of
     ``whole_keys`` anything was put), are folded again with these commits (:meth:`Fold.catch_up`), and the files are
-    written again.
+    written again. If the rule needs much of them now, the fold ends behind a key of these, as after a step.
 
 Large keys
     A hash that is too large for a slice is folded alone, in pieces (``large_keys``), to a file. If the rule leaves too
@@ -246,16 +246,32 @@ class Fold(Work):
             for _ in self._large_key():
                 pass
             return True
-        whole = [each.of_hashes(hashes) for each in self._sources]
-        for run in contents.recent:
-            if run.last_version > self._began:
-                updates = run.of_hashes(hashes)
-                whole.append(updates.where(updates.versions > self._began))
-        again = self._folded(Updates.joined(self.layout, whole))
-        others = [part.where(~np.isin(part.hashes, hashes)) for part in self._kept]
-        self._kept = [Updates.joined(self.layout, [*others, again])]
+        again, size_bytes = [], 0
+        for some, updates in self._slices_of(hashes, contents):
+            again.append(self._folded(updates))
+            size_bytes += again[-1].size_bytes
+            if self.to_file and size_bytes >= STEP_BYTES:
+                self.high = int(some[-1])
+                break
+        others = [part.between(self.low, self.high) for part in self._kept]
+        others = [part.where(~np.isin(part.hashes, hashes)) for part in others]
+        self._kept = [Updates.joined(self.layout, [*others, *again])]
         self._make_ranges()
         return True
+
+    def _slices_of(self, hashes: Hashes, contents: Contents) -> Iterator[tuple[Hashes, Updates]]:
+        """The updates of these hashes with those that came since the fold began, in slices, each with its hashes."""
+        late = [run for run in contents.recent if run.last_version > self._began]
+        sizes = np.cumsum(np.sum([each.bytes_of(hashes) for each in (*self._sources, *late)], axis=0))
+        start, before = 0, 0.0
+        while start < len(hashes):
+            stop = max(start + 1, int(np.searchsorted(sizes, before + 2 * views.SLICE_BYTES, "right")))
+            some = hashes[start:stop]
+            new = [run.of_hashes(some) for run in late]
+            new = [updates.where(updates.versions > self._began) for updates in new]
+            old = [each.of_hashes(some) for each in self._sources]
+            yield some, Updates.joined(self.layout, [*old, *new])
+            start, before = stop, float(sizes[stop - 1])
 
     def published(self, contents: Contents) -> Contents:
         if not self.to_file:

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from flight_server.keys import Hashes
 from flight_server.kinds.changelog import compaction, views
 from flight_server.kinds.changelog.compaction import Going
-from flight_server.kinds.changelog.runs import RunFile
+from flight_server.kinds.changelog.folding import compacted
+from flight_server.kinds.changelog.rules import Rule
+from flight_server.kinds.changelog.runs import RunFile, Updates
 from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
 
@@ -149,6 +152,43 @@ def test_a_fold_ends_after_a_step_and_the_rest_of_its_range_keeps_the_old_base(
         engine.fold()
         assert engine.changelog.rows == 100
         assert engine.snapshot(2) == expected
+
+
+def test_keys_that_are_folded_again_are_read_in_slices_and_end_the_fold_if_much_of_them_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "SLICE_BYTES", 1000)
+    lengths: list[int] = []
+
+    def counted(updates: Updates, since: int, rule: Rule) -> tuple[Updates, Hashes]:
+        lengths.append(len(updates))
+        return compacted(updates, since, rule)
+
+    monkeypatch.setattr(compaction, "compacted", counted)
+    names = [str(number) for number in range(100)]
+    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
+        engine.commit(
+            [(row(key, time, kind), 1) for key in names for time, kind in ((1, "send"), (2, "recv"))]
+        )
+        going = folding(engine)
+        most = max(lengths)
+        lengths.clear()
+        late = {row(key, 0, "send"): 1 for key in names}
+        engine.commit(list(late.items()))
+        expected = [engine.snapshot(version) for version in (1, 2)]
+        monkeypatch.setattr(compaction, "STEP_BYTES", 4000)
+        engine.publish(going)
+        assert 1 < len(lengths) < 20
+        assert max(lengths) <= 2 * most
+        done, rest = engine.changelog.contents.bases.ranges
+        assert 0 < done.rows < 2 * len(names)
+        assert (done.since, rest.since) == (1, 0)
+        assert [engine.snapshot(version) for version in (1, 2)] == expected
+    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
+        assert [engine.snapshot(version) for version in (1, 2)] == expected
+        engine.fold()
+        assert engine.snapshot(2) == expected[1]
+        assert engine.changelog.rows == len(names)
 
 
 def test_a_rewrite_leaves_dead_rows_out(tmp_path: Path) -> None:
