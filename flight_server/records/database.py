@@ -14,9 +14,10 @@ Commits
     the transaction finds no room, its changes are tried once more one by one, so that a large one does not refuse
     small ones; another error of the disk refuses all.
 
-    A COMMIT that failed may lie in the log, where a crash would make it count. So the thread writes again, before it
-    answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which lies over the failed one. Until
-    then both outcomes are possible, and the files of both are needed (``storage.disposal``). Changes
+    A COMMIT that failed may lie in the log, where a crash would make it count, unless it was not even written. So the
+    thread writes again, before it answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which
+    lies over the failed one. Until then both outcomes are possible, and the files of both are needed
+    (``storage.disposal``); on a full disk, whose room they take, the COMMIT is not written. Changes
     given to :meth:`Database.eventually` go before all others of each transaction, until they are committed: what is
     committed later comes after them.
 
@@ -74,6 +75,8 @@ as_text = partial(str, encoding="utf-8", errors="replace")
 
 _COUNT = struct.Struct("<QQ")
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+"""Of a COMMIT: its last frame, without which the others do not count, is not in the log."""
 _REFUSALS = (
     *_DAMAGE,
     sqlite3.SQLITE_BUSY,
@@ -352,8 +355,8 @@ class Database:
             ).fetchall()
             try:
                 writer.execute("COMMIT")
-            except BaseException:
-                self._in_doubt = True
+            except sqlite3.Error as error:
+                self._in_doubt |= _code(error) not in _NOT_WRITTEN
                 raise
         except (sqlite3.Error, OSError, MemoryError) as error:
             self._roll_back()

@@ -219,6 +219,15 @@ class ReadOnlyDisk(Disk):
             raise
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_commit_that_is_not_even_written_is_not_in_doubt(base: Path, disk: Disk, error: int) -> None:
+    with closing(Database(base)) as database:
+        disk.error = error  # of a write
+        with pytest.raises(DiskTrouble):
+            database.submit(add(1)).result()
+        assert not database.in_doubt, "files that are deleted now may be what makes room"
+
+
 def test_a_refused_commit_that_cannot_be_written_over_is_in_doubt_until_it_is(base: Path) -> None:
     root, copy = base / "root", base / "copy"
     root.mkdir()
