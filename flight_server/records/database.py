@@ -18,9 +18,10 @@ Commits
     A COMMIT that failed may lie in the log, where a crash would make it count, unless it was not even written. So the
     thread writes again, before it answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which
     lies over the failed one. Until then both outcomes are possible, and the files of both are needed
-    (``storage.disposal``); on a full disk, whose room they take, the COMMIT is not written. Changes
-    given to :meth:`Database.eventually` go before all others of each transaction, until they are committed: what is
-    committed later comes after them.
+    (``storage.disposal``); on a full disk, whose room they take, the COMMIT is not written.
+
+    Changes given to :meth:`Database.eventually` go before all others of each transaction, until they are committed:
+    what is committed later comes after them.
 
 Size
     Above ``CHECKPOINT_BYTES`` a thread of its own copies the log into the database while the writer goes on; then the
