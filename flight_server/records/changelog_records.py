@@ -420,9 +420,7 @@ def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tup
                 raise damaged
             found = _stored(connection, row, DeclaredChangelog(name, generation, schema, **json.loads(facts)))
         except (DamagedRow, ValueError, TypeError, RecursionError) as damage:
-            rows = RUN.scan(connection, "dataset = ?", (row,))
-            files = [str(each[1]) for each in rows if not isinstance(each, DamagedRow)]
-            found = row, Quarantined.now(str(name), str(generation), str(damage), files)
+            found = row, Quarantined.now(str(name), str(generation), str(damage))
         yield found
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from flight_server.protocol import FlightShuffleError, Kind, Retention, check_dataset_name
 
+from .quarantine import Quarantined
 from .tables import DATASET, FILE, INDEX, PARTITION, DamagedRow, RecordTable, checksum
 from .transaction_records import Entry, put_transactions, transactions_of
 
@@ -95,17 +96,6 @@ class Facts:
             [(int(number), list(map(int, messages))) for number, messages in state] for state in facts.states
         ]
         return replace(facts, dictionaries=dictionaries, states=states)
-
-
-@dataclass(frozen=True)
-class DamagedDataset:
-    """A dataset of which a row is not as it was written, or missing. ``name`` and ``generation`` may be wrong."""
-
-    row: int
-    name: str
-    generation: str
-    reason: str
-    files: list[FileRecord]
 
 
 @dataclass(frozen=True)
@@ -235,8 +225,10 @@ def index(connection: sqlite3.Connection, row: int, partition: int) -> bytes | N
     return b"".join(data) if data else None
 
 
-def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecord] | DamagedDataset]:
-    """All datasets that have a name and are no changelogs, each with its id."""
+def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecord | Quarantined]]:
+    """All datasets that have a name and are no changelogs, each with its id; what is wrong with a damaged one, whose
+    name and generation may be, too.
+    """
     files, partitions = _Children(connection, FILE), _Children(connection, PARTITION)
     for values in DATASET.scan(connection, "kind <> ? ORDER BY id", (Kind.CHANGELOG.value,)):
         damaged = values if isinstance(values, DamagedRow) else None
@@ -244,7 +236,6 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
         row, name, generation, kind, text, schema = columns
         if str(name).startswith(_LEFT):
             continue
-        present = [FileRecord(*rest) for _, _, *rest in files.of(row)]
         try:
             if damaged is not None:
                 raise damaged
@@ -255,13 +246,13 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
                 kind,
                 facts,
                 schema,
-                present,
+                [FileRecord(*rest) for _, _, *rest in files.of(row)],
                 [PartitionRecord(*rest) for _, *rest in partitions.of(row)],
                 *(transactions_of(connection, row) if facts.transactions else ({}, [])),
             )
             record.check()
         except (DamagedRow, ValueError, TypeError, RecursionError) as error:
-            yield DamagedDataset(row, str(name), str(generation), str(error), present)
+            yield row, Quarantined.now(str(name), str(generation), str(error))
         else:
             yield row, record
 

@@ -114,20 +114,9 @@ class Quarantine:
             if self._database is not None:
                 self._database.eventually(lambda connection: put_quarantined(connection, [entry]))
 
-    async def add(self, *entries: Quarantined) -> None:
-        """Commit the entries, and list them; one of the same generation is replaced. Raises DiskTrouble: nothing is
-        changed. A cancellation is raised once they are listed or refused.
-        """
-        if self._database is None:
-            self.listed(*entries)
-        else:
-            await self._database.commit(
-                lambda connection: put_quarantined(connection, entries), lambda: self.listed(*entries)
-            )
-
     async def drop(self, name: str) -> list[str]:
         """Commit that there are no entries of that name, and the files that were kept for them, to be deleted by the
-        caller. Raises DiskTrouble and a cancellation as :meth:`add`.
+        caller. Raises DiskTrouble: nothing is changed. A cancellation is raised once they are gone or refused.
         """
         gone = [entry for entry in self.entries if entry.dataset == name]
         if self._database is None:

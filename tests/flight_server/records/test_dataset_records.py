@@ -12,13 +12,13 @@ import pytest
 
 from flight_server.protocol import Retention
 from flight_server.records import (
-    DamagedDataset,
     DamagedRow,
     DatasetRecord,
     DictionaryRecord,
     Facts,
     FileRecord,
     PartitionRecord,
+    Quarantined,
     dataset_records,
     datasets,
     delete,
@@ -137,9 +137,9 @@ def test_a_row_that_is_damaged_or_missing_costs_its_dataset_alone(
     for name in ("d", "e"):
         insert(connection, record(name), INDICES)
     connection.execute(damage)
-    damaged, whole = datasets(connection)
-    assert isinstance(damaged, DamagedDataset)
-    assert (damaged.row, damaged.name) == (1, "d")
+    (row, damaged), whole = datasets(connection)
+    assert isinstance(damaged, Quarantined)
+    assert (row, damaged.dataset) == (1, "d")
     assert whole == (2, record("e"))
 
 
@@ -169,5 +169,5 @@ def test_what_does_not_fit_together_is_damage_whatever_its_checksum(
     connection: sqlite3.Connection, changes: dict[str, Any]
 ) -> None:
     insert(connection, record(**changes), INDICES)
-    (damaged,) = datasets(connection)
-    assert isinstance(damaged, DamagedDataset)
+    ((_, damaged),) = datasets(connection)
+    assert isinstance(damaged, Quarantined)
