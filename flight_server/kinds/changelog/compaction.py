@@ -6,8 +6,9 @@ begins again. They know contents and run files alone.
 
 Folding
     :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and makes these
-    the new bases. Later updates stay in the recent runs. A fold ends after ``STEP_ROWS`` or ``STEP_BYTES``, behind a
-    whole key; the rest of its last range is a range of its own then, with the old base. The result is cut into ranges
+    the new bases. Later updates stay in the recent runs. A fold to a file ends after ``STEP_ROWS`` or ``STEP_BYTES``,
+    behind a whole key; the rest of its last range is a range of its own then, with the old base. One in memory is of
+    all ranges, and takes the place of the recent runs, too, so it never ends early. The result is cut into ranges
     of about ``RANGE_ROWS`` or ``RANGE_BYTES`` if it is larger than two of these.
 
 Late retractions
@@ -154,7 +155,7 @@ class Fold(Work):
         while low <= self.high:
             high, large = slice_end(self._sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
             high, large = min(high, self.high), large and self.to_file
-            if rows and (large or rows >= STEP_ROWS or size_bytes >= STEP_BYTES):
+            if self.to_file and rows and (large or rows >= STEP_ROWS or size_bytes >= STEP_BYTES):
                 self.high = low - 1
                 break
             if large:

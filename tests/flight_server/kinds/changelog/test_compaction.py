@@ -154,6 +154,25 @@ def test_a_fold_ends_after_a_step_and_the_rest_of_its_range_keeps_the_old_base(
         assert engine.snapshot(2) == expected
 
 
+def test_a_fold_in_memory_ends_after_no_step_and_keeps_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "SLICE_ROWS", 10)
+    monkeypatch.setattr(views, "MIN_SLICE_ROWS", 10)
+    monkeypatch.setattr(compaction, "STEP_ROWS", 30)
+    monkeypatch.setattr(compaction, "STEP_BYTES", 1000)
+    expected = {row(str(key), 2): 1 for key in range(100)}
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        for time in (1, 2):
+            engine.commit([(row(str(key), time), 1) for key in range(100)])
+        folded(engine, to_file=False)
+        assert engine.changelog.rows == 100
+        assert engine.snapshot(2) == expected
+        engine.fold()
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        assert engine.snapshot(2) == expected
+
+
 def test_keys_that_are_folded_again_are_read_in_slices_and_end_the_fold_if_much_of_them_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
