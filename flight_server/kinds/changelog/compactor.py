@@ -142,7 +142,9 @@ class Compactor:
             return
         try:
             await self._begin(changelog)
-            for going in [each for each in changelog.working if not each.busy]:
+            for going in list(changelog.working):
+                if going.busy or going not in changelog.working:
+                    continue  # another duty does it, or did it, while this one was at the work before
                 going.busy = True
                 try:
                     await self._work(changelog, going)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.kinds.changelog import changelog, commits, compactor, planning, views
+from flight_server.kinds.changelog.changelog import Changelog
+from flight_server.kinds.changelog.compaction import Going
 from flight_server.kinds.changelog.runs import RunFile
 from flight_server.storage import Folder
 from tests.support.changelog_store import Engine
@@ -122,3 +126,29 @@ def test_commits_that_follow_each_other_are_looked_at_once(tmp_path: Path, clock
         put(engine, range(10), 3)
         engine.changelog.wake()
         assert looks.due_in() == 0.0
+
+
+def test_two_duties_never_do_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside: Counter[Going] = Counter()
+    most = 0
+
+    async def work(_: Changelog, going: Going) -> None:
+        nonlocal most
+        inside[going] += 1
+        most = max(most, inside[going])
+        for _ in range(1 if going.in_memory else 10):
+            await asyncio.sleep(0)
+        inside[going] -= 1
+
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        duties, changelog = engine.store.compactor, engine.changelog
+        monkeypatch.setattr(duties, "_work", work)
+        changelog.working += [Going(None, iter(()), in_memory, alone=False) for in_memory in (True, False)]
+
+        async def both() -> None:
+            await asyncio.gather(duties.look(changelog), duties.look(changelog))
+
+        engine.run(both())
+        assert len(inside) == 2
+        assert most == 1
+        duties.abandon(changelog)
