@@ -85,7 +85,7 @@ class NoAnswer(Unavailable):
     code = "no_answer"
 
 
-class Unreachable(NoAnswer):
+class Unreachable(NoAnswer, ConnectionError):
     """The connection could not be made, or broke."""
 
     code = "unreachable"
@@ -107,7 +107,7 @@ class EmbeddedEnded(Unreachable):
         )
 
 
-class TimedOut(NoAnswer):
+class TimedOut(NoAnswer, TimeoutError):
     """The server did not answer before the deadline of the call."""
 
     code = "timed_out"
@@ -140,6 +140,8 @@ class Call:
         """Raise pyarrow's exceptions inside as our errors."""
         try:
             yield
+        except FlightShuffleError:
+            raise  # some are OSErrors
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise translate(error, self) from error
 

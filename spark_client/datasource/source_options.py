@@ -56,6 +56,8 @@ class SourceOptions:
                 raise InvalidRequest(f"{use}: option {known!r} is given in two spellings")
             try:
                 self._values[known] = option.parse(text)
+            except InvalidRequest:
+                raise
             except ValueError as error:
                 raise InvalidRequest(f"option {name!r} of {use} is {error}, not {text!r}") from error
         if "location" not in self._values and defaults is None:

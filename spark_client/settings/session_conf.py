@@ -105,10 +105,10 @@ def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
     for name, text in texts.items():
         try:
             values[_SETTINGS[name].name] = _SETTINGS[name].parse(text)
-        except ValueError as error:
-            raise InvalidRequest(f"{PREFIX}{name} is {error}, not {text!r}") from error
         except InvalidRequest as error:
             raise InvalidRequest(f"{PREFIX}{name}: {error.message}") from error
+        except ValueError as error:
+            raise InvalidRequest(f"{PREFIX}{name} is {error}, not {text!r}") from error
     options = {
         name: values[name] for name in ("location", "lease_seconds", *_OF_SERVERS) if name in values
     } | of_values(values, {})

@@ -141,11 +141,11 @@ class FileSource:
             encoder = Encoder(self.schema.schema, max_message_bytes=self._pulling.max_message_bytes)
             yield from encoder.encode(self._batches(file, opened))
             _check_identity(file, opened)
+        except FlightShuffleError as error:
+            raise type(error)(f"{file.path}: {error.message}", **error.detail) from None
         except (pa.ArrowException, OSError, ValueError) as error:
             _check_identity(file, opened)
             _raise_read_error(file.path, error)
-        except FlightShuffleError as error:
-            raise type(error)(f"{file.path}: {error.message}", **error.detail) from None
         finally:
             opened.close()
 
