@@ -32,7 +32,7 @@ from typing import (
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, KeepRule, check_dataset_name
-from spark_client.connection import Closable, RemoteServer, check_locations, embedded
+from spark_client.connection import Closable, RemoteServer, check_locations, embedded, short_traces
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.hosts import Copies, HostFiles
 from spark_client.servers import DriverServer, ServerList
@@ -67,6 +67,7 @@ _registered: weakref.WeakKeyDictionary[SparkSession, ShuffleClient] = weakref.We
 """Whose settings each session's source ``flight`` has."""
 
 
+@short_traces
 class ShuffleClient(DatasetCalls, Closable):
     """A client of the server at ``location``; also a context manager that closes it.
 

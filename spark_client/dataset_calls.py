@@ -23,7 +23,7 @@ from flight_server.protocol import (
     Ticket,
     check_dataset_name,
 )
-from spark_client.connection import Compression, RemoteServer, about, check_mode, drop
+from spark_client.connection import Compression, RemoteServer, about, check_mode, drop, short_traces
 from spark_client.lanes import (
     PutStream,
     as_reader,
@@ -66,6 +66,7 @@ class Listed(list[_Row]):
         return f"{super().__repr__()}{f' without what is on {missing}' if missing else ''}"
 
 
+@short_traces
 class DatasetCalls:
     """The calls about datasets, for a subclass that has the server."""
 

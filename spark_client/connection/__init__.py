@@ -15,6 +15,7 @@ from .calls import (
 )
 from .closable import Closable
 from .leases import LeaseKeeper, drop, owner, owner_of_process, user
+from .short_traces import of_users, short_trace, short_traces
 from .stream_options import (
     Compression,
     Credentials,

@@ -12,7 +12,8 @@ Memory that a function writes again
 
 Errors
     Where a stage has a function of the user's, an exception gets a note that names the stage that raised it, or says
-    that the stages' input did, because Spark's traceback shows the function's lines in either case.
+    that the stages' input did, because Spark's traceback shows the function's lines in either case. An error of what
+    the function has returned has the function's place as its trace (``function_lines``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared, Lent, own
 from spark_client.spill import TaskMemory
+
+from .function_lines import trace_of
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,10 @@ def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> I
 def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator[Any]:
     """The stage's batches in the declared schema, without empty ones."""
     declared, overwritten = stage.declared, stage.overwritten
+    results: Iterable[Any] | None = None
     try:
-        for batch in stage.run(batches, how):
+        results = stage.run(batches, how)
+        for batch in results:
             if not isinstance(batch, pa.RecordBatch):
                 raise unexpected(batch, pa.RecordBatch, declared.stage)
             if not batch.num_rows:
@@ -174,6 +179,9 @@ def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator
     except Exception as error:
         if noted:
             _note(error, f"{_NOTE}in {declared.stage}")
+        if isinstance(error, InvalidRequest) and error.detail.get("stage") == declared.stage:
+            function = getattr(stage, "fn", None)
+            raise error.with_traceback(trace_of(function, results) or error.__traceback__)  # noqa: B904 - it is the same error
         raise
 
 

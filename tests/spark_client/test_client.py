@@ -266,7 +266,7 @@ def test_what_the_server_says_of_flight_and_json_is_said_of_python(client: Shuff
     client.put("d", TABLE)
     with pytest.raises(AlreadyExists, match=r"put\('d', \.\.\., mode='overwrite'\)") as exists:
         client.put("d", TABLE)
-    assert '{"mode": "overwrite"}' in str(exists.value.__cause__)
+    assert '{"mode": "overwrite"}' in str(exists.value.__context__)
     assert exists.value.detail["dataset"] == "d"
     for call in (lambda: client.get("no"), lambda: client.drop("no")):
         with pytest.raises(NotFound, match=r"no dataset 'no': .* datasets\(\) lists") as missing:
