@@ -55,12 +55,9 @@ if TYPE_CHECKING:
         Writing,
     )
     from spark_client.dataset_calls import DatasetInfo
-    from spark_client.datasource import FlightDataSource
-    from spark_client.datasource.staging import LostWrite
+    from spark_client.datasource import FlightDataSource, LostWrite
     from spark_client.hosts import Copies
-    from spark_client.lanes import BrokenStream, Closed
-    from spark_client.lanes.http import NoBulkLane
-    from spark_client.lanes.read_stream import StreamStalled
+    from spark_client.lanes import BrokenStream, Closed, NoBulkLane, StreamStalled
     from spark_client.pipeline import Pipeline
 
 _HOMES = {

@@ -9,13 +9,13 @@ from .calls import (
     NoAnswer,
     TimedOut,
     Unreachable,
+    about_credentials,
     immortal_in_children,
     refuses,
     retrying,
 )
 from .closable import Closable
 from .leases import LeaseKeeper, drop, owner, owner_of_process, user
-from .short_traces import of_users, short_trace, short_traces
 from .stream_options import (
     Compression,
     Credentials,
@@ -25,4 +25,5 @@ from .stream_options import (
     Writing,
     check_compression,
 )
+from .traces import of_users, short_trace, short_traces
 from .transport import RemoteServer

@@ -20,12 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared, Lent, own
+from spark_client.connection import of_users
 from spark_client.spill import TaskMemory
 
 from .function_lines import trace_of
@@ -179,10 +182,18 @@ def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator
     except Exception as error:
         if noted:
             _note(error, f"{_NOTE}in {declared.stage}")
-        if isinstance(error, InvalidRequest) and error.detail.get("stage") == declared.stage:
-            function = getattr(stage, "fn", None)
-            raise error.with_traceback(trace_of(function, results) or error.__traceback__)  # noqa: B904 - it is the same error
+        if (trace := _of_result(error, stage, results)) is not None:
+            raise error.with_traceback(trace)  # noqa: B904 - it is the same error
         raise
+
+
+def _of_result(error: Exception, stage: Stage, results: Iterable[Any] | None) -> TracebackType | None:
+    """The function's place, if the error is that of its result."""
+    of_check = isinstance(error, InvalidRequest) and error.detail.get("stage") == stage.declared.stage
+    # Results of pandas are checked by PySpark.
+    if (of_check or isinstance(error, PySparkException)) and of_users(error.__traceback__) is None:
+        return trace_of(getattr(stage, "fn", None), results)
+    return None
 
 
 def _of_input(batches: Iterable[Any]) -> Iterator[Any]:

@@ -85,7 +85,7 @@ def inside(text: str) -> list[str]:
     """The frames of the package in a trace, but for the last."""
     frames = [line for line in text.splitlines() if line.startswith('  File "')]
     ours = [line for line in frames if "/spark_client/" in line and "/tests/" not in line]
-    return [line for line in ours if "short_traces.py" not in line]
+    return [line for line in ours if "traces.py" not in line]
 
 
 def test_a_mistake_in_asyncio_has_no_frames_of_the_package_either(empty_server: ServerProcess) -> None:
@@ -109,6 +109,8 @@ def test_no_or_a_wrong_token_is_shown_in_a_few_lines(
             error, text = trace_of(call)
             assert type(error) is Unauthenticated
             assert len(text.splitlines()) <= MOST_LINES, text
+            assert server.location in str(error)
+            assert "--token-file" in str(error)
 
 
 def test_what_an_error_was_made_of_stays_for_programs_and_the_log(

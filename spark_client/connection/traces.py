@@ -27,6 +27,9 @@ _LIBRARIES = frozenset(
     {"flight_server", "google", "grpc", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "spark_client"}
 )
 
+_OF_WORKERS = "__traceback_maker"
+"""A name in the frames that PySpark makes of a worker's trace, which its message has, too."""
+
 
 def of_users(trace: TracebackType | None) -> TracebackType | None:
     """The trace from the first frame on that is of no library; None if there is none."""
@@ -36,6 +39,8 @@ def of_users(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_library(trace: TracebackType) -> bool:
+    if _OF_WORKERS in trace.tb_frame.f_code.co_names:
+        return True
     package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
     return package in _LIBRARIES or package in sys.stdlib_module_names
 
