@@ -46,22 +46,27 @@ def digest_of(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-def read_token_file(path: Path) -> Tokens:
-    """The principals of the file. Blocks.
-
-    Raises:
-        TokenFileRefused: it cannot be read, is empty or malformed, has no principal, or two of them have one token.
-            The message repeats no token.
-    """
+def read_token_file(path: Path) -> bytes:
+    """The file's bytes. Blocks. Raises TokenFileRefused: it cannot be read, or is too large."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise TokenFileRefused(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise TokenFileRefused(f"{path} is larger than {MAX_BYTES} bytes")
+    return content
+
+
+def parse_token_file(path: Path, content: bytes) -> Tokens:
+    """The principals in the bytes of the file.
+
+    Raises:
+        TokenFileRefused: it is empty or malformed, has no principal, or two of them have one token. The message repeats
+            no token.
+    """
     try:
-        return parse_tokens(data.decode())
+        return parse_tokens(content.decode())
     except TokenFileRefused as error:
         raise TokenFileRefused(f"{path}: {str(error)[:MAX_TEXT]}") from None
     except (ValueError, RecursionError) as error:
@@ -71,7 +76,7 @@ def read_token_file(path: Path) -> Tokens:
 
 
 def parse_tokens(text: str) -> Tokens:
-    """As :func:`read_token_file`, of the file's text. Raises ValueError, RecursionError, too: it is not TOML."""
+    """As :func:`parse_token_file`, of the text. Raises ValueError, RecursionError, too: it is not TOML."""
     content = tomllib.loads(text)
     named = content.pop("principals", None)
     if content:

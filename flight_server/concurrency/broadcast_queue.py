@@ -74,9 +74,6 @@ class Items(Protocol[T]):
     def release(self, stop: int) -> None:
         """Release the items before ``stop``: the queue asks for none of them again."""
 
-    def skip(self, count: int, size_bytes: int) -> None:
-        """Begin at ``count``, as if those before, of ``size_bytes``, had been taken and released."""
-
 
 class Passes:
     """How many readers have passed each item from ``first`` on, which grows once ``wanted`` readers have passed it.
@@ -170,12 +167,13 @@ class BroadcastQueue(Generic[T]):
         """The bytes of all published items, also released ones."""
         return self._total_bytes
 
-    def skip(self, count: int, size_bytes: int) -> None:
-        """Begin at item ``count``; see :meth:`Items.skip`."""
+    def restore(self, first: int, first_bytes: int, count: int, size_bytes: int) -> None:
+        """So many items were published, and those before ``first`` released. The owner adds the others to the
+        :class:`Items` before the first of them is asked for.
+        """
         assert self._length == 0
-        self._items.skip(count, size_bytes)
-        self._first = self._length = count
-        self._gone_bytes = self._total_bytes = size_bytes
+        self._first, self._gone_bytes = first, first_bytes
+        self._length, self._total_bytes = count, size_bytes
         self._start_counting_passes()
 
     def publish(self, item: T, size_bytes: int) -> None:

@@ -26,7 +26,7 @@ from operator import attrgetter
 
 from flight_server.access import acting
 from flight_server.concurrency import FEW, Changes, at_once, emptied, later
-from flight_server.frames import DictionaryMessage, Frame, Record, SchemaMessage, messages_of
+from flight_server.frames import DictionaryMessage, Frame, Records, SchemaMessage, messages_of
 from flight_server.memory import DATASET_BYTES, PARTITION_BYTES, Metadata
 from flight_server.protocol import (
     MAX_PARTITIONS,
@@ -40,12 +40,13 @@ from flight_server.protocol import (
     Retention,
     ServerPortion,
 )
-from flight_server.storage import DurableFiles, SegmentWriter, StoredObject
+from flight_server.storage import SegmentWriter, StoredObject
 
 from .attachment import attachment_of
 from .attempts import Attempt, Attempts, joined
 from .generations import OVERWRITTEN, new_generation
 from .lifetime import DatasetState, Lifetime
+from .on_disk import OnDisk
 from .partition import Partition, PartitionState, Totals
 from .transactions import Transactions
 
@@ -58,7 +59,7 @@ class Dataset(Lifetime):
     Args:
         writer: None if nothing can be spilled.
         metadata: counts its RAM beside the frames' bytes; OutOfBudget if there is no room.
-        files: None if it is not durable.
+        on_disk: None if it is not durable.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Dataset(Lifetime):
         retention: Retention | None = None,
         lease_seconds: float | None = None,
         writer: SegmentWriter | None = None,
-        files: DurableFiles | None = None,
+        on_disk: OnDisk | None = None,
         metadata: Metadata | None = None,
         generation: str | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -87,7 +88,7 @@ class Dataset(Lifetime):
         self.producers = producers
         self._declared_lease_seconds = lease_seconds
         self.writer = writer
-        self.files = files
+        self.on_disk = on_disk
         self._metadata = metadata or Metadata()
         self._room = self._metadata.reserve(DATASET_BYTES, f"dataset {name!r}", dataset=name)
         self.attempts = Attempts(name, self._metadata)
@@ -137,7 +138,7 @@ class Dataset(Lifetime):
 
     @property
     def durable(self) -> bool:
-        return self.files is not None
+        return self.on_disk is not None
 
     # Schema
 
@@ -284,16 +285,27 @@ class Dataset(Lifetime):
 
     def restore(
         self,
-        partitions: Iterable[tuple[int, Iterable[Record], int, int, Totals]],
+        partitions: Iterable[tuple[int, int, int, Totals]],
         *,
         accepted: dict[int, str] | None,
         sealed_for_seconds: float,
     ) -> None:
-        """Make it the dataset that an earlier process sealed. Raises as :meth:`Partition.restore`."""
-        for index, records, first, first_bytes, totals in partitions:
-            self.partition(index).restore(records, first, first_bytes, totals)
+        """Make it the dataset that an earlier process sealed: of each partition its number, and what
+        :meth:`Partition.restore` takes. Raises as :meth:`partition`.
+        """
+        assert self.on_disk is not None
+        for index, first, first_bytes, totals in partitions:
+            partition = self.partition(index)
+            partition.restore(first, first_bytes, totals)
+            self.on_disk.not_loaded += not partition.loaded
         self.attempts.restore(accepted)
         self.restore_seal(sealed_for_seconds)
+
+    def load(self, partition: Partition, records: Records) -> None:
+        """Let a restored partition have its records; see :meth:`Partition.load`."""
+        if not partition.loaded and self.on_disk is not None:
+            self.on_disk.not_loaded -= 1
+        partition.load(records)
 
     # Attempts
 
@@ -455,6 +467,8 @@ class Dataset(Lifetime):
         """
         self.step("drop")
         self.attached.close(self.why_gone)
+        if self.on_disk is not None:
+            self.on_disk.release()
         self.attempts.discard_all(self.why_gone)
         if not self._partitions:
             self.partition(0)  # readers that wait for the schema learn it there

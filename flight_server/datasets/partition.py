@@ -2,7 +2,8 @@
 
 The states, and the verbs that change them, stand in ``_AFTER``.
 An error is a ``Conflict``, raised by the verb's method. *adopt* counts as publish, and *restore* as seal. FAILED and
-DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause.
+DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause. A restored partition has
+its totals; the records of its frames are loaded before it is read first (``tiering.loading``).
 
 Who holds what
     The partition holds its queue and the table of its frames, the table their bytes and files. All are released with
@@ -22,13 +23,13 @@ Victims
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
 from flight_server.concurrency import BroadcastQueue, Changes, Gone, Subscription, transitions
-from flight_server.frames import Frame, FrameTable, Record, Records
+from flight_server.frames import Frame, FrameTable, Records
 from flight_server.memory import Metadata
 from flight_server.protocol import Conflict, DatasetDropped, FlightShuffleError, InvalidRequest, Released
 from flight_server.protocol.checksums import running_crc32c
@@ -92,6 +93,7 @@ class Partition:
         "dataset",
         "epoch",
         "index",
+        "loaded",
         "state",
         "writing",
     )
@@ -109,6 +111,7 @@ class Partition:
         self.state = PartitionState.OPEN
         self.writing = False  # a stream's producer has, or had, this partition
         self.epoch = 0  # how often it was reopened
+        self.loaded = True  # the table has the frames that are left
         self._retain_readers = retain_readers
         self._metadata = metadata or Metadata()
         self._begin()
@@ -174,16 +177,20 @@ class Partition:
         self._rows += record.rows
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
 
-    def restore(self, records: Iterable[Record], first: int, first_bytes: int, totals: Totals) -> None:
-        """Take the frames from ``first`` on, and seal the partition. Raises as :meth:`publish`. ``first_bytes``: the
-        bytes of the frames before ``first``.
+    def restore(self, first: int, first_bytes: int, totals: Totals) -> None:
+        """Seal it with these totals; its frames from ``first`` on are still to be loaded. ``first_bytes``: of those
+        before ``first``.
         """
-        self._queue.skip(first, first_bytes)
-        for record in records:
-            self._table.restore(record)
-            self._queue.advance(record.size_bytes)
+        self._queue.restore(first, first_bytes, totals.frames, totals.bytes)
         self._rows, self._crc32c = totals.rows, totals.crc32c
+        self.loaded = first == totals.frames
         self.seal()
+
+    def load(self, records: Records) -> None:
+        """Take the records of a restored partition's frames, unless it has them or has failed meanwhile."""
+        if not self.loaded and self.state is PartitionState.SEALED:
+            self._table.fill(records)
+            self.loaded = True
 
     def check(self) -> None:
         """Raise a fresh copy of the cause if the partition failed or was dropped."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from flight_server.concurrency import at_once, in_steps
+from flight_server.concurrency import at_once, in_steps, to_its_end
 from flight_server.datasets import (
     Catalogue,
     Dataset,
@@ -25,7 +25,6 @@ from flight_server.datasets import (
     set_servers,
 )
 from flight_server.protocol import Conflict, FlightShuffleError, SealRequest, Transaction, WriteMode
-from flight_server.storage import to_its_end
 from flight_server.tiering import Durability
 
 

@@ -84,7 +84,7 @@ class StreamSink(FrameSink):
                 # It has the old dataset's settings, except that one put writes one partition.
                 request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
             dataset = catalogue.prepare(request, schema)
-            if old is None or (old.failure is not None and not (old.files and old.files.committed)):
+            if old is None or (old.failure is not None and (old.on_disk is None or old.on_disk.row is None)):
                 catalogue.install(dataset)
             else:
                 catalogue.staged.add(None, dataset, WriteMode.OVERWRITE)
@@ -164,7 +164,7 @@ class StreamSink(FrameSink):
         if current is not None:
             current.attached.check_overwrite(current, meanwhile=True)
             check_as_durable(current, durable=self.dataset.durable)
-        if self.dataset.files is not None and self.dataset.files.forgotten:
+        if self.dataset.durable and self.dataset.gone:
             raise Conflict(
                 f"dataset {self.dataset.name!r}: generation {self.dataset.generation} was replaced while it was "
                 f"written, and the dataset is {now} now; write it again",

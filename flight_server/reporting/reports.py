@@ -309,6 +309,8 @@ async def _totals(dataset: Dataset) -> _Totals:
     rows, resident_bytes, disk_bytes = dataset.attached.stored()
     sums = _Totals(rows, 0, resident_bytes + disk_bytes, resident_bytes, disk_bytes, Counter())
     segments: set[Segment] = set()
+    if dataset.on_disk is not None:  # partitions that no reader has asked for know none
+        segments.update(segment for segment, _ in dataset.on_disk.files)
     async for partition in in_slices(dataset.partitions()):
         segments.update(partition.table.segments())
         totals = partition.totals
@@ -422,9 +424,7 @@ def _of_server(server: Observed) -> dict[str, Any]:
         "waits": len(server.waits),
         **asdict(server.counters),
         "task_failures": dict(server.background.failures),
-        "quarantine": [
-            each.to_json() for each in server.catalogue.disk.disposal.quarantine[:MAX_NAMED_FILES]
-        ],
+        "quarantine": [each.to_json() for each in server.catalogue.disk.quarantine.entries[:MAX_NAMED_FILES]],
         "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
         "servers": server.fellows.listed(),
         "token_file_trouble": server.authenticator.trouble,

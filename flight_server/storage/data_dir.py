@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Literal, Self
 
 from flight_server.host import try_lock
+from flight_server.records import OtherFormat
 
 from .disk_files import is_real_directory, sync_directory, write_file
-from .ownership import DATASETS_NAME, MARKER_NAME, Marker, OtherFormat, read_marker
+from .ownership import DATASETS_NAME, MARKER_NAME, Marker, read_marker
 
 LOCK_NAME = "lock"
 _UNFINISHED_NAME = f"{MARKER_NAME}.new"

@@ -33,10 +33,12 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Literal
 
+from flight_server.records import DiskTrouble, trouble_with
+
 from .disk_files import sync_directory, sync_file, write_file
 from .ownership import DIRECTORY_LOCK, MARKER_NAME, Marker, make_dataset_directory, remove_unused_directory
 from .quarantine import DAMAGE_NAME, Quarantined, put_aside
-from .segments import DiskTrouble, Segment, SegmentSlice, trouble_with
+from .segments import Segment, SegmentSlice
 
 Leaving = Literal["dropped", "expired", "retired"]
 """How a dataset leaves the catalogue: by ``drop``, or because its lease or its retention ended."""

@@ -58,8 +58,7 @@ from flight_server.protocol import (
     check_attempt,
     check_dataset_name,
 )
-
-from .ownership import OtherFormat
+from flight_server.records import OtherFormat
 
 MAGIC = b"FLSHMAN4"
 _LENGTH = struct.Struct("<I")

@@ -30,6 +30,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from flight_server.records import OtherFormat
+
 from .disk_files import NotAFile, is_real_directory, read_regular, write_file
 
 MARKER_NAME = "flight-server.json"
@@ -38,10 +40,6 @@ DATASETS_NAME, STAGING_NAME, QUARANTINE_NAME = "datasets", "staging", "quarantin
 
 # Reentrant: a segment may be finalized and disposed of while the same thread makes another one.
 DIRECTORY_LOCK = threading.RLock()
-
-
-class OtherFormat(OSError):
-    """Another version of this server wrote it."""
 
 
 @dataclass(frozen=True, slots=True)

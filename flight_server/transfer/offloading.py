@@ -27,9 +27,10 @@ from typing import TypeVar
 import pyarrow as pa
 import structlog
 
+from flight_server.concurrency import to_its_end
 from flight_server.datasets import Counters, Dataset, own_start
 from flight_server.protocol import Conflict, Unavailable, check_allowed, shown
-from flight_server.storage import Disk, StoredObject, to_its_end
+from flight_server.storage import Disk, StoredObject
 from flight_server.tiering import Reader
 
 from .frame_ranges import FrameRange

@@ -39,7 +39,7 @@ from flight_server.protocol import (
     CorruptFrame,
     Unavailable,
 )
-from flight_server.tiering import ReadBack, Reader, frame_lost
+from flight_server.tiering import Loading, ReadBack, Reader, frame_lost
 
 from .delivery import Delivery
 from .frame_ranges import FrameRange
@@ -144,6 +144,7 @@ class Reads:
         self.budget = catalogue.budget
         self.counters = counters
         self._disk = catalogue.disk
+        self.loading = Loading(catalogue.disk, catalogue.budget.metadata)
         self._waits = waits
         self._schema_seconds = schema_seconds
         self._resume_seconds = resume_seconds
@@ -189,12 +190,14 @@ class Reads:
         Raises:
             Released: retention has released the first frame, or a later one before this reader took it.
             InvalidRequest: see :meth:`FrameRange.check`.
+            OutOfBudget: see :meth:`Loading.load`.
             ReadTrouble: the disk does not give a frame back now.
             Conflict: the reader's name has gone on in another connection.
             FlightShuffleError: the partition failed or was dropped.
         """
         partition = dataset.partition(reader.partition)
         dataset.want(reader.partition)
+        await self.loading.load(dataset, partition)
         if partition.state is PartitionState.SEALED:
             wanted.check(partition)
         subscription, epoch = partition.subscribe(wanted.start, wanted.until), partition.epoch
@@ -250,7 +253,7 @@ class Reads:
         try:
             yield
         except CorruptFrame as corrupt:
-            raise frame_lost(self._disk.disposal, dataset, partition, epoch, corrupt).fresh() from corrupt
+            raise frame_lost(self._disk.quarantine, dataset, partition, epoch, corrupt).fresh() from corrupt
 
     @contextmanager
     def _place(self, dataset: Dataset, reader: Reader, subscription: Subscription[Frame]) -> Iterator[None]:

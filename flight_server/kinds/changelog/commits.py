@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import structlog
 
-from flight_server.concurrency import Background, Waits
+from flight_server.concurrency import Background, Waits, in_thread
 from flight_server.memory import MemoryPool, reserve
 from flight_server.protocol import (
     DatasetDropped,
@@ -42,7 +42,8 @@ from flight_server.protocol import (
     Transaction,
     Unavailable,
 )
-from flight_server.storage import DiskTrouble, in_thread, sync_directory
+from flight_server.records import DiskTrouble
+from flight_server.storage import sync_directory
 
 from .changelog import Changelog, ChangelogState
 from .journal import LoggedCommit, commit_entry

@@ -32,9 +32,11 @@ from itertools import chain, islice
 
 import structlog
 
+from flight_server.concurrency import in_thread
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DataQuarantined, DatasetDropped
-from flight_server.storage import DiskTrouble, Forgotten, in_thread
+from flight_server.records import DiskTrouble
+from flight_server.storage import Forgotten
 
 from .changelog import Changelog, ChangelogState
 from .merges import Merge

@@ -34,9 +34,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import structlog
 
-from flight_server.concurrency import Background
+from flight_server.concurrency import Background, in_thread
 from flight_server.protocol import FlightShuffleError, Transaction
-from flight_server.storage import DiskTrouble, in_thread
+from flight_server.records import DiskTrouble
 
 from .changelog import Changelog, ChangelogState
 from .commits import Commits, delete_soon

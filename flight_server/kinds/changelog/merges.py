@@ -36,10 +36,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.concurrency import at_once
+from flight_server.concurrency import at_once, in_thread
 from flight_server.keys import unique
 from flight_server.memory import MemoryPool, Reservation
-from flight_server.storage import in_thread
 
 from . import views
 from .changelog import Changelog, ChangelogState

@@ -22,8 +22,8 @@ import structlog
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.protocol import FlightShuffleError, KeepRule, Kind, OutOfBudget
+from flight_server.records import DiskTrouble
 from flight_server.storage import (
-    DiskTrouble,
     Marker,
     NotAFile,
     Quarantined,
@@ -89,7 +89,8 @@ def _recover(store: Store, directory: Path, marker: Marker, state: StateRecord) 
     changelog = store.changelog_of(state, layout, keep, directory)
     damage = noted_damage(directory, marker)
     changelog.runs = tuple(_run(changelog, name, version) for name, version in state.runs)
-    changelog.holds.lapsed = {name: int(version) for name, version in state.lapsed.items()}
+    for name, version in state.lapsed.items():
+        changelog.holds.add_lapsed(name, int(version))
     try:
         for name, stored in state.holds.items():
             bring_back_hold(changelog.holds, name, stored)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
-from flight_server.storage import in_thread
+from flight_server.concurrency import in_thread
 
 from .changelog import Changelog
 from .journal import StateRecord, stored_hold

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from flight_server.access import ANYONE, Permission
-from flight_server.concurrency import Background, Waits
+from flight_server.concurrency import Background, Waits, in_thread
 from flight_server.datasets import Append, Caller, Catalogue, Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
@@ -35,7 +35,8 @@ from flight_server.protocol import (
     Unavailable,
     directory_name,
 )
-from flight_server.storage import DiskTrouble, Quarantined, in_thread
+from flight_server.records import DiskTrouble
+from flight_server.storage import Quarantined
 
 from .changelog import DEFAULT_DELAY_SECONDS, AttachedChangelog, Changelog, ChangelogState
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
@@ -300,14 +301,14 @@ class Store:
     # Holds
 
     async def hold(self, dataset: Dataset, request: HoldRequest, caller: Caller) -> dict[str, object]:
-        """Take, renew, move or release a hold; it is on disk.
+        """Take, renew, move or release a hold; it is on disk. Cancelling is safe: it is done to its end, or not begun.
 
         Raises:
             DatasetDropped, DataQuarantined: the changelog takes no writes.
             Compacted, InvalidRequest, OutOfBudget: see :meth:`Holds.check`.
             NotFound: a release of a hold that there is not.
             Forbidden: the hold, or the one to be released, is another principal's, and the caller is no admin.
-            Unavailable: the disk refuses.
+            Unavailable: the disk refuses; each time the holds are what they were.
         """
         changelog = self.of(dataset)
         async with changelog.turn:
@@ -328,27 +329,40 @@ class Store:
             until = now + request.lease_seconds
             held = changelog.holds.named.get(request.hold)
             entries = [release_entry(sorted(released))] if released else []
+            hold: Hold | None = None
             if request.release:
                 version = changelog.upper if held is None else held.version
             else:
                 version = changelog.holds.check(
                     request.hold, request.version, changelog.since, changelog.upper
                 )
-                # Before the disk is awaited, so that no merge goes past it meanwhile.
-                hold = changelog.holds.put(
+                hold = changelog.holds.renewed(
                     request.hold, version, until, taken=now, owner=request.owner, principal=_name_of(caller)
                 )
                 entries.append(hold_entry(request.hold, hold))
+
+            def written() -> None:
+                changelog.holds.release(released)
+                if hold is not None:
+                    changelog.holds.take(request.hold, hold)
+
+            # No merge goes past the new version while the disk is awaited, nor past the present one, which stays held
+            # if the disk refuses.
+            writing = object()
+            changelog.holds.follow(writing, version, request.owner, lasting=True)
             try:
                 await in_thread(
-                    self.threads, partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS)
+                    self.threads,
+                    partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS),
+                    then=written,
                 )
             except DiskTrouble as trouble:
                 raise Unavailable(
                     f"dataset {changelog.name!r}: the hold is not on disk: {trouble}; ask again",
                     dataset=changelog.name,
                 ) from None
-            changelog.holds.release(released)
+            finally:
+                changelog.holds.leave(writing)
         changelog.wake()
         return {
             "hold": request.hold,

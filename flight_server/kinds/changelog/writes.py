@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.concurrency import in_thread
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
-from flight_server.storage import DiskTrouble, in_thread
+from flight_server.records import DiskTrouble
 
 from .changelog import Changelog
 from .commits import Commits, delete_soon

@@ -47,6 +47,7 @@ from flight_server.reporting import (
     statistics_answer,
     why_answer,
 )
+from flight_server.tiering import Loading
 from flight_server.transfer import MadeAnswer, Offloads, plan_bytes, plan_json
 
 
@@ -58,6 +59,7 @@ class Actions:
         observed: Observed,
         locations: Locations,
         offloads: Offloads,
+        loading: Loading,
         *,
         drain_requested: asyncio.Event,
         drain_grace_seconds: float,
@@ -67,6 +69,7 @@ class Actions:
         self._observed = observed
         self._lanes = locations
         self._offloads = offloads
+        self._loading = loading
         self._drain_requested = drain_requested
         self._drain_grace_seconds = drain_grace_seconds
         self._rows = {name: OPERATIONS[f"action {name}"] for name in (*_HANDLERS, *self._kinds.actions)}
@@ -150,6 +153,9 @@ class Actions:
                 request.dataset, request.generation, staged=True, why=dropped_by(caller.peer)
             )
         else:
+            caller.check(request.dataset, request.generation)
+            if (aside := await self._catalogue.drop_quarantined(request.dataset)) is not None:
+                return dump_json({"dropped": request.dataset, "generation": aside, "server_count": 0})
             dataset = await self._remove(request.dataset, request.generation, caller)
         return dump_json(
             {
@@ -191,7 +197,9 @@ class Actions:
     async def _plan(self, body: bytes, caller: Caller) -> MadeAnswer:
         request = PlanRequest.parse(body)
         dataset = caller.portion_of(request.dataset, request.generation, request.start)
-        return MadeAnswer(await plan_bytes(dataset, request), partial(plan_json, dataset, request))
+        return MadeAnswer(
+            await plan_bytes(dataset, request), partial(plan_json, dataset, request, self._loading)
+        )
 
     async def _copies(self, body: bytes, caller: Caller) -> bytes:
         request = CopiesRequest.parse(body)

@@ -145,7 +145,7 @@ class GrpcGet:
         asked = (BATCHES_HEADER, AS_STORED) in context.invocation_metadata()
         if self._joined is None or envelopes is not None or counts or asked:
             return None
-        checked = dataset.files is None or not dataset.files.found_at_start
+        checked = dataset.on_disk is None or not dataset.on_disk.recovered
         return self._joined.joiner(dataset, schema, checked=checked)
 
     def _bursts(

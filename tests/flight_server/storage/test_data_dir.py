@@ -13,8 +13,9 @@ import pytest
 
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.memory.accounts import Budget
+from flight_server.records import OtherFormat
 from flight_server.storage.data_dir import DataDir, DataDirInUse, DataDirUnusable
-from flight_server.storage.ownership import FORMAT, MARKER_NAME, Marker, OtherFormat, make_dataset_directory
+from flight_server.storage.ownership import FORMAT, MARKER_NAME, Marker, make_dataset_directory
 from flight_server.storage.segments import SegmentWriter
 from flight_server.tiering.recovery import recover
 from tests.support.catalogues import new_catalogue

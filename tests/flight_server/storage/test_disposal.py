@@ -96,6 +96,7 @@ def test_the_thread_ends_with_the_last_reference_also_when_it_was_not_closed(tmp
     disk = Disk(MemoryPool(None), tmp_path)
     (thread,) = (each for each in threading.enumerate() if each.name == "flight-server-disposal")
     slices = disk.writer("d", "g").append([b"x"])  # type: ignore[union-attr]  # it has a directory
+    disk.records.close()  # type: ignore[union-attr]
     del disk
     assert thread.is_alive(), "the segment has a use for it"
     del slices

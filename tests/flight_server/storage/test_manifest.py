@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.storage import OtherFormat
+from flight_server.records import OtherFormat
 from flight_server.storage.manifest import FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
 from tests.fuzz.targets.files import MANIFEST
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from flight_server.memory.pool import MemoryPool
-from flight_server.storage.segments import DiskTrouble, Segment, SegmentWriter
+from flight_server.records import DiskTrouble
+from flight_server.storage.segments import Segment, SegmentWriter
 
 SEGMENT_BYTES = 100
 

@@ -33,7 +33,8 @@ from typing import Any, Final
 
 from flight_server.memory import Reservation
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, read_regular, sync_directory, sync_file, trouble_with
+from flight_server.records import DiskTrouble, trouble_with
+from flight_server.storage import read_regular, sync_directory, sync_file
 
 from .run import Damaged
 

@@ -43,7 +43,8 @@ from numpy.typing import NDArray
 from flight_server.keys import Hashes, unique
 from flight_server.memory import Reservation
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, open_regular, trouble_with
+from flight_server.records import DiskTrouble, trouble_with
+from flight_server.storage import open_regular
 
 from .blocks import Ages, Block, of_block, to_block
 from .layout import Layout

@@ -16,14 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import (
-    DiskTrouble,
-    OtherFormat,
-    read_regular,
-    sync_directory,
-    trouble_with,
-    write_file,
-)
+from flight_server.records import DiskTrouble, OtherFormat, trouble_with
+from flight_server.storage import read_regular, sync_directory, write_file
 
 from .run import Damaged
 

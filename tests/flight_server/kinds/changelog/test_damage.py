@@ -24,7 +24,8 @@ from flight_server.protocol import (
     Unavailable,
     Versions,
 )
-from flight_server.storage import DiskTrouble, disk_files
+from flight_server.records import DiskTrouble
+from flight_server.storage import disk_files
 from flight_server.tiering import Reader
 from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine

@@ -19,7 +19,7 @@ from flight_server.kinds.changelog import emitting, views, writes
 from flight_server.kinds.changelog.changelog import Changelog
 from flight_server.kinds.changelog.runs import STATE_NAME, LogFile, RunFile, run_files
 from flight_server.protocol import CreateRequest, KeepRule, Kind, Unavailable
-from flight_server.storage import DiskTrouble
+from flight_server.records import DiskTrouble
 from tests.support.background_tasks import idle
 from tests.support.changelog_store import NAME, Engine, snapshot_of
 from tests.support.crash_points import CrashPoints, Image

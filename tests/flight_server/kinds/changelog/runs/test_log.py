@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import Damaged, LogEntry, LogFile, read_log
 from flight_server.memory import MemoryPool
-from flight_server.storage import DiskTrouble
+from flight_server.records import DiskTrouble
 
 ENTRIES = [LogEntry({"n": 1}, b"CLE1 is no entry"), LogEntry({"n": 2}, b""), LogEntry({"n": 3}, b"x" * 100)]
 BYTES = [b"".join(entry.encode()) for entry in ENTRIES]

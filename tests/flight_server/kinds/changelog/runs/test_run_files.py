@@ -23,7 +23,7 @@ from flight_server.kinds.changelog.runs import (
 )
 from flight_server.kinds.changelog.runs.blocks import of_block, to_block
 from flight_server.memory import MemoryPool
-from flight_server.storage import DiskTrouble
+from flight_server.records import DiskTrouble
 from tests.support.run_rows import columns, latest, listed, memory_run, updates_of
 
 LAYOUT = latest()

@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.kinds.changelog.runs import STATE_NAME, UNFINISHED_NAME, Damaged, read_state, write_state
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, OtherFormat
+from flight_server.records import DiskTrouble, OtherFormat
 
 STATE = {"dataset": "ü", "runs": [["run-000001", None]]}
 
