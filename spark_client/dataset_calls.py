@@ -81,7 +81,7 @@ class DatasetCalls:
         an error or Ctrl-C ends the call, they get an error and not a short dataset.
 
         Args:
-            name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
+            name: 1 to 200 of ``A-Z a-z 0-9 . _ / : = -``, that does not end in ``/`` and digits.
             data: a Table, RecordBatch, RecordBatchReader, iterable of RecordBatches, or object with
                 ``__arrow_c_stream__``. Batches above about 4 MiB are sent in several frames.
             mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while readers of the old

@@ -27,7 +27,7 @@ MAX_BYTES = 4 << 20
 HASH = "sha256:"
 _HASHED = re.compile(f"{HASH}[0-9a-f]{{64}}")
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_PREFIX = re.compile(r"([A-Za-z0-9._-][A-Za-z0-9._/-]{0,199})?")
+_PREFIX = re.compile(r"([A-Za-z0-9._:=-][A-Za-z0-9._/:=-]{0,199})?")
 _SIZE = re.compile(
     r"\s*(?P<number>[0-9]{1,18}(\.[0-9]{1,9})?)\s*((?P<prefix>[kmgtp]?)(?P<binary>i?)b)?\s*", re.IGNORECASE
 )

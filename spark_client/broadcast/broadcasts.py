@@ -93,7 +93,8 @@ class Broadcast:
         """
         name = name or "table"
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
-        dataset = f"broadcast/{uuid.uuid4().hex}/{label}"
+        # A name of digits alone would be a partition's number.
+        dataset = f"broadcast/{uuid.uuid4().hex}/{label}{'_' if label.isdigit() else ''}"
         if isinstance(data, DataFrame):
             where = f"broadcast {name!r}"
             check_frame(data, where)

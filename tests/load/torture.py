@@ -107,7 +107,7 @@ class Torture:
 
     def _name(self, number: int) -> Name:
         # Half of the names rarely are durable.
-        return Name(f"torture/{number}", self._began, durable_share=(0.05, 0.7)[number % 2])
+        return Name(f"torture/n{number}", self._began, durable_share=(0.05, 0.7)[number % 2])
 
     @property
     def done(self) -> Counter[str]:
