@@ -44,6 +44,7 @@ from spark_client.settings import (
     ClientOptions,
     apart,
     check_options,
+    check_sizes,
     of_calls,
     open_client,
     session_arguments,
@@ -153,7 +154,7 @@ class ShuffleClient(DatasetCalls, Closable):
                 Where executors know this host by another name, as behind a container's ports, give ``host="0.0.0.0"``,
                 ``advertise_host=``, ``port=`` and ``http_port=``.
             options: those of the client without credentials; the servers sweep the directories of ``copies``, too. All
-                others are the servers' settings, for example ``memory_limit="2GiB"``, which they share evenly.
+                others are the servers' settings, for example ``memory_limit="2g"``, which they share evenly.
                 ``workers`` says how many servers there are. With ``port``, ``http_port`` or ``data_dir`` it is one,
                 unless it is given.
 
@@ -208,7 +209,10 @@ class ShuffleClient(DatasetCalls, Closable):
         from spark_client.executors import ExecutorServers, address_of_driver  # noqa: PLC0415 - needs PySpark
         from spark_client.jobs import overhead_bytes  # noqa: PLC0415 - as above
 
-        own, settings = apart("ShuffleClient.in_executors()", options)
+        call = "ShuffleClient.in_executors()"
+        own, settings = apart(call, options)
+        check_sizes(call, {"memory_limit": memory_limit})
+        check_sizes(f"{call}: driver", driver or {})
         if memory_limit is None:
             memory_limit = max(_LEAST_BYTES, overhead_bytes(spark) // 2)
         shared = {name: settings[name] for name in ("offload_to",) if name in settings}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.jobs import check_key, spark_field
 from spark_client.placement import check_groupable
@@ -87,7 +87,11 @@ def _asked(aggregations: Any, named: Mapping[str, Any], stage: str) -> Iterator[
 def _function(name: Any, stage: str) -> str:
     function = SYNONYMS.get(name, name) if isinstance(name, str) else ""
     if function not in FUNCTIONS:
-        raise InvalidRequest(f"{stage}: no function {name!r}; there are {', '.join(FUNCTIONS)}", stage=stage)
+        raise InvalidRequest(
+            f"{stage}: no function {name!r}; there are {', '.join(FUNCTIONS)}"
+            f"{did_you_mean(name, (*FUNCTIONS, *SYNONYMS))}",
+            stage=stage,
+        )
     return function
 
 

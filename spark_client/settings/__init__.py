@@ -6,6 +6,7 @@ from .client_options import (
     ClientOptions,
     apart,
     check_options,
+    check_sizes,
     of_calls,
     of_values,
 )

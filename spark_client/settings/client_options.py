@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, cast, get_args, get_type_hints
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import SIZE_SETTINGS, InvalidRequest, check_size
 from spark_client.connection import Credentials, Reading, ServerOptions, Timeouts, Writing
 from spark_client.hosts import Copies
 
@@ -58,7 +58,15 @@ def apart(call: str, options: Mapping[str, Any]) -> tuple[ClientOptions, dict[st
     own = {name: value for name, value in options.items() if name in _TYPES.keys() - CREDENTIALS}
     check_options(call, own)
     settings = {name: value for name, value in options.items() if name not in own}
+    check_sizes(call, settings)
     return cast("ClientOptions", own), settings
+
+
+def check_sizes(call: str, settings: Mapping[str, Any]) -> None:
+    """Check those settings of a server that are sizes, before it is started. Raises InvalidRequest."""
+    for name in SIZE_SETTINGS:
+        if settings.get(name) is not None:
+            check_size(f"{call}: the option {name}", settings[name])
 
 
 def of_values(values: Mapping[str, Any], base: ServerOptions) -> ServerOptions:

@@ -42,6 +42,7 @@ from flight_server.protocol import (
     InvalidRequest,
     PartitionFailed,
     SourceUnavailable,
+    did_you_mean,
 )
 
 from .file_places import FilePlaces, OpenFile
@@ -218,7 +219,9 @@ def _look(spec: FileSpec, places: FilePlaces) -> tuple[list[_File], pa.Schema]:
         known = frozenset(schema.names)
         for name in spec.columns:
             if name not in known:
-                raise InvalidRequest(f"source: there is no column {name!r}; there are {schema.names}")
+                raise InvalidRequest(
+                    f"source: there is no column {name!r}; there are {schema.names}{did_you_mean(name, schema.names)}"
+                )
         schema = pa.schema([schema.field(name) for name in spec.columns], schema.metadata)
     return files, schema
 
