@@ -186,14 +186,19 @@ class BroadcastQueue(Generic[T]):
         if self._waiting:
             self._wake()
 
-    def advance(self, size_bytes: int) -> None:
-        """As :meth:`publish`, for an item that the :class:`Items` have taken by themselves."""
+    def advance(self, count: int, size_bytes: int) -> None:
+        """As :meth:`publish`, for items that the :class:`Items` have taken by themselves."""
         if self._ended:
             raise QueueEnded("an item after the end")
         self._total_bytes += size_bytes
-        self._length += 1
+        self._length += count
         if self._waiting:
             self._wake()
+
+    def begin_again(self, items: Items[T]) -> None:
+        """Have other items, which are empty: of the ones before none was published."""
+        assert self._length == 0
+        self._items = items
 
     def close(self) -> None:
         """Readers end cleanly after the last item. Twice is fine; after ``fail`` it does nothing."""

@@ -5,6 +5,10 @@ An error is a ``Conflict``, raised by the verb's method. *adopt* counts as publi
 DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause. A restored partition has
 its totals; the records of its frames are loaded before it is read first (``tiering.loading``).
 
+Adopting
+    A frame of an attempt is in the table, and counted in the totals, from *adopt* on; readers see it from the seal on.
+    Before that, ``give_back`` takes all of them out again.
+
 Who holds what
     The partition holds its queue and the table of its frames, the table their bytes and files. All are released with
     the last reference to the partition: its dataset was dropped or replaced, and its last reader has left.
@@ -132,8 +136,8 @@ class Partition:
 
     @property
     def so_far(self) -> Totals:
-        """Of the frames published since the partition was last opened."""
-        return Totals(self._rows, len(self._queue), self._queue.total_bytes, self._crc32c)
+        """Of the frames published or adopted since the partition was last opened."""
+        return Totals(self._rows, len(self._table), self._table.total_bytes, self._crc32c)
 
     @property
     def failure(self) -> BaseException | None:
@@ -168,14 +172,24 @@ class Partition:
         self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
 
     def adopt(self, table: FrameTable, index: int) -> None:
-        """Publish a frame of an attempt, which then releases it."""
+        """Take a frame of an attempt, which then releases it; see "Adopting"."""
         if self.state is not _OPEN:  # the only state that allows it, without a lookup for each frame
             self._check_step("publish")
         record = self._table.adopt(table, index)
-        self._queue.advance(record.size_bytes)
-        self._changes.tell()
         self._rows += record.rows
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
+
+    def give_back(self, table: FrameTable) -> None:
+        """Let an attempt have the first of the adopted frames that are left. Call :meth:`gave_back` after the last."""
+        index = self._table.first
+        table.adopt(self._table, index)
+        self._table.release(index + 1)
+
+    def gave_back(self) -> None:
+        """All adopted frames were given back: it is as before."""
+        self._rows = self._crc32c = 0
+        self._table = FrameTable(self._metadata, self.dataset, self.index)
+        self._queue.begin_again(self._table)
 
     def restore(self, first: int, first_bytes: int, totals: Totals) -> None:
         """Seal it with these totals; its frames from ``first`` on are still to be loaded. ``first_bytes``: of those
@@ -304,7 +318,7 @@ class Partition:
 
     def unwritten(self, start: int = 0) -> Iterator[Frame]:
         """The frames from ``start`` on that are not on disk. None may be moved during the iteration."""
-        return (frame for frame in self._table.in_ram(start, len(self._queue)) if frame.slice is None)
+        return (frame for frame in self._table.in_ram(start, len(self._table)) if frame.slice is None)
 
     def suspects(self) -> list[int]:
         """The numbers of the frames that lie in a suspect segment; see ``storage.segments``."""
@@ -319,7 +333,7 @@ class Partition:
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
         """Frames that may leave RAM, see "Victims"; with ``near`` also those at a reader's position."""
-        table, length = self._table, len(self._queue)
+        table, length = self._table, len(self._table)
         positions = sorted({subscription.position for subscription in self._queue.subscriptions()})
         yield from table.in_ram(0, positions[0] if positions else length)
         keep = 0 if near else NEAR_FRAMES
@@ -340,4 +354,6 @@ class Partition:
 
     def _step(self, verb: str) -> None:
         self.state = self._check_step(verb)
+        if adopted := len(self._table) - len(self._queue):
+            self._queue.advance(adopted, self._table.total_bytes - self._queue.total_bytes)
         self._changes.tell()

@@ -131,6 +131,11 @@ class Records:
         """The number of the first unreleased record."""
         return self._first
 
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all frames that were appended, the released ones included."""
+        return self._total_bytes
+
     def add(
         self, size_bytes: int, rows: int, crc32c: int, metadata_crc32c: int, dictionaries: DictionaryState
     ) -> int:

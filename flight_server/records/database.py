@@ -4,27 +4,31 @@ Guarantee: once :meth:`Database.commit` has returned, the change is on the mediu
 it has raised, nothing of it is there. Changes take effect in the order of the calls.
 
 Files
-    ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in the data directory. ``witness`` has
+    ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own. ``witness`` has
     the number of committed transactions, which the database has, too: it is written after each commit, without a sync,
     so it is never ahead of a whole database. If it is, transactions are missing that were acknowledged
     (:class:`Damaged`): the log was cut or flipped, or an older copy was put back.
 
 Commits
     The changes that wait are one transaction, each within a savepoint. A change that raises is taken back alone. If
-    SQLite refuses the transaction, its changes are tried once more one by one, so that a large one that finds no room
-    does not refuse small ones.
+    the transaction finds no room, its changes are tried once more one by one, so that a large one does not refuse
+    small ones; another error of the disk refuses all.
 
-    A COMMIT that failed may lie in the log, where a crash would make it count. So the thread writes again until SQLite
-    takes a transaction, which lies over the failed one. Changes given to :meth:`Database.eventually` go before all
-    others of each transaction, until they are committed: what is committed later comes after them.
+    A COMMIT that failed may lie in the log, where a crash would make it count. So the thread writes again, before it
+    answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which lies over the failed one. Changes
+    given to :meth:`Database.eventually` go before all others of each transaction, until they are committed: what is
+    committed later comes after them.
 
-Checkpoints
+Size
     Above ``CHECKPOINT_BYTES`` a thread of its own copies the log into the database while the writer goes on; then the
-    writer copies the little that came meanwhile, and begins the log anew.
+    writer copies the little that came meanwhile, and SQLite begins the log anew. A process that reads the database for
+    long keeps the log growing. Pages that deleted rows leave are used again; when they are a quarter of the file, it is
+    cut, a few pages at a time while no change waits.
 
 Threads
-    All methods block but ``commit``, and may be called from any thread. :meth:`Database.read` has a connection of its
-    own, one call at a time.
+    All methods block but ``commit``, ``submit`` and ``eventually``, and may be called from any thread. A process that
+    was forked from the one that opened the database is refused. :meth:`Database.read` has a connection of its own, one
+    call at a time.
 """
 
 from __future__ import annotations
@@ -32,11 +36,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import stat
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
@@ -45,7 +50,7 @@ import structlog
 
 from flight_server.concurrency import to_its_end
 
-from .tables import FORMAT, TABLES
+from .tables import DECLARATIONS, FORMAT, TABLES
 from .trouble import DiskTrouble, OtherFormat, trouble_with
 
 DATABASE_NAME: Final = "records.db"
@@ -56,8 +61,28 @@ BUSY_SECONDS = 2.0
 """So long a transaction waits for another process that has locked the database."""
 MOST_AT_ONCE = 1000
 """Changes of one transaction."""
+_CACHE_KIB = 1024
+_UNUSED_PAGES = 1024
+_CUT_PAGES = 256
+"""So many at once: a few milliseconds."""
 
+_DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name != 'sqlite_sequence' ORDER BY rowid"
 _COUNT = struct.Struct("<QQ")
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_REFUSALS = (
+    *_DAMAGE,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+)
+"""What refuses a whole transaction; other errors are of one change."""
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection], T]
@@ -74,66 +99,71 @@ class Damaged(Exception):
 
 
 class Database:
-    """One open database.
+    """One open database, made if the directory has none.
 
     Args:
-        directory: the data directory.
-        before_commit: called in the writer's thread before and after each transaction; an OSError refuses it.
+        directory: has nothing else.
+        before_commit: called in the writer's thread before each transaction; an OSError refuses it.
+        after_commit: called after each; an OSError says that the directory is not the server's any more, so that the
+            transaction is on a medium that no start will read: it counts as refused.
+
+    Raises:
+        Damaged: see there.
+        OtherFormat: another version wrote it.
+        OSError: it cannot be opened.
     """
 
-    def __init__(self, directory: Path, before_commit: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        before_commit: Callable[[], None] = lambda: None,
+        after_commit: Callable[[], None] = lambda: None,
+    ) -> None:
         self.path = directory / DATABASE_NAME
         self._before_commit = before_commit
+        self._after_commit = after_commit
+        self._process = os.getpid()
+        self._closed = False
+        self._closing = threading.RLock()  # a finalizer may come in between
         self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()  # None ends the thread
         self._due: list[_Waiting] = []  # see ``eventually``
         self._doubtful = False  # the log may have a transaction whose COMMIT failed
-        self._witness = os.open(
-            directory / WITNESS_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        self._checkpoint: Future[None] | None = None
+        self._copied_log_bytes = 0  # the log's size at the last checkpoint
+        self._changes = 0  # since the last look for unused pages
+        self._unused_pages = 0  # to be cut off
+        self._reading = threading.Lock()
+        _refuse_special(self.path)
+        _refuse_special(directory / WITNESS_NAME)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._witness = os.open(directory / WITNESS_NAME, flags, 0o600)
+        connections: list[sqlite3.Connection] = []
         try:
-            self._writer = _connected(self.path)
-            self._commits = self._prepared()
-            self._reader = _connected(self.path)
+            for _ in range(2):
+                connections.append(connected(self.path))
+                if len(connections) == 1:
+                    self._prepare(connections[0])
         except BaseException:
+            for connection in connections:
+                connection.close()
             os.close(self._witness)
             raise
-        self._reading = threading.Lock()
+        self._writer, self._reader = connections
         self._checkpoints = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-checkpoint")
-        self._checkpoint: Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
-        self._closed = False
 
-    def _prepared(self) -> int:
-        """Make the tables of a new database; how many transactions it has had. Raises Damaged, OtherFormat,
-        OSError.
-        """
-        try:
-            (version,) = self._writer.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._writer.executescript(
-                    f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;"
-                )
-            elif version != FORMAT:
-                raise OtherFormat(
-                    f"{self.path} has format {version}, and this version reads {FORMAT}: start the version that wrote "
-                    "it, or name another directory; nothing in it was changed"
-                )
-            (commits,) = self._writer.execute("SELECT commits FROM server").fetchone()
-        except sqlite3.Error as error:
-            self._writer.close()
-            if _is_damage(error):
-                raise Damaged(f"{self.path}: {error}") from None
-            raise OSError(f"{self.path}: {error}") from None
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of a new database; check an old one."""
+        with opening(self.path):
+            commits = prepared(connection, self.path)
         witnessed, again = _COUNT.unpack(os.pread(self._witness, _COUNT.size, 0).ljust(_COUNT.size, b"\0"))
         if witnessed == again and witnessed > commits:
-            self._writer.close()
             raise Damaged(
                 f"{self.path} has {commits} transactions, and {witnessed} were acknowledged: its log was cut or "
                 "changed, or an older copy was put back",
                 behind=True,
             )
-        return int(commits)
 
     async def commit(self, change: Change[T], then: Callable[[], None] | None = None) -> T:
         """Make the change; its result. A cancellation is raised once it is made or refused.
@@ -153,76 +183,129 @@ class Database:
         return self._put(_Waiting(change))
 
     def eventually(self, change: Change[object]) -> Future[Any]:
-        """A change that is tried until SQLite takes it, before all changes that come later; done then."""
+        """A change that is tried until SQLite takes it, before all changes that come later; done then, or refused when
+        the database is closed.
+        """
         return self._put(_Waiting(change, eventual=True))
 
     def _put(self, waiting: _Waiting) -> Future[Any]:
-        self._waiting.put(waiting)
-        if self._closed:  # looked at after the put: else a close in between would leave it
-            self._refuse_rest()
+        with self._closing:
+            if not self._closed and os.getpid() == self._process:
+                self._waiting.put(waiting)
+                return waiting.done
+        waiting.done.set_exception(self._closed_trouble())
         return waiting.done
 
     def read(self, query: Change[T]) -> T:
-        """The result of a query. Raises Damaged; DiskTrouble: the disk does not give it now."""
+        """The result of a query, which sees one state of the database. Raises Damaged; DiskTrouble: the disk does not
+        give it now.
+        """
         with self._reading:
+            if self._closed or os.getpid() != self._process:
+                raise self._closed_trouble()
             try:
-                return query(self._reader)
+                self._reader.execute("BEGIN")
+                try:
+                    return query(self._reader)
+                finally:
+                    self._reader.execute("ROLLBACK")
             except sqlite3.Error as error:
-                if _is_damage(error):
+                if is_damage(error):
                     raise Damaged(f"{self.path}: {error}") from error
-                raise self._trouble(error) from error
+                if _refuses(error):
+                    raise self._trouble(error) from error
+                raise
 
     @property
     def size_bytes(self) -> int:
         """The bytes of its files."""
-        return sum(_size_bytes(Path(f"{self.path}{suffix}")) for suffix in ("", "-wal"))
+        return _size_bytes(self.path) + self._log_bytes
+
+    @property
+    def _log_bytes(self) -> int:
+        return _size_bytes(Path(f"{self.path}-wal"))
 
     def close(self) -> None:
         """Make what waits, copy the log into the database, end the threads. Twice is fine."""
-        if self._closed:
-            return
-        self._closed = True
-        self._waiting.put(None)
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._waiting.put(None)
         self._thread.join()
-        self._refuse_rest()
+        for waiting in self._due:
+            waiting.done.set_exception(self._closed_trouble())
+        self._due = []
         self._checkpoints.shutdown(wait=True)
-        for connection in (self._reader, self._writer):
-            with suppress(sqlite3.Error):
-                connection.close()
+        with self._reading:
+            for connection in (self._reader, self._writer):
+                with suppress(sqlite3.Error):
+                    connection.close()
         os.close(self._witness)
+
+    def _closed_trouble(self) -> DiskTrouble:
+        return DiskTrouble(f"{self.path} is closed: the server is going down", full=False)
 
     # In the writer's thread
 
     def _run(self) -> None:
-        ends = False
-        while not ends:
-            group: list[_Waiting] = []
-            try:
-                first = self._waiting.get(timeout=RETRY_SECONDS if self._doubtful or self._due else None)
-                ends = first is None
-                group = [] if first is None else [first]
-                while not ends and len(group) < MOST_AT_ONCE:
-                    following = self._waiting.get_nowait()
-                    ends = following is None
-                    if following is not None:
-                        group.append(following)
-            except Empty:
-                pass
+        while self._work():
+            pass
+
+    def _work(self) -> bool:
+        """Wait for changes and make them; False once the database is closed. While the thread waits, it refers to no
+        change, so that what a change refers to is released.
+        """
+        group, ends = self._next_group()
+        try:
             self._make([waiting for waiting in group if waiting.done.set_running_or_notify_cancel()])
-            self._begin_checkpoint()
+            self._keep_small(busy=ends or not self._waiting.empty())
+        except BaseException as bug:  # noqa: BLE001  # the thread must go on
+            _log.error("records_writer_failed", exc_info=bug)
+            self._roll_back()
+            for waiting in group:
+                if not waiting.done.done() and waiting not in self._due:
+                    waiting.done.set_exception(bug)
+        return not ends
+
+    def _next_group(self) -> tuple[list[_Waiting], bool]:
+        """The changes that wait, at least one unless there is other work; whether they are the last."""
+        if self._unused_pages:
+            timeout_seconds: float | None = 0.0
+        else:
+            pending = self._doubtful or self._due or self._checkpoint or self._changes > _UNUSED_PAGES
+            timeout_seconds = RETRY_SECONDS if pending else None
+        group: list[_Waiting] = []
+        with suppress(Empty):
+            waiting = self._waiting.get(timeout=timeout_seconds)
+            while waiting is not None:
+                group.append(waiting)
+                if len(group) == MOST_AT_ONCE:
+                    return group, False
+                waiting = self._waiting.get_nowait()
+            return group, True
+        return group, False
 
     def _make(self, group: list[_Waiting]) -> None:
+        """Make what is due and these changes, and answer them."""
         self._due += [waiting for waiting in group if waiting.eventual]
         group = [waiting for waiting in group if not waiting.eventual]
         if not (group or self._due or self._doubtful):
             return
         trouble = self._transaction(group)
-        if trouble is not None and len(group) == 1:
-            group[0].done.set_exception(trouble)
-        elif trouble is not None:
-            for waiting in group:
-                if (trouble := self._transaction([waiting])) is not None:
-                    waiting.done.set_exception(trouble)
+        if trouble is None:
+            return
+        refused = [(waiting, trouble) for waiting in group]
+        if trouble.full and len(group) > 1 and self._transaction([]) is None:
+            refused = [
+                (waiting, trouble)
+                for waiting in group
+                if (trouble := self._transaction([waiting])) is not None
+            ]
+        if self._doubtful:
+            self._transaction([])
+        for waiting, trouble in refused:
+            waiting.done.set_exception(DiskTrouble(str(trouble), full=trouble.full))
 
     def _transaction(self, group: list[_Waiting]) -> DiskTrouble | None:
         """Make what is due and these changes in one transaction, and answer them. After trouble none is answered."""
@@ -231,54 +314,81 @@ class Database:
             self._before_commit()
             writer.execute("BEGIN IMMEDIATE")
             outcomes = [(waiting, *_made(writer, waiting.change)) for waiting in (*self._due, *group)]
-            writer.execute("UPDATE server SET commits = commits + 1")
+            ((commits,),) = writer.execute(
+                "UPDATE server SET commits = commits + 1 RETURNING commits"
+            ).fetchall()
             self._doubtful = True
             writer.execute("COMMIT")
-            self._before_commit()
-        except (sqlite3.Error, OSError) as error:
-            with suppress(sqlite3.Error):
-                if writer.in_transaction:
-                    writer.execute("ROLLBACK")
+        except (sqlite3.Error, OSError, MemoryError) as error:
+            self._roll_back()
             return self._trouble(error)
         self._doubtful = False
         self._due = []
-        self._commits += 1
+        self._changes += len(outcomes)
         with suppress(OSError):  # it is a help, not a fact
-            os.pwrite(self._witness, _COUNT.pack(self._commits, self._commits), 0)
-        for waiting, result, refusal in outcomes:
-            if refusal is None:
-                waiting.done.set_result(result)
+            os.pwrite(self._witness, _COUNT.pack(commits, commits), 0)
+        lost = self._lost()
+        for waiting, result, error in outcomes:
+            if error is not None or lost is not None:
+                waiting.done.set_exception(error or DiskTrouble(str(lost), full=False))
             else:
-                waiting.done.set_exception(refusal)
+                waiting.done.set_result(result)
         return None
+
+    def _lost(self) -> DiskTrouble | None:
+        """Why a committed transaction does not count, if it does not."""
+        try:
+            self._after_commit()
+        except OSError as error:
+            return self._trouble(error)
+        return None
+
+    def _roll_back(self) -> None:
+        with suppress(sqlite3.Error):
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
 
     def _trouble(self, error: Exception) -> DiskTrouble:
         if isinstance(error, OSError):
             return trouble_with(self.path, error)
-        code = getattr(error, "sqlite_errorcode", None)
-        if code is not None and code & 0xFF == sqlite3.SQLITE_BUSY:
+        code = _code(error)
+        if code & 0xFF == sqlite3.SQLITE_BUSY:
             return DiskTrouble(f"{self.path} is locked by another process", full=False)
-        return DiskTrouble(
-            f"{self.path}: {error}", full=code is not None and code & 0xFF == sqlite3.SQLITE_FULL
-        )
+        # The second: the shared memory of the log, a file, found no room.
+        full = code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        return DiskTrouble(f"{self.path}: {error} ({name})", full=full)
 
-    def _begin_checkpoint(self) -> None:
-        if self._checkpoint is not None and self._checkpoint.done():
-            self._checkpoint = None
-            with suppress(sqlite3.Error):
-                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        elif self._checkpoint is None and _size_bytes(Path(f"{self.path}-wal")) > CHECKPOINT_BYTES:
+    def _keep_small(self, *, busy: bool) -> None:
+        """Have the log copied when it is long, and unused pages cut off; a step of that."""
+        if self._checkpoint is not None:
+            if self._checkpoint.done():
+                self._checkpoint = None
+                with suppress(sqlite3.Error):  # tried again when the log has grown
+                    _copy_log(self._writer)
+                self._copied_log_bytes = self._log_bytes
+            return
+        log_bytes = self._log_bytes
+        if log_bytes < self._copied_log_bytes:  # it was begun anew, which cuts it to the limit
+            self._copied_log_bytes = 0
+        if log_bytes > max(CHECKPOINT_BYTES, self._copied_log_bytes + CHECKPOINT_BYTES // 4):
             self._checkpoint = self._checkpoints.submit(_checkpoint, self.path)
+        elif not busy:
+            self._cut_off()
 
-    def _refuse_rest(self) -> None:
-        trouble = DiskTrouble(f"{self.path} is closed: the server is going down", full=False)
-        while True:
-            try:
-                waiting = self._waiting.get_nowait()
-            except Empty:
-                return
-            if waiting is not None and waiting.done.set_running_or_notify_cancel():
-                waiting.done.set_exception(trouble)
+    def _cut_off(self) -> None:
+        """Cut off some unused pages; look first, after many changes, whether there are."""
+        try:
+            if self._changes > _UNUSED_PAGES:
+                self._changes = 0
+                self._unused_pages = _unused_pages(self._writer)
+            if self._unused_pages:
+                self._unused_pages = max(0, self._unused_pages - _CUT_PAGES)
+                # Not ``execute``, which takes the first step only: one page.
+                self._writer.executescript(f"PRAGMA incremental_vacuum({_CUT_PAGES})")
+        except sqlite3.Error:
+            self._roll_back()
+            self._unused_pages = 0
 
 
 class _Waiting:
@@ -290,16 +400,18 @@ class _Waiting:
         self.done: Future[Any] = Future()
 
 
-def _made(connection: sqlite3.Connection, change: Change[Any]) -> tuple[Any, Exception | None]:
+def _made(connection: sqlite3.Connection, change: Change[Any]) -> tuple[Any, BaseException | None]:
     """The result of a change, or the error after which nothing of it is there. Raises what refuses the transaction."""
     connection.execute("SAVEPOINT change")
     try:
         result = change(connection)
-    except (sqlite3.OperationalError, sqlite3.NotSupportedError):
-        raise
-    except Exception as error:  # it goes to the caller
-        if type(error) is sqlite3.DatabaseError:
-            raise  # malformed
+    except BaseException as error:  # it goes to the caller
+        if not connection.in_transaction:  # SQLite has rolled back all of it
+            if isinstance(error, (sqlite3.Error, MemoryError)):
+                raise
+            raise sqlite3.OperationalError("the transaction was rolled back") from error
+        if isinstance(error, MemoryError) or (isinstance(error, sqlite3.Error) and _refuses(error)):
+            raise
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
         return None, error
@@ -307,39 +419,105 @@ def _made(connection: sqlite3.Connection, change: Change[Any]) -> tuple[Any, Exc
     return result, None
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        for pragma in (
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "wal_autocheckpoint = 0",
-            "foreign_keys = ON",
-        ):
-            connection.execute(f"PRAGMA {pragma}").fetchall()
-    except sqlite3.Error as error:
-        connection.close()
-        if _is_damage(error):
-            raise Damaged(f"{path}: {error}") from None
-        raise OSError(f"{path}: {error}") from None
+def connected(path: Path) -> sqlite3.Connection:
+    """A connection to a database, new or not, with the server's settings. Raises Damaged or OSError."""
+    with opening(path):
+        connection = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            # The first is for a new database, whose first page is written with the journal mode.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            if mode != "wal":
+                raise OSError(f"{path}: its file system allows no write-ahead log of SQLite")
+            for pragma in (
+                "synchronous = FULL",
+                "wal_autocheckpoint = 0",
+                f"journal_size_limit = {CHECKPOINT_BYTES}",
+                f"cache_size = -{_CACHE_KIB}",
+                "temp_store = MEMORY",
+                "secure_delete = OFF",
+                "foreign_keys = ON",
+            ):
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+        except BaseException:
+            connection.close()
+            raise
     return connection
 
 
+def prepared(connection: sqlite3.Connection, path: Path) -> int:
+    """How many transactions the database has had, whose tables are made if it is new. Raises Damaged, OtherFormat,
+    sqlite3.Error.
+    """
+    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
+    declared = [sql for (sql,) in connection.execute(_DECLARED)]
+    if version == 0 and not declared:
+        connection.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
+    elif version not in (0, FORMAT):
+        raise OtherFormat(
+            f"{path} has format {version}, and this version reads {FORMAT}: start the version that wrote it, or name "
+            "another directory; nothing in it was changed"
+        )
+    elif declared != DECLARATIONS:
+        raise Damaged(f"{path} has other tables than format {FORMAT}")
+    ((commits,),) = connection.execute("SELECT commits FROM server").fetchall()
+    return int(commits)
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as Damaged or OSError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if is_damage(error):
+            raise Damaged(f"{path}: {error}") from None
+        locked = _code(error) & 0xFF == sqlite3.SQLITE_BUSY
+        raise OSError(f"{path}{' is locked by another process' if locked else f': {error}'}") from None
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether it proves that the file is not as SQLite wrote it."""
+    return _code(error) & 0xFF in _DAMAGE
+
+
+def _refuses(error: sqlite3.Error) -> bool:
+    return _code(error) & 0xFF in _REFUSALS
+
+
+def _code(error: Exception) -> int:
+    """SQLite's extended code; 0 for an error of Python's module."""
+    return getattr(error, "sqlite_errorcode", None) or 0
+
+
 def _checkpoint(path: Path) -> None:
-    """Copy the log into the database, as far as it goes without keeping the writer waiting."""
+    """Copy the log, while another thread writes."""
     with suppress(sqlite3.Error, OSError, Damaged):  # it is tried again when the log has grown
-        connection = _connected(path)
+        connection = connected(path)
         try:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            _copy_log(connection)
         finally:
             connection.close()
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
-    return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in (
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-    )
+def _copy_log(connection: sqlite3.Connection) -> None:
+    """Copy the log into the database, as far as it goes without a wait for readers and writers."""
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _unused_pages(connection: sqlite3.Connection) -> int:
+    """How many are to be cut off, if so many are unused that it is worth it."""
+    ((unused,),) = connection.execute("PRAGMA freelist_count").fetchall()
+    ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+    return int(unused) if unused > max(_UNUSED_PAGES, pages // 4) else 0
+
+
+def _refuse_special(path: Path) -> None:
+    """Raise OSError if something else than a file is there: SQLite would follow a link, or wait for a FIFO."""
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(f"{path} is not a regular file")
 
 
 def _size_bytes(path: Path) -> int:

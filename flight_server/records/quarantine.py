@@ -41,12 +41,10 @@ _log = structlog.get_logger("flight_server.records.quarantine")
 
 @dataclass(frozen=True)
 class Quarantined:
-    """The entry of one damaged generation. ``dataset`` and ``generation`` are None if no row and no file tells them;
-    ``files`` are names in the folder of the data directory.
-    """
+    """The entry of one damaged generation; ``files`` are names in the folder of the data directory."""
 
-    dataset: str | None
-    generation: str | None
+    dataset: str
+    generation: str
     reason: str
     when: str
     files: tuple[str, ...] = ()
@@ -55,8 +53,8 @@ class Quarantined:
     @classmethod
     def now(
         cls,
-        dataset: str | None,
-        generation: str | None,
+        dataset: str,
+        generation: str,
         reason: str,
         files: Sequence[str] = (),
         *,
@@ -76,7 +74,7 @@ class Quarantined:
         }
 
     @property
-    def key(self) -> tuple[str | None, str | None]:
+    def key(self) -> tuple[str, str]:
         return self.dataset, self.generation
 
 
@@ -170,7 +168,7 @@ def put_quarantined(connection: sqlite3.Connection, entries: Sequence[Quarantine
 def delete_quarantined(connection: sqlite3.Connection, entries: Sequence[Quarantined]) -> None:
     """A part of a change: delete the entries."""
     connection.executemany(
-        "DELETE FROM quarantine WHERE name IS ? AND generation IS ?", [entry.key for entry in entries]
+        "DELETE FROM quarantine WHERE name = ? AND generation = ?", [entry.key for entry in entries]
     )
 
 

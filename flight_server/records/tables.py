@@ -34,7 +34,9 @@ class Table:
         self.columns = tuple(columns)
         declared = ", ".join(f"{column} {declaration}" for column, declaration in columns.items())
         further = f", {constraints}" if constraints else ""
-        self.declaration = f"CREATE TABLE {name} ({declared}, crc32c INTEGER NOT NULL{further});"
+        # With a key of several columns the table is ordered by it, instead of having an index beside.
+        tail = " WITHOUT ROWID" if constraints.startswith("PRIMARY KEY") else ""
+        self.declaration = f"CREATE TABLE {name} ({declared}, crc32c INTEGER NOT NULL{further}){tail}"
         self._types = [_types(declaration) for declaration in columns.values()]
         self._all = ", ".join(self.columns)
         marks = ", ".join("?" * (len(self.columns) + 1))
@@ -79,11 +81,14 @@ def _types(declaration: str) -> frozenset[type]:
 
 
 def checksum(row: Sequence[Value]) -> int:
-    """The CRC-32C of a row's values, with their types and lengths."""
-    crc = 0
+    """The CRC-32C of a row's values, with their types: of ASCII text, in which the length stands for bytes, and then of
+    the bytes.
+    """
+    described = ascii([(len(value),) if isinstance(value, bytes) else value for value in row])
+    crc = crc32c(described.encode())
     for value in row:
-        data = value if isinstance(value, bytes) else repr(value).encode()
-        crc = crc32c(data, crc32c(b"%c%d" % (type(value).__name__[0].encode(), len(data)), crc))
+        if isinstance(value, bytes):
+            crc = crc32c(value, crc)
     return crc
 
 
@@ -187,8 +192,8 @@ HOLD = Table(
 QUARANTINE = Table(
     "quarantine",
     {
-        "name": "TEXT",  # of a dataset that may have no row any more
-        "generation": "TEXT",
+        "name": "TEXT NOT NULL",  # of a dataset that may have no row any more
+        "generation": "TEXT NOT NULL",
         "reason": "TEXT NOT NULL",
         "time": "TEXT NOT NULL",
         "files": "TEXT NOT NULL",  # JSON: names in the folder
@@ -198,7 +203,8 @@ QUARANTINE = Table(
 )
 OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
 """The tables whose rows belong to a row of ``dataset``, and go with it."""
-TABLES: Final = " ".join(
-    ["CREATE TABLE server (commits INTEGER NOT NULL); INSERT INTO server VALUES (0);"]
-    + [table.declaration for table in (DATASET, *OF_DATASETS, QUARANTINE)]
-)
+DECLARATIONS: Final = [
+    "CREATE TABLE server (commits INTEGER NOT NULL)",
+    *(table.declaration for table in (DATASET, *OF_DATASETS, QUARANTINE)),
+]
+TABLES: Final = f"{'; '.join(DECLARATIONS)}; INSERT INTO server VALUES (0);"  # noqa: S608  # names of ours

@@ -77,7 +77,7 @@ class Disk:
         if lasting:
             (data_dir / RECORDS_NAME).mkdir(exist_ok=True)
             sync_directory(data_dir)
-            self.records = Database(data_dir / RECORDS_NAME, before_commit=self.folder.sync)
+            self.records = Database(data_dir / RECORDS_NAME, self.folder.sync, self.folder.check_held)
             self.quarantine = Quarantine(self.records)
 
     def writer(

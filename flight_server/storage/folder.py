@@ -117,12 +117,11 @@ class Folder:
         row names: after damage of the records, or garbage. Raises OSError.
         """
         files: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for name in sorted(
-            name for name in os.listdir(self.path) if self._is_own(name) and name not in named
-        ):
-            header = read_header(self.path / name)
-            if header is not None and header.durable:
-                files[header.dataset, header.generation].append(name)
+        for path in sorted(self.path.iterdir()):
+            if self._is_own(path.name) and path.name not in named:
+                header = read_header(path)
+                if header is not None and header.durable:
+                    files[header.dataset, header.generation].append(path.name)
         return files
 
     def _is_own(self, name: str) -> bool:

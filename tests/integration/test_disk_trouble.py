@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support.durable import action, files, get, names, put
+from tests.support.durable import action, files, get, names, put, put_attempt
 from tests.support.faulty_disk import FaultyServer
 from tests.support.server_process import ServerProcess, program
 
@@ -171,6 +172,29 @@ def test_a_seal_that_the_disk_never_took_is_refused_and_nothing_of_it_is_left(
     with closing(flight.connect(servers().location)) as client:
         assert get(client, "d") == SMALL
         assert len([path for path in files(tmp_path / "data") if path.is_dir()]) == 1
+
+
+def test_the_last_commit_of_a_shuffle_that_the_disk_refused_is_made_by_another_attempt(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = SMALL.slice(0, 8), SMALL.slice(8)
+
+    def started() -> ServerProcess:
+        return ServerProcess.start(data_dir=tmp_path / "data", budget_deadline_seconds=0.2)
+
+    with started() as server, closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", kind="shuffle", producers=2, durable=True)
+        put_attempt(client, "d", {0: ours}, producer=0)
+        before = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+        # No file may have more than a byte: all writes fail, whichever library makes them.
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, before[1]))
+        assert refused(lambda: put_attempt(client, "d", {0: SMALL}, producer=1))["error"] == "unavailable"
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, before)
+        put_attempt(client, "d", {0: SMALL}, producer=0, attempt="2")  # its first commit has won
+        put_attempt(client, "d", {0: theirs}, producer=1, attempt="2")
+        assert get(client, "d") == SMALL
+    with started() as server, closing(flight.connect(server.location)) as client:
+        assert get(client, "d") == SMALL
 
 
 def test_an_overwrite_that_fails_leaves_the_old_generation(servers: Servers) -> None:

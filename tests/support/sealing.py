@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +129,27 @@ async def frames_of(catalogue: Catalogue, dataset: Dataset, index: int) -> list[
 
 async def bytes_of(catalogue: Catalogue, dataset: Dataset, index: int) -> list[bytes]:
     return [each.read_back() for each in await frames_of(catalogue, dataset, index)]
+
+
+async def bytes_after_restart(tmp_path: Path, index: int = 0) -> list[bytes] | None:
+    """The frames of a partition of ``d`` that the next server finds; None if it finds no such dataset."""
+    with closing(restarted(tmp_path)) as catalogue:
+        dataset = catalogue.get("d")
+        return None if dataset is None else await bytes_of(catalogue, dataset, index)
+
+
+def hold_commit(node: Node, monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Holds the next transaction of the records, and those after it."""
+    return Held(node.catalogue.records, "_before_commit", monkeypatch)
+
+
+@contextmanager
+def refused_commits(node: Node) -> Iterator[None]:
+    """Within it the disk refuses every transaction of the records."""
+
+    def refuse() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.catalogue.records, "_before_commit", refuse)
+        yield

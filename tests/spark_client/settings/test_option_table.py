@@ -57,7 +57,7 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("compression", "S", None, "none", None, "snappy", "'auto', 'lz4', 'zstd' or 'none'"),
     ("budget_bytes", "SrR", None, "64m", 64 << 20, "64x", SIZE(1)),
     ("gathered_bytes", "S", None, "2GiB", 2 << 30, "1000k", SIZE(1 << 20)),
-    ("driver_bytes", "S", None, "0", 0, "8MB", SIZE(0)),
+    ("driver_bytes", "S", None, "8 MB", 8_000_000, "8 MBit", SIZE(0)),
     ("scratch_dir", "SrR", None, "/scratch", "/scratch", " ", "a directory"),
     *(
         (each.name, "SrwRW", None, "1min", 60.0, "0", SECONDS(0.001))
