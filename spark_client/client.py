@@ -42,9 +42,12 @@ from spark_client.settings import (
     EXECUTORS,
     LEASE_SECONDS,
     ClientOptions,
+    EmbeddedOptions,
+    ExecutorOptions,
+    ServerSettings,
     apart,
     check_options,
-    check_sizes,
+    check_settings,
     of_calls,
     open_client,
     session_arguments,
@@ -144,7 +147,7 @@ class ShuffleClient(DatasetCalls, Closable):
         return client
 
     @classmethod
-    def embedded(cls, *, reachable: bool = False, **options: Any) -> Self:
+    def embedded(cls, *, reachable: bool = False, **options: Unpack[EmbeddedOptions]) -> Self:
         """A client with embedded servers on loopback, one for each four cores of this machine, which end with ``close``
         or with this process. They demand a random token; ``headers`` has it for other clients.
 
@@ -183,8 +186,8 @@ class ShuffleClient(DatasetCalls, Closable):
         *,
         memory_limit: str | int | None = None,
         scratch_dirs: Sequence[str] = (),
-        driver: Mapping[str, Any] | None = None,
-        **options: Any,
+        driver: ServerSettings | None = None,
+        **options: Unpack[ExecutorOptions],
     ) -> Self:
         """A client of servers in a cluster's executors, one for each four cores of an executor, started by the first
         task there that writes to an exchange, see ``executors.executor_servers``. They demand a random token, and end
@@ -211,8 +214,8 @@ class ShuffleClient(DatasetCalls, Closable):
 
         call = "ShuffleClient.in_executors()"
         own, settings = apart(call, options)
-        check_sizes(call, {"memory_limit": memory_limit})
-        check_sizes(f"{call}: driver", driver or {})
+        check_settings(call, {"memory_limit": memory_limit})
+        check_settings(f"{call}: driver", driver or {})
         if memory_limit is None:
             memory_limit = max(_LEAST_BYTES, overhead_bytes(spark) // 2)
         shared = {name: settings[name] for name in ("offload_to",) if name in settings}

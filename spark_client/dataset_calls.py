@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -76,7 +76,14 @@ class DatasetCalls:
         """The server that holds the dataset of a name, else any one; raises InvalidRequest if the client is closed."""
         raise NotImplementedError
 
-    def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:
+    def put(
+        self,
+        name: str,
+        data: Any,
+        *,
+        mode: Literal["create", "overwrite"] = "create",
+        compression: Compression = None,
+    ) -> int:
         """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written. When
         an error or Ctrl-C ends the call, they get an error and not a short dataset.
 
@@ -122,7 +129,12 @@ class DatasetCalls:
         return self._merge(merge, name, ordered=ordered, partitions=partitions).to_reader()
 
     async def aput(
-        self, name: str, data: Any, *, mode: str = "create", compression: Compression = None
+        self,
+        name: str,
+        data: Any,
+        *,
+        mode: Literal["create", "overwrite"] = "create",
+        compression: Compression = None,
     ) -> int:
         """As :meth:`put`, without blocking the event loop; ``data`` may also be an async iterable of batches.
 

@@ -120,7 +120,7 @@ def test_a_wrong_argument_is_shown_in_a_few_lines(
     calls: list[Callable[[], Any]] = [
         lambda: rows.exchange(2, "no"),
         lambda: rows.aggregate({"v": "summ"}, by="k"),
-        lambda: rows.mapInArrow(no_batches, pa.int64()),  # type: ignore[arg-type]
+        lambda: rows.mapInArrow(no_batches, pa.int64()),
         lambda: client.pipeline(7),  # type: ignore[arg-type]
         lambda: client.scan("/no/such/file", spark=spark),
         lambda: ShuffleClient("grpc://127.0.0.1:1").pipeline(spark.range(1)).exchange(2, "id").toDF(),

@@ -14,7 +14,17 @@ from flight_server.protocol import SIZE_SETTINGS, InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, Timeouts, Writing
 from spark_client.hosts import Copies
-from spark_client.settings import LEASE_SECONDS, ClientOptions, apart, of_calls, of_values
+from spark_client.settings import (
+    CREDENTIALS,
+    LEASE_SECONDS,
+    ClientOptions,
+    EmbeddedOptions,
+    ExecutorOptions,
+    ServerSettings,
+    apart,
+    of_calls,
+    of_values,
+)
 
 ANY_SESSION: Any = None
 
@@ -90,13 +100,22 @@ def test_a_size_of_an_embedded_server_is_checked_before_it_starts(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", started)
+    options: dict[str, Any] = {name: "1g"}
+    with pytest.raises(AssertionError, match="started"):
+        ShuffleClient.embedded(**options)
     for wrong in ("1x", "lots", -1, 1.5):
+        options[name] = wrong
         with pytest.raises(
             InvalidRequest, match=rf"embedded\(\): the option {name}: .* is no size: .* as 1g"
         ):
-            ShuffleClient.embedded(**{name: wrong})
-    with pytest.raises(AssertionError, match="started"):
-        ShuffleClient.embedded(**{name: "1g"})
+            ShuffleClient.embedded(**options)
+
+
+def test_the_servers_settings_are_known_to_the_client() -> None:
+    assert {*Settings.model_fields} - {"lease_seconds"} == {*ServerSettings.__optional_keys__} - {"config"}
+    own = {*ClientOptions.__optional_keys__} - {*CREDENTIALS}
+    assert {*EmbeddedOptions.__optional_keys__} == {*ServerSettings.__optional_keys__} | own
+    assert {*ExecutorOptions.__optional_keys__} == {*EmbeddedOptions.__optional_keys__} - {"memory_limit"}
 
 
 def test_the_servers_settings_that_are_sizes_are_known() -> None:
