@@ -196,7 +196,7 @@ def test_a_damaged_ticket_is_noticed_over_grpc(
     with Proxy.to(process.location) as between:
         reader = RemoteServer(between.location, timeouts=QUICK)
         assert read_by_grpc(reader, wanted) == batches
-        between.flip_in(b'1","partition', bit=0, back=False)
+        between.flip_in(b'q","partition', bit=0, back=False)
         with pytest.raises(BrokenStream, match="running checksum"):
             read_by_grpc(reader, wanted)
         reader.close()

@@ -123,13 +123,14 @@ def test_a_wrong_argument_is_shown_in_a_few_lines(
         lambda: rows.mapInArrow(no_batches, pa.int64()),
         lambda: client.pipeline(7),  # type: ignore[arg-type]
         lambda: client.scan("/no/such/file", spark=spark),
-        lambda: ShuffleClient("grpc://127.0.0.1:1").pipeline(spark.range(1)).exchange(2, "id").toDF(),
+        lambda: nowhere.pipeline(spark.range(1)).exchange(2, "id").toDF(),
         lambda: rows.mapInArrow(no_batches, "k lnog"),
     ]
-    for call in calls:
-        _, lines = shown(call)
-        assert len(lines) <= MOST_LINES, "\n".join(lines)
-        assert "\n".join(lines).count("Traceback") == 1
+    with ShuffleClient("grpc://127.0.0.1:1") as nowhere:
+        for call in calls:
+            _, lines = shown(call)
+            assert len(lines) <= MOST_LINES, "\n".join(lines)
+            assert "\n".join(lines).count("Traceback") == 1
 
 
 def test_a_table_that_the_source_does_not_find_has_no_frames_of_the_package(

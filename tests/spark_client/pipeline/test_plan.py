@@ -281,9 +281,12 @@ def test_tasks_of_a_local_master_run_with_the_drivers_interpreter_if_the_user_ha
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # which has no Python
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
-    frame = client.pipeline(spark.range(3)).exchange(2).toDF()
+    client.pipeline(spark.range(3))
     assert spark.sparkContext.pythonExec == sys.executable
-    assert frame.count() == 3
+    assert spark.range(3).mapInArrow(lambda batches: batches, "id long").count() == 3
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/of/the/user")
+    client.pipeline(spark.range(3))
+    assert spark.sparkContext.pythonExec == "/of/the/user"
 
 
 def test_a_key_with_a_collation_is_refused(spark: SparkSession, client: ShuffleClient) -> None:
