@@ -95,7 +95,7 @@ from .requests import (
     WriteMode,
 )
 from .shown_addresses import shown
-from .sizes import SIZE_SETTINGS, check_size, parse_size
+from .size_units import SIZE_SETTINGS, check_size, parse_size
 from .state_tables import transitions
 from .stored_objects import (
     ObjectIndex,
