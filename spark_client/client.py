@@ -273,14 +273,13 @@ class ShuffleClient(DatasetCalls, Closable):
         """
         from spark_client.datasource import registered  # noqa: PLC0415 - as above
 
-        # Spark keeps with a source the files that had been shipped when it was registered.
-        self._open()
+        # Before: Spark keeps with a source the interpreter and the shipped files of the time when it was registered.
+        self._owned().sessions.used(spark)
         servers = self._servers
         # One dataset is on one server: where servers are learnt, on the driver's.
         location = self.location if servers.home is None else servers.main.location
         spark.dataSource.register(registered(servers.main, location))
         _registered[spark] = self
-        self._owned().sessions.used(spark)
 
     # Spark's rows: pipelines, scans, results and broadcasts.
 
