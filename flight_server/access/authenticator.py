@@ -80,10 +80,10 @@ class Authenticator:
                 "this server wants a token: send the header 'authorization: Bearer <token>'"
             )
         # aiohttp keeps bytes that are not UTF-8 as surrogates.
-        found = self._tokens.get(digest_of(token_in(header).encode("utf-8", "surrogateescape")))
-        if found is None:
+        principal = self._tokens.get(digest_of(token_in(header).encode("utf-8", "surrogateescape")))
+        if principal is None:
             raise Unauthenticated(f"the token in the header {name!r} is not this server's")
-        return found
+        return principal
 
     async def reload(self) -> None:
         """Read the token file again if it has changed. Never raises; cancelling is safe."""

@@ -114,35 +114,35 @@ def _principal(name: str, entry: Any) -> tuple[Principal, list[bytes]]:
 
 
 def _digests(name: str, entry: dict[str, Any]) -> list[bytes]:
-    given = entry.get("tokens")
-    if not isinstance(given, list) or not given:
+    hashes = entry.get("tokens")
+    if not isinstance(hashes, list) or not hashes:
         raise TokenFileRefused(f"principal {name!r} has no 'tokens': a list of \"{HASH}…\"")
-    if not all(isinstance(each, str) and _HASHED.fullmatch(each) for each in given):
+    if not all(isinstance(each, str) and _HASHED.fullmatch(each) for each in hashes):
         raise TokenFileRefused(
             f'principal {name!r}: a token stands here as "{HASH}" and the 64 hexadecimal digits, in lower case, of '
             "its SHA-256, never as it is; 'flight-shuffle token' makes a new one and its hash, and so does "
             "'printf %s TOKEN | sha256sum' of one that you have"
         )
-    return [bytes.fromhex(each.removeprefix(HASH)) for each in given]
+    return [bytes.fromhex(each.removeprefix(HASH)) for each in hashes]
 
 
-def _prefixes(name: str, permission: str, given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+def _prefixes(name: str, permission: str, prefixes: Any) -> tuple[str, ...]:
+    if not isinstance(prefixes, list) or not all(isinstance(each, str) for each in prefixes):
         raise TokenFileRefused(f"principal {name!r}: {permission!r} is a list of prefixes of datasets' names")
-    for prefix in given:
+    for prefix in prefixes:
         if not _PREFIX.fullmatch(prefix) or ".." in prefix:
             raise TokenFileRefused(
                 f'principal {name!r}: {prefix[:80]!r} begins no dataset\'s name; "" is a prefix of all'
             )
-    return tuple(given)
+    return tuple(prefixes)
 
 
-def _quotas(name: str, given: Any) -> Quotas:
+def _quotas(name: str, limits: Any) -> Quotas:
     known = [each.name for each in fields(Quotas)]
-    if not isinstance(given, dict) or not given.keys() <= set(known):
+    if not isinstance(limits, dict) or not limits.keys() <= set(known):
         raise TokenFileRefused(f"principal {name!r}: 'quotas' is a table of {', '.join(known)}")
     numbers = {}
-    for key, value in given.items():
+    for key, value in limits.items():
         try:
             number = parse_size(value) if key == "bytes" else value
         except ValueError as error:

@@ -23,7 +23,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from functools import partial
 
 from flight_server.access import Usages
 from flight_server.concurrency import in_thread
@@ -38,7 +37,7 @@ from flight_server.protocol import (
     Unavailable,
     WriteMode,
 )
-from flight_server.records import Database, DiskTrouble, delete, delete_quarantined
+from flight_server.records import Database, DiskTrouble, delete_quarantined
 from flight_server.storage import Disk
 
 from .dataset import Dataset
@@ -268,7 +267,7 @@ class Catalogue:
 
     def on_disk(self) -> OnDisk:
         """Of a new durable dataset."""
-        return OnDisk(lambda row: self.records.eventually(partial(delete, row=row)))
+        return OnDisk(self.records)
 
     def register(self, dataset: Dataset) -> None:
         self._made += 1
@@ -376,7 +375,7 @@ class Catalogue:
             if dataset.on_disk is None or dataset.on_disk.row is None:
                 self.drop(name, dataset.generation, why)
             else:
-                await self._remove(dataset, dataset.on_disk.deletion(finishing=False), why)
+                await self._remove(dataset, dataset.on_disk.deletion(finishing=False, dropped=True), why)
         await self.disk.disposal.settled()  # its segments are gone, too
         return dataset
 

@@ -11,13 +11,13 @@ which readers hold by their dataset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal, Protocol
 
 from flight_server.frames import DictionaryState
-from flight_server.records import Change, delete, leave_name
+from flight_server.records import Change, Database, delete, leave_name
 from flight_server.storage import Segment, SegmentSlice
 
 Leaving = Literal["expired", "retired"]
@@ -31,12 +31,13 @@ class Kept(Protocol):
 
 
 class Deletion:
-    """Of a row that ``on_disk`` has now. ``left``: it loses only the name."""
+    """Of a row that ``on_disk`` has now. ``left``: it loses only the name. ``keeps_files``: they stay, for people."""
 
-    def __init__(self, on_disk: OnDisk, row: int, *, left: bool) -> None:
+    def __init__(self, on_disk: OnDisk, row: int, *, left: bool, keeps_files: bool) -> None:
         self._on_disk = on_disk
         self._row = row
         self._left = left
+        self._keeps_files = keeps_files
         self.change: Change[None] = partial(leave_name if left else delete, row=row)
         # Of a dataset whose lease or retention has ended.
         self.why: Leaving | None = None
@@ -48,30 +49,47 @@ class Deletion:
         if on_disk.row == self._row:
             on_disk.row, on_disk.left = None, self._row if self._left else None
             for each in on_disk.kept:
-                each.keep = False
+                each.keep = self._keeps_files
             on_disk.kept = ()
             if not on_disk.not_loaded:
-                on_disk.files = []
+                on_disk.files = ()
 
 
 class OnDisk:
-    """Of one generation. ``delete_row``: has a row deleted sooner or later; called in any thread."""
+    """Of one generation."""
 
-    def __init__(self, delete_row: Callable[[int], object]) -> None:
-        self._delete_row = delete_row
+    __slots__ = (
+        "__weakref__",
+        "_records",
+        "damaged",
+        "dictionaries",
+        "files",
+        "kept",
+        "leaving",
+        "left",
+        "not_loaded",
+        "recovered",
+        "row",
+        "states",
+        "synced",
+        "turn",
+    )
+
+    def __init__(self, records: Database) -> None:
+        self._records = records
         self.row: int | None = None
         self.kept: Sequence[Kept] = ()
         self.left: int | None = None  # a row without a name, see above
         self.turn = asyncio.Lock()  # one task at a time seals it, or loads an index
         # The partitions whose frames are all in synced segments; the places of its dictionary messages.
-        self.synced: set[int] = set()
+        self.synced: set[int] | None = None
         self.dictionaries: dict[Any, SegmentSlice] = {}
-        self.recovered = (
-            False  # an earlier process has accepted the frames, perhaps without --full-validation
-        )
+        self.damaged = False  # it has an entry in the quarantine
+        # An earlier process has accepted the frames, perhaps without --full-validation.
+        self.recovered = False
         # What the indices of the partitions refer to: the files, each with how many of its bytes are the dataset's.
-        self.files: list[tuple[Segment, int]] = []
-        self.states: list[DictionaryState] = []
+        self.files: Sequence[tuple[Segment, int]] = ()
+        self.states: Sequence[DictionaryState] = ()
         self.not_loaded = 0  # partitions
         self.leaving: Deletion | None = None  # it leaves the catalogue once that is committed
 
@@ -81,15 +99,26 @@ class OnDisk:
         for each in kept:
             each.keep = True
 
-    def deletion(self, *, finishing: bool) -> Deletion:
-        """How its row is to be deleted; ``finishing``: readers finish it."""
+    def begin_again(self) -> None:
+        """Its frames are to be written again, for a seal to come."""
+        self.synced, self.dictionaries = None, {}
+
+    def deletion(self, *, finishing: bool, dropped: bool = False) -> Deletion:
+        """How its row is to be deleted.
+
+        Args:
+            finishing: readers finish it.
+            dropped: what is in the quarantine goes, too.
+        """
         assert self.row is not None
-        return Deletion(self, self.row, left=finishing and self.not_loaded > 0)
+        left, keeps_files = finishing and self.not_loaded > 0, self.damaged and not dropped
+        return Deletion(self, self.row, left=left, keeps_files=keeps_files)
 
     def release(self) -> None:
         """No reader needs a frame any more."""
-        self.files, self.states, self.dictionaries, self.not_loaded = [], [], {}, 0
+        self.files = self.states = ()
+        self.dictionaries, self.not_loaded = {}, 0
 
     def __del__(self) -> None:
         if self.left is not None:
-            self._delete_row(self.left)
+            self._records.eventually(partial(delete, row=self.left))

@@ -137,7 +137,16 @@ class Partition:
     @property
     def so_far(self) -> Totals:
         """Of the frames published or adopted since the partition was last opened."""
-        return Totals(self._rows, len(self._table), self._table.total_bytes, self._crc32c)
+        frames, size_bytes = self._unseen()
+        return Totals(
+            self._rows, len(self._queue) + frames, self._queue.total_bytes + size_bytes, self._crc32c
+        )
+
+    def _unseen(self) -> tuple[int, int]:
+        """The frames that were adopted and that readers do not see yet, and their bytes."""
+        frames = len(self._table) - len(self._queue)
+        # Fewer than none: those of a restored partition are still to be loaded.
+        return (frames, self._table.total_bytes - self._queue.total_bytes) if frames > 0 else (0, 0)
 
     @property
     def failure(self) -> BaseException | None:
@@ -298,7 +307,7 @@ class Partition:
     def released(self, gone: Gone) -> Released:
         """The error for a reader whose next frame retention has released."""
         return Released(
-            f"dataset {self.dataset!r} partition {self.index}: frame {gone.wanted} was released after "
+            f"dataset {self.dataset!r} partition {self.index}: frame {gone.item} was released after "
             "as many readers as its retention declares; write the dataset again, or create it with "
             "a retention for more readers",
             dataset=self.dataset,
@@ -354,6 +363,5 @@ class Partition:
 
     def _step(self, verb: str) -> None:
         self.state = self._check_step(verb)
-        if adopted := len(self._table) - len(self._queue):
-            self._queue.advance(adopted, self._table.total_bytes - self._queue.total_bytes)
+        self._queue.advance(*self._unseen())
         self._changes.tell()

@@ -56,9 +56,7 @@ class Transactions:
         """``known`` and ``forgotten`` as :meth:`entries` and :attr:`forgotten` gave them."""
         self._dataset = dataset
         self._metadata = metadata or Metadata()
-        self._ids: dict[str, Entry] = dict(
-            known or {}
-        )  # the one that was used least recently is the first
+        self._ids: dict[str, Entry] = dict(known or {})  # the one that was used least recently is the first
         self._lasting: set[str] = set()
         self._forgotten = array("Q", sorted(forgotten))
         size_bytes = ID_BYTES * len(self._ids) + HASH_BYTES * len(self._forgotten)

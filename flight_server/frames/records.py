@@ -216,11 +216,11 @@ class Records:
 
     def sizes(self) -> list[int]:
         """The bytes of each unreleased frame, in order."""
-        found: list[int] = []
+        sizes: list[int] = []
         for block in self._blocks:
             with memoryview(block) as data:
-                found += data.cast("I")[_SIZE_WORD::_WORDS]
-        return found[self._first - self._base :]
+                sizes += data.cast("I")[_SIZE_WORD::_WORDS]
+        return sizes[self._first - self._base :]
 
     def release(self, stop: int) -> None:
         if stop == self._length:

@@ -116,9 +116,8 @@ async def _on_disk(
             try:
                 await _whole(in_steps(dataset.giving_back()))
             finally:
-                if dataset.files is not None and not dataset.sealed:
-                    dataset.files.synced.clear()
-                    dataset.files.dictionaries.clear()
+                if dataset.on_disk is not None and not dataset.sealed:
+                    dataset.on_disk.begin_again()
                 # The caller gets the error in the same step, so it is the first that can change what is chosen next.
                 dataset.reopen()
             raise

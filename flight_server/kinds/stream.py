@@ -117,7 +117,6 @@ class StreamSink(FrameSink):
     async def commit(self, totals: Commit) -> dict[str, Any]:
         check_totals(totals, self._rows, self._frames, self.dataset, self._partition.index)
         await self._seal()
-        self._committed = True
         totals_now = self._partition.totals
         return committed(self.dataset, totals_now.rows, totals_now.bytes)
 
@@ -143,6 +142,7 @@ class StreamSink(FrameSink):
     def _finish(self) -> None:
         self._check_name()
         self.dataset.end_stream(self._partition)
+        self._committed = True
         if self._overwrites:
             self._durability.catalogue.take_name(self.dataset)
 

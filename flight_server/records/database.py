@@ -41,16 +41,18 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import structlog
 
 from flight_server.concurrency import to_its_end
 
-from .tables import DECLARATIONS, FORMAT, TABLES
+from .tables import DECLARATIONS, FORMAT, QUARANTINE, TABLES, DamagedRow
 from .trouble import DiskTrouble, OtherFormat, trouble_with
 
 DATABASE_NAME: Final = "records.db"
@@ -66,7 +68,9 @@ _UNUSED_PAGES = 1024
 _CUT_PAGES = 256
 """So many at once: a few milliseconds."""
 
-_DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name != 'sqlite_sequence' ORDER BY rowid"
+as_text = partial(str, encoding="utf-8", errors="replace")
+"""How damaged text is read: a row with it has another checksum, and does not end its query."""
+
 _COUNT = struct.Struct("<QQ")
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _REFUSALS = (
@@ -90,7 +94,7 @@ Change = Callable[[sqlite3.Connection], T]
 _log = structlog.get_logger("flight_server.records.database")
 
 
-class Damaged(Exception):
+class Damaged(OSError):
     """The database is not one, is malformed, or lacks transactions that it had. ``behind``: only the last."""
 
     def __init__(self, message: str, *, behind: bool = False) -> None:
@@ -99,7 +103,8 @@ class Damaged(Exception):
 
 
 class Database:
-    """One open database, made if the directory has none.
+    """One open database, made if the directory has none. ``lasting``: unlike a
+    :class:`~flight_server.records.changelog_records.NoDatabase`.
 
     Args:
         directory: has nothing else.
@@ -112,6 +117,8 @@ class Database:
         OtherFormat: another version wrote it.
         OSError: it cannot be opened.
     """
+
+    lasting = True
 
     def __init__(
         self,
@@ -139,10 +146,11 @@ class Database:
         self._witness = os.open(directory / WITNESS_NAME, flags, 0o600)
         connections: list[sqlite3.Connection] = []
         try:
-            for _ in range(2):
+            self._check()
+            with opening(self.path):
                 connections.append(connected(self.path))
-                if len(connections) == 1:
-                    self._prepare(connections[0])
+                make_tables(connections[0])
+            connections.append(connected(self.path))
         except BaseException:
             for connection in connections:
                 connection.close()
@@ -153,10 +161,10 @@ class Database:
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables of a new database; check an old one."""
+    def _check(self) -> None:
+        """Raise what is wrong with the files, before anything is written to them."""
         with opening(self.path):
-            commits = prepared(connection, self.path)
+            commits = _commits(self.path)
         witnessed, again = _COUNT.unpack(os.pread(self._witness, _COUNT.size, 0).ljust(_COUNT.size, b"\0"))
         if witnessed == again and witnessed > commits:
             raise Damaged(
@@ -212,7 +220,7 @@ class Database:
             except sqlite3.Error as error:
                 if is_damage(error):
                     raise Damaged(f"{self.path}: {error}") from error
-                if _refuses(error):
+                if refuses(error):
                     raise self._trouble(error) from error
                 raise
 
@@ -295,6 +303,9 @@ class Database:
         trouble = self._transaction(group)
         if trouble is None:
             return
+        if trouble.full:
+            with suppress(sqlite3.Error):
+                _copy_log(self._writer)  # so that the log is begun anew, without what it was given in vain
         refused = [(waiting, trouble) for waiting in group]
         if trouble.full and len(group) > 1 and self._transaction([]) is None:
             refused = [
@@ -386,6 +397,8 @@ class Database:
                 self._unused_pages = max(0, self._unused_pages - _CUT_PAGES)
                 # Not ``execute``, which takes the first step only: one page.
                 self._writer.executescript(f"PRAGMA incremental_vacuum({_CUT_PAGES})")
+                if not self._unused_pages:
+                    _copy_log(self._writer)  # which shortens the file
         except sqlite3.Error:
             self._roll_back()
             self._unused_pages = 0
@@ -410,7 +423,7 @@ def _made(connection: sqlite3.Connection, change: Change[Any]) -> tuple[Any, Bas
             if isinstance(error, (sqlite3.Error, MemoryError)):
                 raise
             raise sqlite3.OperationalError("the transaction was rolled back") from error
-        if isinstance(error, MemoryError) or (isinstance(error, sqlite3.Error) and _refuses(error)):
+        if isinstance(error, MemoryError) or (isinstance(error, sqlite3.Error) and refuses(error)):
             raise
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
@@ -425,9 +438,10 @@ def connected(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
+        connection.text_factory = as_text
         try:
-            # The first is for a new database, whose first page is written with the journal mode.
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            if connection.execute("PRAGMA page_count").fetchall() == [(0,)]:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before its first page is written
             ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
             if mode != "wal":
                 raise OSError(f"{path}: its file system allows no write-ahead log of SQLite")
@@ -447,23 +461,59 @@ def connected(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def prepared(connection: sqlite3.Connection, path: Path) -> int:
-    """How many transactions the database has had, whose tables are made if it is new. Raises Damaged, OtherFormat,
-    sqlite3.Error.
-    """
-    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
-    declared = [sql for (sql,) in connection.execute(_DECLARED)]
-    if version == 0 and not declared:
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection that also reads what only the log has, and leaves both files as they are. Raises sqlite3.Error."""
+    uri = f"file:{quote(str(path))}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.text_factory = as_text
+    return connection
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables, if the database is new."""
+    if _version(connection) == 0:
         connection.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
-    elif version not in (0, FORMAT):
+
+
+def _commits(path: Path) -> int:
+    """How many transactions the database has had. Raises Damaged, OtherFormat, sqlite3.Error."""
+    if not path.exists():
+        return 0
+    try:
+        with closing(read_only(path)) as connection:
+            return _checked(connection, path)
+    except sqlite3.OperationalError as error:
+        if _code(error) & 0xFF != sqlite3.SQLITE_READONLY:
+            raise
+    with closing(connected(path)) as connection:  # takes back what its maker had begun when it was killed
+        return _checked(connection, path)
+
+
+def _checked(connection: sqlite3.Connection, path: Path) -> int:
+    """As :func:`_commits`."""
+    version = _version(connection)
+    declared = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'table'")}
+    if version == 0 and not declared:
+        return 0  # its maker was killed
+    if version not in (0, FORMAT):
         raise OtherFormat(
             f"{path} has format {version}, and this version reads {FORMAT}: start the version that wrote it, or name "
             "another directory; nothing in it was changed"
         )
-    elif declared != DECLARATIONS:
-        raise Damaged(f"{path} has other tables than format {FORMAT}")
+    if version == 0 or not declared.issuperset(DECLARATIONS):
+        raise Damaged(f"{path} lacks tables of format {FORMAT}")
+    for (trouble,) in connection.execute("PRAGMA integrity_check(1)"):
+        if trouble != "ok":
+            raise Damaged(f"{path}: {trouble}")
+    if any(isinstance(row, DamagedRow) for row in QUARANTINE.scan(connection)):
+        raise Damaged(f"{path}: an entry of the quarantine has another checksum")
     ((commits,),) = connection.execute("SELECT commits FROM server").fetchall()
     return int(commits)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
+    return int(version)
 
 
 @contextmanager
@@ -483,7 +533,8 @@ def is_damage(error: sqlite3.Error) -> bool:
     return _code(error) & 0xFF in _DAMAGE
 
 
-def _refuses(error: sqlite3.Error) -> bool:
+def refuses(error: sqlite3.Error) -> bool:
+    """Whether it is of the disk or of another process, and not of a statement."""
     return _code(error) & 0xFF in _REFUSALS
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -220,9 +220,10 @@ def delete_left(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM dataset WHERE substr(name, 1, ?) = ?", (len(_LEFT), _LEFT))
 
 
-def named_files(connection: sqlite3.Connection) -> set[str]:
-    """The names of all files that the rows of datasets and changelogs name."""
-    return {name for (name,) in connection.execute("SELECT name FROM file UNION ALL SELECT name FROM run")}
+def named_files(connection: sqlite3.Connection, but: Collection[int] = ()) -> set[str]:
+    """The names of all files that the rows of datasets and changelogs name, ``but`` those of some."""
+    rows = connection.execute("SELECT dataset, name FROM file UNION ALL SELECT dataset, name FROM run")
+    return {name for dataset, name in rows if dataset not in but}
 
 
 def index(connection: sqlite3.Connection, row: int, partition: int) -> bytes | None:

@@ -86,7 +86,7 @@ class Quarantine:
 
     def __init__(self, database: Database | None = None) -> None:
         self._database = database
-        self.entries: list[Quarantined] = [] if database is None else database.read(_entries)
+        self.entries: list[Quarantined] = [] if database is None else database.read(quarantined)
 
     def check(self, name: str) -> None:
         """Raise DataQuarantined if there is an entry of that name."""
@@ -147,6 +147,14 @@ class Quarantine:
         self.entries = [entry for entry in self.entries if entry.key not in gone]
 
 
+def quarantined(connection: sqlite3.Connection) -> list[Quarantined]:
+    """All entries."""
+    return [
+        Quarantined(dataset, generation, reason, when, tuple(json.loads(files)), bool(served))
+        for dataset, generation, reason, when, files, served in QUARANTINE.rows(connection)
+    ]
+
+
 def put_quarantined(connection: sqlite3.Connection, entries: Sequence[Quarantined]) -> None:
     """A part of a change: write the entries; one of the same generation is replaced."""
     QUARANTINE.put(
@@ -170,10 +178,3 @@ def delete_quarantined(connection: sqlite3.Connection, entries: Sequence[Quarant
     connection.executemany(
         "DELETE FROM quarantine WHERE name = ? AND generation = ?", [entry.key for entry in entries]
     )
-
-
-def _entries(connection: sqlite3.Connection) -> list[Quarantined]:
-    return [
-        Quarantined(dataset, generation, reason, when, tuple(json.loads(files)), bool(served))
-        for dataset, generation, reason, when, files, served in QUARANTINE.rows(connection)
-    ]

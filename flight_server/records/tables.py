@@ -151,8 +151,10 @@ CHANGELOG = Table(
     {
         "dataset": "INTEGER PRIMARY KEY REFERENCES dataset ON DELETE CASCADE",
         "since": "INTEGER NOT NULL",
-        "covered": "INTEGER NOT NULL",
-        "covered_time": "REAL NOT NULL",
+        "upper": "INTEGER NOT NULL",
+        "time": "REAL NOT NULL",
+        "blocks": "INTEGER NOT NULL",  # how many rows of ``version`` it has, and of ``run``
+        "runs": "INTEGER NOT NULL",
     },
 )
 VERSION = Table(
@@ -183,7 +185,7 @@ HOLD = Table(
         "name": "TEXT NOT NULL",
         "version": "INTEGER NOT NULL",
         "until": "REAL",  # NULL once it has ended by itself
-        "taken": "REAL",
+        "taken": "REAL NOT NULL",
         "owner": "TEXT",
         "principal": "TEXT",
     },

@@ -1,4 +1,4 @@
-"""The transactions that a dataset remembers, as rows: each id with its entry, and of each id that was forgotten the hash.
+"""The transactions that a dataset remembers, as rows: ids with their entries, and hashes of ids that were forgotten.
 
 See ``datasets.transactions``. The rows of a dataset go with its own.
 """
@@ -17,7 +17,7 @@ Entry = tuple[int, ...]
 def put_transactions(
     connection: sqlite3.Connection, dataset: int, entries: Mapping[str, Entry], forgotten: Iterable[int] = ()
 ) -> None:
-    """Insert or replace the entries, the one that was used least recently first, and add hashes of forgotten ids."""
+    """Insert or replace the entries, and add hashes of forgotten ids."""
     rows = [(dataset, name, json.dumps(entry)) for name, entry in entries.items()]
     TRANSACTION.put(connection, rows + [(dataset, _signed(hash_), None) for hash_ in forgotten])
 
@@ -34,12 +34,12 @@ def transactions_of(connection: sqlite3.Connection, dataset: int) -> tuple[dict[
     """The entries, the one that was used least recently first, and the hashes of forgotten ids. Raises DamagedRow."""
     entries: dict[str, Entry] = {}
     forgotten: list[int] = []
-    for _, name, entry in TRANSACTION.rows(connection, "dataset = ? ORDER BY rowid", (dataset,)):
+    for _, name, entry in TRANSACTION.rows(connection, "dataset = ?", (dataset,)):
         if isinstance(name, str):
             entries[name] = tuple(json.loads(entry))
         else:
             forgotten.append(name & (1 << 64) - 1)
-    return entries, forgotten
+    return dict(sorted(entries.items(), key=lambda item: item[1][0])), forgotten
 
 
 def _signed(hash_: int) -> int:

@@ -18,14 +18,13 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
 from flight_server.records import Database, Quarantine
 
-from .disk_files import sync_directory
 from .disposal import Disposal
 from .file_header import FileHeader
 from .folder import SEGMENTS_NAME, Folder
+from .opened_records import damaged_records, open_records
 from .segments import SegmentWriter
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
-RECORDS_NAME = "records"
 _OWNER = "0" * 16
 
 
@@ -51,6 +50,7 @@ class Disk:
         self.folder: Folder | None = None
         self.records: Database | None = None
         self.quarantine = Quarantine()
+        self.damaged_records: list[str] = []  # paths of those that were replaced, see ``opened_records``
         self.foreign: list[str] = []  # paths in the folder that are not this server's
         # The spiller uses one at a time; reading back and sealing use the others.
         self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
@@ -63,8 +63,7 @@ class Disk:
     def use(
         self, data_dir: Path, *, owner: str, lasting: bool, held: Callable[[], bool] = lambda: True
     ) -> None:
-        """Open the folder and the records there; called before the first dataset is made. Blocks. Raises OSError;
-        Damaged: the records are.
+        """Open the folder and the records there; called before the first dataset is made. Blocks. Raises OSError.
 
         Args:
             owner: for the names of files, see ``folder``.
@@ -75,10 +74,9 @@ class Disk:
         self.lasting = lasting
         self.folder = Folder(data_dir / SEGMENTS_NAME, owner, held)
         if lasting:
-            (data_dir / RECORDS_NAME).mkdir(exist_ok=True)
-            sync_directory(data_dir)
-            self.records = Database(data_dir / RECORDS_NAME, self.folder.sync, self.folder.check_held)
+            self.records = open_records(data_dir, self.folder)
             self.quarantine = Quarantine(self.records)
+            self.damaged_records = damaged_records(data_dir)
 
     def writer(
         self, name: str, generation: str, kind: Kind, *, durable: bool = False

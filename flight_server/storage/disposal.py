@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -45,6 +46,10 @@ class Disposal:
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
         """Call :func:`~flight_server.storage.segments.dispose_now` in the thread."""
         self._do(dispose_now, fd, path, reservation)
+
+    def delete(self, path: Path, reservation: Reservation) -> None:
+        """Delete a file in the thread, and free its bytes; one that the disk keeps is deleted at the next start."""
+        self._do(_delete, path, reservation)
 
     async def settled(self) -> None:
         """Return when the files of all earlier calls were deleted. Cancelling is safe, see :func:`to_its_end`."""
@@ -83,6 +88,12 @@ def _work_off(queue: SimpleQueue[Work | None]) -> None:
     while (work := queue.get()) is not None:
         _do_safely(work)
         del work  # not kept while the thread waits for the next
+
+
+def _delete(path: Path, reservation: Reservation) -> None:
+    with suppress(OSError):
+        path.unlink()
+    reservation.free()
 
 
 def _do_safely(work: Work) -> None:

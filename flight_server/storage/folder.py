@@ -112,6 +112,10 @@ class Folder:
                         _log.warning("file_not_deleted", path=entry.path, trouble=str(error))
         return sorted(foreign)
 
+    def has_files(self) -> bool:
+        """Whether the server has made any that is still there."""
+        return any(self._is_own(path.name) for path in self.path.iterdir())
+
     def unnamed(self, named: Container[str]) -> dict[tuple[str, str], list[str]]:
         """By dataset and generation, as their headers say, the files that were made for durable datasets and that no
         row names: after damage of the records, or garbage. Raises OSError.

@@ -190,6 +190,8 @@ class SegmentWriter:
     released a segment at a time. The first is made for the first append: a dataset that never spills touches no disk.
     """
 
+    __slots__ = ("_disk", "_dispose", "_folder", "_header", "_lock", "_open", "_segment_bytes")
+
     def __init__(
         self,
         folder: Folder,

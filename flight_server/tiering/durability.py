@@ -28,9 +28,9 @@ Order
     committed later; a crash before that loses the dataset that has the name, which is not durable.
 
 Cancelling
-    A cancellation is raised once the commit is made or refused. A stream whose producer leaves during the seal fails,
-    and its rows are deleted. A shuffle that is committed has its name. One that was cancelled before keeps its accepted
-    attempts and its written frames; the next seal continues from there.
+    A cancellation is raised once the commit is made or refused. A dataset that is committed has its name then: an
+    overwrite has deleted the rows of what it replaces. A stream whose producer leaves before fails. A shuffle that was
+    cancelled before keeps its attempts; it may be sealed again.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Durability:
                             self._spiller.succeeded()
                             return
                 except BaseException:
-                    if not dataset.attached.by_name:
+                    if not dataset.attached.by_name and on_disk.synced is not None:
                         # The put fails, so no commit may have these partitions.
                         on_disk.synced -= wanted
                     if not dataset.sealed:
@@ -170,22 +170,24 @@ class _Seal:
         segments.update(slice_.segment for slice_ in on_disk.dictionaries.values())
         await self._in_thread(_sync, segments)
         self._check(wanted)
+        on_disk.synced = on_disk.synced or set()
         on_disk.synced |= wanted
         return len(on_disk.synced) == dataset.partition_count
 
     async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:
         """Commit the dataset and call ``finish``, in the name's turn."""
         dataset, catalogue, on_disk = self._dataset, self._catalogue, self._on_disk
+        synced = on_disk.synced or set()
         async with catalogue.disk.turn(dataset.name):
             copies = await in_steps(_copies(dataset))
-            self._check(on_disk.synced)
+            self._check(synced)
             check()
             if dataset.ended:  # it was replaced: only its present readers see it
                 finish()
                 return
             description = _Description(dataset, on_disk, catalogue)
             packed, record = await self._in_thread(description.packed, copies)
-            self._check(on_disk.synced)
+            self._check(synced)
             check()
             before = catalogue.get(dataset.name)
             replaced = None
@@ -203,23 +205,16 @@ class _Seal:
                     replaced.change(connection)
                 row = insert(connection, record, packed.tables)
 
-            def committed() -> None:
+            def take_name() -> None:
                 if replaced is not None:
                     replaced.committed()
                 on_disk.files = list(packed.files.items())
                 on_disk.commit(row, list(packed.files))
-
-            def take_name() -> None:
-                committed()
+                on_disk.synced = None
                 check()
                 finish()
 
-            if dataset.attached.by_name:
-                await catalogue.records.commit(change, take_name)
-            else:
-                await catalogue.records.commit(change, committed)  # cancelled: its producer has left
-                check()
-                finish()
+            await catalogue.records.commit(change, take_name)
 
     def _check(self, indices: set[int]) -> None:
         """Raise the cause if a partition has failed: then it holds no frames; or if the dataset was dropped."""

@@ -318,5 +318,6 @@ def frame_lost(
         if on_disk is not None and on_disk.row is not None:
             reason = f"partition {partition.index}: {corrupt.message}"
             files = [segment.path.name for segment, _ in on_disk.files]
+            on_disk.damaged = True
             quarantine.note(Quarantined.now(dataset.name, dataset.generation, reason, files, served=True))
     return cause

@@ -94,7 +94,7 @@ def _recover(catalogue: Catalogue, connection: sqlite3.Connection) -> Recovered:
             damaged.append((row, Quarantined.now(record.name, record.generation, str(damage), files)))
         except OutOfBudget as full:
             raise OSError(f"dataset {record.name!r} cannot be recovered: {full.message}") from None
-    _set_aside(catalogue, connection, damaged)
+    set_aside(catalogue, connection, damaged)
     return Recovered(len(catalogue), len(damaged), catalogue.budget.disk.used_bytes)
 
 
@@ -108,7 +108,7 @@ def delete_garbage(catalogue: Catalogue) -> None:
         disk.foreign = disk.folder.sweep(kept | disk.records.read(named_files))
 
 
-def _set_aside(
+def set_aside(
     catalogue: Catalogue, connection: sqlite3.Connection, damaged: list[tuple[int, Quarantined]]
 ) -> None:
     """Let the damaged datasets have entries in the quarantine in the place of their rows, and delete the rows without a
@@ -117,11 +117,11 @@ def _set_aside(
     folder = catalogue.disk.folder
     assert folder is not None
     # A damaged row may have been that of a file.
-    unnamed = folder.unnamed(named_files(connection)) if damaged else {}
-    entries = [
-        replace(entry, files=(*entry.files, *unnamed.get((str(entry.dataset), str(entry.generation)), ())))
-        for _, entry in damaged
-    ]
+    unnamed = folder.unnamed(named_files(connection, {row for row, _ in damaged})) if damaged else {}
+    entries = []
+    for _, entry in damaged:
+        by_header = unnamed.get((str(entry.dataset), str(entry.generation)), ())
+        entries.append(replace(entry, files=tuple(dict.fromkeys((*entry.files, *by_header)))))
 
     def change(connection: sqlite3.Connection) -> None:
         for row, _ in damaged:
@@ -139,6 +139,8 @@ def _restore(catalogue: Catalogue, row: int, record: DatasetRecord) -> None:
     files = list(_files(catalogue, record))
     on_disk = catalogue.on_disk()
     on_disk.recovered = True
+    noted = (each.key for each in catalogue.disk.quarantine.entries)
+    on_disk.damaged = (record.name, record.generation) in noted
     on_disk.commit(row, [segment for segment, _ in files])
     on_disk.files = files
     on_disk.states = _states(catalogue, record, [segment for segment, _ in files])

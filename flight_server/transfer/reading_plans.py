@@ -122,10 +122,10 @@ def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int
             # Half of the frames at this border: the end of a slice of equal size that lies there is nearest to it.
             nearest_below = -(-(2 * end_bytes + sizes[number]) // 2)
             share = -(-nearest_from * count // total_bytes)
-            wanted = 1 <= share < count and total_bytes * share // count < nearest_below
+            ends = 1 <= share < count and total_bytes * share // count < nearest_below
         else:
-            wanted = True
-        if wanted:
+            ends = True
+        if ends:
             yield start, number, end_bytes - start_bytes
             start, start_bytes = number, end_bytes
         else:

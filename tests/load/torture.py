@@ -64,6 +64,8 @@ USERS_AT_ONCE = 3
 # After a call was given up the server may still work at it; after this, and when nothing waits, it does not.
 SETTLED_SECONDS = 0.5
 HEALTH_SECONDS = 0.25
+DOUBT_SECONDS = 2.0
+"""So long after a disk works again a server has written over what it refused."""
 LOGGED_FAULTS = frozenset(
     {
         "background_task_failed",
@@ -200,6 +202,7 @@ class Torture:
         self._traffic_ends.clear()
         self.shared.killed.clear()
         self.shared.over.clear()
+        self.shared.disk_doubtful_until = 0.0
         faults_before = len(self.faults)
         how = self._chance.choices(list(_ENDS), list(_ENDS.values()))[0]
         if how == POWER_LOSS and not self._ram.is_relative_to("/dev/shm"):
@@ -305,7 +308,7 @@ class Torture:
         for thread in threads:
             thread.start()
         wants_given_up = chance.random() < 0.5
-        trouble = _Trouble(process, chance) if chance.random() < TROUBLE_SHARE else None
+        trouble = _Trouble(process, chance, self.shared) if chance.random() < TROUBLE_SHARE else None
         while (left := ends - time.monotonic()) > 0 and not self._must_stop():
             time.sleep(min(left, 0.1))
             if chance.random() < 0.05:
@@ -424,7 +427,10 @@ class Torture:
                 return True
             with suppress(FlightShuffleError):
                 waits = calls.server.action("why", {"dataset": name.name}).get("waits")
-                if not waits and time.monotonic() > name.history.last_given_up + SETTLED_SECONDS:
+                settled_at = max(
+                    name.history.last_given_up + SETTLED_SECONDS, self.shared.disk_doubtful_until
+                )
+                if not waits and time.monotonic() > settled_at:
                     name.history.settle()
                     return True
             if self.shared.killed.is_set():
@@ -503,8 +509,9 @@ class _Client:
 class _Trouble:
     """A disk that is full, or fails, for moments."""
 
-    def __init__(self, process: ForkedServer, chance: random.Random) -> None:
+    def __init__(self, process: ForkedServer, chance: random.Random, shared: Shared) -> None:
         self._process = process
+        self._shared = shared
         self._chance = chance
         self._until = 0.0
 
@@ -516,7 +523,10 @@ class _Trouble:
             self._process.disk.heal()
         elif not self._until and chance.random() < 0.2:
             self._until = time.monotonic() + chance.choice((0.05, 0.3, 1.5))
-            self._process.disk.fail(**chance.choice(_TROUBLES))
+            functions = chance.choice(_TROUBLES)
+            if not functions.keys().isdisjoint(_SYNCS):
+                self._shared.disk_doubtful_until = self._until + DOUBT_SECONDS
+            self._process.disk.fail(**functions)
 
 
 def _verbs(name: Name) -> dict[str, int]:

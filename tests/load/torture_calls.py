@@ -31,6 +31,7 @@ from flight_server.protocol import (
     FlightShuffleError,
     InternalError,
     NotFound,
+    OutOfBudget,
     PartitionFailed,
     PutCommand,
     Released,
@@ -140,6 +141,8 @@ class Shared:
     """Set at the end of the traffic: no new calls are made."""
     killed: threading.Event = field(default_factory=threading.Event)
     """Set before the server is killed during the traffic."""
+    disk_doubtful_until: float = 0.0
+    """Until then, on the monotonic clock, a change that was refused may be in a log, where a crash makes it count."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Of what clients count together."""
 
@@ -210,7 +213,7 @@ class Calls:
         except FlightShuffleError as error:
             text = f"{error.code}: {error.message[:300]}"
             self.check(error, time.monotonic() - began)
-            if not _is_answer(error):
+            if not _is_answer(error) or self._is_doubtful(error):
                 history.give_up(call, text)
                 self.shared.done[f"{what}: given up"] += 1
                 self.shared.gave_up.set()
@@ -225,6 +228,11 @@ class Calls:
         self._answered(call, result, result)
         self.shared.done[what] += 1
         return answer
+
+    def _is_doubtful(self, error: FlightShuffleError) -> bool:
+        """Whether a disk that did not sync may have taken what was refused."""
+        retryable = isinstance(error, Unavailable | OutOfBudget)
+        return retryable and time.monotonic() < self.shared.disk_doubtful_until
 
     def _answered(self, call: Call, result: object, said: object) -> None:
         self.name.history.answered(call, lambda answer: answer == result, said)

@@ -12,7 +12,7 @@ directory are wrapped, and do what the test says at that moment:
 
 What SQLite does to the database has names of its own: ``db_write``, ``db_sync``, ``db_truncate`` and ``db_unlink``, and
 ``wal_write`` and so on for its log. A commit is writes to the log and one sync of it: where ``wal_write`` fails nothing
-of it is there, where ``wal_sync`` fails the log may have it. Each is one step of ``kill_at``.
+of it is there, where ``wal_sync`` fails the log may have it. Each but a write is one step of ``kill_at``.
 
 Limits: only calls through :mod:`os` and those of SQLite are seen (the server uses nothing else).
 """
@@ -48,6 +48,7 @@ STOP_DEADLINE_SECONDS = 60.0
 _WRITES = ("write", "pwrite", "pwritev")
 _SYNCS = ("fsync", "fdatasync")
 _CHANGES = ("open", *_WRITES, *_SYNCS, "ftruncate", "rename", "unlink", "mkdir", "rmdir")
+_NO_STEPS = ("pread", "wal_write", "db_write")
 _BY_FD = frozenset({*_WRITES, *_SYNCS, "ftruncate", "pread"})
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload([__name__])
@@ -55,13 +56,20 @@ _FORK.set_forkserver_preload([__name__])
 
 class FaultyDisk:
     """The wrappers, in the process that they are for. ``control`` is the file of :class:`DiskOrders`; ``store``, of a
-    :class:`Platter`, for a process whose machine may lose its power.
+    :class:`Platter`, for a process whose machine may lose its power; ``pause`` is called before SQLite syncs.
     """
 
-    def __init__(self, root: Path, control: Path, store: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        control: Path,
+        store: Path | None = None,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
         self._root = os.fspath(root)
         self._control = control
         self._platter = None if store is None else Platter(root, store)
+        self._pause = pause
         self._fds: set[int] = set()
         self._order: int | None = None
         self._steps = 0
@@ -85,6 +93,8 @@ class FaultyDisk:
     def _around(self, what: str, path: Path, work: Callable[[], None]) -> None:
         if os.fspath(path).startswith(self._root):
             self._before(f"{'wal' if path.name.endswith('-wal') else 'db'}_{what}")
+            if what == "sync":
+                self._pause()
         if self._platter is None:
             work()
         else:
@@ -124,7 +134,7 @@ class FaultyDisk:
             if failure is not None:
                 raise OSError(getattr(errno, failure), os.strerror(getattr(errno, failure)))
             kill_at = orders.get("kill_at")
-            if kill_at is None or name == "pread":
+            if kill_at is None or name in _NO_STEPS:
                 return
             if self._order != orders["order"]:
                 self._order, self._steps = orders["order"], 0

@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -66,8 +67,8 @@ class ServerFork:
             log: the file of its log.
             control: for orders to its disk, which are ``ForkedServer.disk``.
             store: of its ``platter``: where what it has synced is noted.
-            disk_seconds: how long the disk takes at most, in three of ten cases, for an fsync, a rename or a removal:
-                what comes in between is then seen more often.
+            disk_seconds: how long the disk takes at most, in three of ten cases, for an fsync, a rename or a removal,
+                and with ``control`` a sync of SQLite: what comes in between is then seen more often.
             settings: of ``flight_server.config``, such as ``memory_limit``; ports are any free ones.
 
         Raises:
@@ -209,12 +210,16 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
+def _pause(disk_seconds: float) -> None:
+    # Not in the event loop's thread, which calls none of these after the start.
+    if threading.current_thread() is not threading.main_thread() and random.random() < 0.3:
+        time.sleep(random.uniform(0, disk_seconds))
+
+
 def _slow(disk_seconds: float) -> None:
     def slowly(work: Callable[..., Any]) -> Callable[..., Any]:
         def late(*arguments: Any, **more: Any) -> Any:
-            # Not in the event loop's thread, which calls none of these after the start.
-            if threading.current_thread() is not threading.main_thread() and random.random() < 0.3:
-                time.sleep(random.uniform(0, disk_seconds))
+            _pause(disk_seconds)
             return work(*arguments, **more)
 
         return late
@@ -240,7 +245,8 @@ def _start(serve: Any, log: str, disk: dict[str, Any], settings: dict[str, Any])
             _slow(disk["seconds"])
         if disk["control"] is not None:
             store = None if disk["store"] is None else Path(disk["store"])
-            FaultyDisk(Path(settings["data_dir"]), Path(disk["control"]), store).install()
+            pause = partial(_pause, disk["seconds"])
+            FaultyDisk(Path(settings["data_dir"]), Path(disk["control"]), store, pause).install()
         sys.argv = ["flight-server", *flags(settings)]
         serve()
     except SystemExit as end:

@@ -25,7 +25,7 @@ from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c
 from flight_server.records import DATABASE_NAME
-from flight_server.storage.disk import RECORDS_NAME, Disk
+from flight_server.storage import RECORDS_NAME, Disk
 from flight_server.storage.folder import SEGMENTS_NAME
 from flight_server.tiering.loading import Loading
 from flight_server.tiering.recovery import delete_garbage, recover
@@ -52,10 +52,10 @@ class Held:
         self._reached, self._opened = threading.Event(), threading.Event()
         original = getattr(owner, method)
 
-        def held(*arguments: Any) -> Any:
+        def held(*arguments: Any, **options: Any) -> Any:
             self._reached.set()
             self._opened.wait(30)
-            return original(*arguments)
+            return original(*arguments, **options)
 
         monkeypatch.setattr(owner, method, held)
 

@@ -222,9 +222,9 @@ class ChangelogReads:
             changelog.damaged(str(damage))
             raise DataQuarantined(
                 f"data loss: changelog {changelog.name!r} is damaged on disk: {damage}. Its files are kept in "
-                f"{changelog.directory}; other keys may be whole",
+                f"{changelog.folder.path}; other keys may be whole",
                 dataset=changelog.name,
-                path=str(changelog.directory),
+                path=str(changelog.folder.path),
             ) from None
         except InvalidRequest as failure:
             raise InvalidRequest(

@@ -132,13 +132,13 @@ class Actions:
             if request.offload is not None:
                 stored.append(await self._offloads.write(dataset, request.offload))
         if request.largest is None:
-            said = sealed.to_json()
+            answer = sealed.to_json()
         else:  # of up to a million partitions
-            said = await asyncio.to_thread(sealed.to_json, request.largest)
+            answer = await asyncio.to_thread(sealed.to_json, request.largest)
         return await dumped(
             {
                 "dataset": request.dataset,
-                **said,
+                **answer,
                 "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http]), *stored],
                 **({} if request.servers is None else {"start": own_start()}),
             }

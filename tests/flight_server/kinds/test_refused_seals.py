@@ -73,16 +73,15 @@ def broken(segment: Segment) -> None:
     raise DiskTrouble("the disk is broken", full=False)
 
 
-def rows(dataset: Dataset) -> list[list[bytes]]:
-    assert dataset.sealed
-    return [bytes_of(dataset, index) for index in range(3)]
-
-
-def check(dataset: Dataset, directory: Path, *attempts: str) -> None:
+async def check(node: Node, dataset: Dataset, directory: Path, *attempts: str) -> None:
     """It holds these attempts, and so does the next server's."""
     expected = [[f"{attempt}{index}".encode() for attempt in attempts] for index in (0, 2)]
-    for each in (dataset, restarted(directory).find(dataset.name)):
-        assert rows(each) == [expected[0], [], expected[1]]
+    with closing(restarted(directory)) as again:
+        for catalogue, each in ((node.catalogue, dataset), (again, again.find(dataset.name))):
+            assert each.sealed
+            rows = [await bytes_of(catalogue, each, index) for index in range(3)]
+            assert rows == [expected[0], [], expected[1]]
+        del each, catalogue
 
 
 async def test_the_last_commit_that_the_disk_refuses_is_made_by_another_attempt(
@@ -97,7 +96,7 @@ async def test_the_last_commit_that_the_disk_refuses_is_made_by_another_attempt(
         await refused_commit(node, dataset)  # an attempt that was not made may have the same name
         assert (await Put(node, dataset, 1, "b").commit())["committed"]
         assert take_one(reader).read_back() == b"0a0"
-    check(dataset, tmp_path, "0a", "1b")
+    await check(node, dataset, tmp_path, "0a", "1b")
 
 
 async def test_frames_that_leave_ram_between_two_tries_are_sealed_from_disk(
@@ -114,7 +113,7 @@ async def test_frames_that_leave_ram_between_two_tries_are_sealed_from_disk(
     for each in held[:1]:
         each.leave_ram()
     assert (await Put(node, dataset, 1, "b").commit())["committed"]
-    check(dataset, tmp_path, "0a", "1b")
+    await check(node, dataset, tmp_path, "0a", "1b")
 
 
 async def test_another_attempt_of_a_producer_that_has_committed_commits_and_seals_nothing(
@@ -125,7 +124,7 @@ async def test_another_attempt_of_a_producer_that_has_committed_commits_and_seal
     assert (await Put(node, dataset, 0, "b").commit())["committed"]
     assert dataset.state is DatasetState.OPEN
     assert (await Put(node, dataset, 1, "b").commit())["committed"]
-    check(dataset, tmp_path, "0a", "1b")
+    await check(node, dataset, tmp_path, "0a", "1b")
 
 
 async def test_a_seal_after_it_takes_what_has_committed(node: Node, tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ async def test_a_seal_after_it_takes_what_has_committed(node: Node, tmp_path: Pa
     await kind.seal(dataset, SealRequest("d"))
     with pytest.raises(Conflict, match="comes too late; stop this task"):
         await late.commit()
-    check(dataset, tmp_path, "0a")
+    await check(node, dataset, tmp_path, "0a")
 
 
 async def test_a_seal_that_the_disk_refuses_can_be_made_with_other_attempts(
@@ -150,7 +149,7 @@ async def test_a_seal_that_the_disk_refuses_can_be_made_with_other_attempts(
     with full_disk(), pytest.raises(Unavailable):
         await kind.seal(dataset, SealRequest("d", attempts={0: "a"}))
     await kind.seal(dataset, SealRequest("d", attempts={0: "b"}))
-    check(dataset, tmp_path, "0b")
+    await check(node, dataset, tmp_path, "0b")
 
 
 async def test_a_drop_after_it_leaves_nothing(node: Node, tmp_path: Path) -> None:
@@ -161,8 +160,8 @@ async def test_a_drop_after_it_leaves_nothing(node: Node, tmp_path: Path) -> Non
     with pytest.raises(Conflict, match="was dropped"):
         await late.commit()
     del late
-    with pytest.raises(NotFound):
-        restarted(tmp_path).find("d")
+    with closing(restarted(tmp_path)) as again, pytest.raises(NotFound):
+        again.find("d")
     assert node.budget.frames.used_bytes == node.budget.metadata.pool.used_bytes
 
 
@@ -192,7 +191,7 @@ async def test_a_last_commit_that_is_cancelled_before_it_is_on_disk_is_not_made(
             await committing
         held.go_on()
         assert (await late)["committed"]
-    check(dataset, tmp_path, "0a", "1b")
+    await check(node, dataset, tmp_path, "0a", "1b")
 
 
 async def test_a_commit_during_the_seal_waits_and_is_told_how_it_ended(
@@ -213,7 +212,7 @@ async def test_a_commit_during_the_seal_waits_and_is_told_how_it_ended(
         assert (await committing)["committed"]
         with pytest.raises(Conflict, match="is sealed: producer 1 attempt b comes too late; stop this task"):
             await late
-    check(dataset, tmp_path, "0a", "1a")
+    await check(node, dataset, tmp_path, "0a", "1a")
 
 
 async def test_a_seal_that_waits_for_the_last_commit_does_not_accept_it_when_it_was_refused(
@@ -227,4 +226,4 @@ async def test_a_seal_that_waits_for_the_last_commit_does_not_accept_it_when_it_
         with pytest.raises(Unavailable):
             await committing
     await sealing
-    check(dataset, tmp_path, "0a")
+    await check(node, dataset, tmp_path, "0a")

@@ -23,7 +23,7 @@ from flight_server.protocol import CreateRequest, Kind, PutCommand, Retention, S
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, DataQuarantined, NotFound, Unavailable
 from flight_server.records import DATABASE_NAME, DiskTrouble, Quarantined
-from flight_server.storage.disk import RECORDS_NAME
+from flight_server.storage import RECORDS_NAME
 from flight_server.tiering.recovery import recover
 from tests.support.catalogues import expired
 from tests.support.sealing import (
@@ -153,6 +153,21 @@ async def test_a_drop_that_is_given_up_takes_the_name_away_with_the_row(
         await drop
     assert committed(tmp_path) == []
     assert node.catalogue.get("d") is None
+
+
+async def test_an_overwrite_whose_producer_leaves_while_it_is_committed_has_the_name(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(node, b"old")
+    sink = overwrite(node, b"new")
+    held, end = await held_end(node, sink, monkeypatch)
+    end.cancel()
+    await asyncio.sleep(0.01)
+    held.go_on()
+    with pytest.raises(asyncio.CancelledError):
+        await end
+    sink.abort(Conflict("the producer has left"))
+    await same_after_a_crash(node, tmp_path, b"new")
 
 
 async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_does_not(

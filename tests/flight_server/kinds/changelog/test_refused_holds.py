@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from flight_server.kinds.changelog import saving
 from flight_server.protocol import HoldRequest, Unavailable
 from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
@@ -30,8 +29,8 @@ def engine() -> Iterator[Engine]:
         made = Engine(path, SCHEMA, LATEST)
         for number in range(3):
             made.commit([(("key", number, "bid", number), 1)])
-        made.run(hold(made, "lapsed", version=2, lease_seconds=1.0))
-        made.store.of(made.catalogue.find(NAME)).holds.expire(time.monotonic() + 2.0, 3)
+        made.run(hold(made, "lapsed", version=2, lease_seconds=1e-9))
+        made.store.expire_holds()
         made.run(hold(made, "reader", version=1))
         made.run(hold(made, "other", version=2))
         yield made
@@ -70,8 +69,7 @@ def held_after_a_crash(engine: Engine) -> dict[str, object]:
 def waiting_writes(engine: Engine) -> Iterator[None]:
     """Inside, no hold is written."""
     go_on = threading.Event()
-    for _ in range(2):  # each thread that writes
-        engine.store.threads.submit(go_on.wait, 30.0)
+    engine.catalogue.records.submit(lambda connection: go_on.wait(30.0))
     try:
         yield
     finally:
@@ -128,8 +126,6 @@ def test_no_merge_passes_the_versions_before_and_after_while_a_hold_is_moved(
 
 def test_a_hold_that_has_lapsed_is_taken_again_after_a_start(engine: Engine) -> None:
     engine.commit([(("key", 4, "bid", 4), 1)])
-    changelog = engine.changelog
-    changelog.save(saving.state_of(changelog))
     copy = engine.directory / "copy"
     shutil.copytree(engine.directory, copy)
     again = Engine(copy, SCHEMA, LATEST)
