@@ -198,7 +198,7 @@ def _grouped_pandas(setting: Setting) -> Iterator[Any]:
 
 
 def _cogrouped(setting: Setting) -> Iterator[Any]:
-    placed = PlacedKeys("exchange(1)", pa.schema([("k", pa.int64())]), 1)
+    placed = PlacedKeys("repartition(1)", pa.schema([("k", pa.int64())]), 1)
     side = GroupedSide(("k",), (pa.int64(),), setting.schema, placed)
     stage = CogroupStage(_count_both, setting.declared(_COUNTED), side, side, with_keys=False, iterates=False)
     half = setting.size_bytes // 2
