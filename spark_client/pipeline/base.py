@@ -48,8 +48,9 @@ class Steps:
     if not TYPE_CHECKING:  # which would take any name for a step
 
         def __getattr__(self, name: str) -> NoReturn:
-            text = no_attribute(name, self.leg.struct.names, public_names(type(self)))
-            raise AttributeError(text, name=name)
+            # A copy that is being made has no leg yet.
+            columns = self.leg.struct.names if "leg" in vars(self) else ()
+            raise AttributeError(no_attribute(name, columns, public_names(type(self))), name=name)
 
     def __getitem__(self, name: object) -> NoReturn:
         raise TypeError(no_column(name))

@@ -91,7 +91,7 @@ def limit(steps: AnySteps, num: SupportsIndex) -> AnySteps:
     Raises:
         InvalidRequest: ``num`` is no integer of 0 or more.
     """
-    count = _count(num, stage_name(steps, "limit"))
+    count = row_count(num, stage_name(steps, "limit"))
     stage = stage_name(steps, f"limit {count}")
     declared = replace(steps.leg.declared, stage=stage, by_name=False)
     top, last = _top(steps, count), steps.leg.last
@@ -104,18 +104,16 @@ def limit(steps: AnySteps, num: SupportsIndex) -> AnySteps:
     return with_stage(together, LimitStage(count, declared, divisible=False), steps.leg.struct)
 
 
-def first_rows(steps: AnySteps, num: SupportsIndex, where: str) -> AnySteps:
-    """Rows of which the first ``num``, partition by partition, are those of :meth:`limit`. Raises InvalidRequest:
-    ``num`` is no integer of 0 or more.
-    """
-    count = _count(num, where)
+def first_rows(steps: AnySteps, count: int, where: str) -> AnySteps:
+    """Rows of which the first ``count``, partition by partition, are those of :meth:`limit`."""
     top = _top(steps, count)
     declared = replace(steps.leg.declared, stage=where, by_name=False)
     first = steps if top is None else replace(steps, leg=top)
     return with_stage(first, LimitStage(count, declared, divisible=top is None), steps.leg.struct)
 
 
-def _count(num: SupportsIndex, where: str) -> int:
+def row_count(num: SupportsIndex, where: str) -> int:
+    """The number of rows. Raises InvalidRequest: it is no integer of 0 or more."""
     count = integer(num, -1)
     if count < 0:
         raise InvalidRequest(f"{where}: the number of rows is an integer from 0 on, not {num!r}")

@@ -15,7 +15,7 @@ from pyspark.sql import Row
 from spark_client.jobs import function_settings
 
 from .base import Steps
-from .combining import first_rows
+from .combining import first_rows, row_count
 from .finishing import frame_of, running, text_of, to_local_iterator
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def show(steps: Steps, n: int = 20, truncate: bool | int = True, vertical: bool 
     Raises:
         InvalidRequest: ``n`` is no integer of 0 or more; otherwise as :meth:`toDF`.
     """
-    some = first_rows(steps, n, "show") if isinstance(n, bool) else first_rows(steps, n + 1, "show")
+    some = first_rows(steps, row_count(n, "show") + 1, "show")
     running(some, lambda execution: frame_of(some, execution).show(n, truncate, vertical))
 
 
@@ -72,8 +72,9 @@ def take(steps: Steps, num: SupportsIndex) -> list[Row]:
     Raises:
         InvalidRequest: ``num`` is no integer of 0 or more; otherwise as :meth:`toDF`.
     """
-    some = first_rows(steps, num, "take")
-    rows: list[Row] = running(some, lambda execution: frame_of(some, execution).take(int(num)))
+    count = row_count(num, "take")
+    some = first_rows(steps, count, "take")
+    rows: list[Row] = running(some, lambda execution: frame_of(some, execution).take(count))
     return rows
 
 
@@ -99,7 +100,12 @@ def to_pandas(steps: Steps) -> pd.DataFrame:
     """Run all steps; their result as pandas has it in ``mapInPandas``: integers with nulls are ``float64``, timestamps
     have no zone and are in the session's, structs are dicts. Raises as :meth:`toDF`.
     """
-    frame: pd.DataFrame = function_settings(steps.spark).grouped(to_arrow(steps).combine_chunks())
+    rows = to_arrow(steps).combine_chunks()
+    if not rows.num_rows:
+        # PySpark's code takes a column's type from its first chunk.
+        nothing = [pa.nulls(0, kind) for kind in rows.schema.types]
+        rows = pa.Table.from_batches([pa.RecordBatch.from_arrays(nothing, schema=rows.schema)])
+    frame: pd.DataFrame = function_settings(steps.spark).grouped(rows)
     return frame
 
 

@@ -341,7 +341,7 @@ STEPS: dict[str, Step] = {
     "sort by a number": _bound(_sorted, "t"),
     "sort by text": _bound(_sorted, "s"),
     "top 10,000": _top,
-    "sample_boundaries": _sampled,
+    "sample for ranges": _sampled,
     "applyInArrow": _grouped,
     "applyInPandas": _grouped_pandas,
     "cogroup": _cogrouped,

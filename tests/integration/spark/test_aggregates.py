@@ -181,10 +181,15 @@ def test_sides_of_one_task_each_are_united_in_order(client: ShuffleClient, rows:
 
 
 def test_a_limit_after_a_sort_gives_the_first_rows_in_order(client: ShuffleClient, rows: DataFrame) -> None:
-    top = client.pipeline(rows).repartition(1).sortWithinPartitions("v desc", "t").limit(25)
-    assert repr(top).count("exchange") == 1
+    pipeline = client.pipeline(rows)
     expected = rows.orderBy(rows.v.desc(), "t").limit(25)
-    assert list(map(repr, top.toDF().collect())) == list(map(repr, expected.collect()))
+    for ordered in (
+        pipeline.orderBy("v desc", "t"),
+        pipeline.repartition(1).sortWithinPartitions("v desc", "t"),
+    ):
+        top = ordered.limit(25)
+        assert repr(top).count("(1)") == 1
+        assert list(map(repr, top.toDF().collect())) == list(map(repr, expected.collect()))
 
 
 def test_a_limit_gives_so_many_rows_wherever_it_stands(client: ShuffleClient, rows: DataFrame) -> None:

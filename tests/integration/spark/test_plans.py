@@ -306,7 +306,7 @@ def test_explain_tells_partial_from_final(
         pipeline.toDF()
         pipeline.explain()
     after = capsys.readouterr().out
-    assert re.search(r"(?m)^stage 1 \(aggregate\), partial$", after)
+    assert re.search(r"(?m)^stage 1 \(agg\), partial$", after)
     assert re.search(
         r"(?m)^    200 partitions, 100 rows, .* \(skew [1-9][0-9.]*\), [0-9]+ without rows$", after
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.group import GroupedData
 from pyspark.sql.pandas.group_ops import PandasCogroupedOps
 
+from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.joining import How
 from spark_client.pipeline import CogroupedPipeline, GroupedPipeline, Pipeline
@@ -118,6 +120,24 @@ def test_a_name_that_groups_have_not_is_answered_in_a_line(pipeline: Pipeline) -
         groups.pivot("name")
     assert not hasattr(groups, "nothing_such")
     assert repr(groups) == "<GroupedPipeline <Pipeline DataFrame>.groupBy('id')>"
+
+
+def test_a_misspelled_join_and_function_are_found_by_mypy_and_when_they_are_written(
+    pipeline: Pipeline,
+) -> None:
+    """A comment ``type: ignore`` that mypy does not need is an error of its own."""
+    with pytest.raises(InvalidRequest, match=r"how is asof or one of anti, .*, not 'outr'"):
+        pipeline.join(pipeline, "id", "outr")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="no function 'summ'"):
+        pipeline.agg({"id": "summ"})  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequest, match="no function 'summ'"):
+        pipeline.groupBy("name").agg(total=("id", "summ"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'nmae'"):
+        pipeline.repartition(4, nmae="x")  # type: ignore[call-arg]
+
+
+def test_a_pipeline_is_copied(pipeline: Pipeline) -> None:
+    assert copy.copy(pipeline).columns == pipeline.columns
 
 
 def test_a_column_that_is_looked_up_is_answered_with_arrows(pipeline: Pipeline) -> None:
