@@ -2,9 +2,9 @@
 
 Guarantee: the DataFrame of :meth:`Pipeline.toDF` has exactly the rows that Spark would give for the same steps;
 ``repartition(n, *keys)`` puts each row in the partition of Spark's. Methods have the names and arguments of PySpark's
-wherever they do the same (``advice`` says what to write instead of those that are not here). A step that cannot work
-raises when it is added, not in a task. Works on Spark Classic and Spark Connect. The README beside this file says what
-jobs, tasks and memory a plan takes, and how long results stay.
+wherever they do the same (``spark_names`` says what to write instead of those that are not here). A step that cannot
+work raises when it is added, not in a task. Works on Spark Classic and Spark Connect. The README beside this file says
+what jobs, tasks and memory a plan takes, and how long results stay.
 
 Where the steps are
     :class:`Pipeline` has a method for each; the method is a function of

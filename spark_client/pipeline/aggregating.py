@@ -37,10 +37,10 @@ from spark_client.steps import (
     PartialStage,
 )
 
-from .advice import is_column
 from .base import AnySteps, Steps, declared, find_keys, integer, one_reading, stage_name, with_stage
 from .exchanging import exchanged
 from .nodes import Exchange, Pair, PlanPart
+from .spark_names import is_column
 
 AggregateFunction = Literal[
     "sum",

@@ -30,8 +30,8 @@ from spark_client.jobs import (
 from spark_client.scan import Scan
 from spark_client.steps import Stage
 
-from .advice import no_attribute, no_column, public_names
 from .nodes import Input, Leg, PlanPart, steps_text
+from .spark_names import no_attribute, no_column, public_names
 
 
 @dataclass(frozen=True, eq=False)

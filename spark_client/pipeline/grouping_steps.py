@@ -27,7 +27,6 @@ from spark_client.pyspark_parts import (
 )
 from spark_client.steps import CogroupStage, GroupedSide, GroupStage, PandasCogroup, PandasForm, PandasGroup
 
-from .advice import no_grouped_attribute, public_names
 from .aggregating import (
     AggregateFunction,
     Aggregations,
@@ -41,6 +40,7 @@ from .exchanging import exchanged
 from .mapping import names_of
 from .nodes import Leg, PlanPart
 from .pairing import JoinKey, key_types, paired, placed_keys
+from .spark_names import no_grouped_attribute, public_names
 
 
 @one_reading

@@ -12,7 +12,6 @@ from flight_server.protocol import InvalidRequest
 from spark_client.jobs import check_compared, spark_field
 from spark_client.steps import FilterStage, MapStage, PandasForm, PandasMap, SelectStage, evaluate
 
-from .advice import as_expression, is_column
 from .base import (
     AnySteps,
     Steps,
@@ -24,6 +23,7 @@ from .base import (
     stage_name,
     with_stage,
 )
+from .spark_names import as_expression, is_column
 
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 

@@ -16,9 +16,9 @@ from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.joining import How
 from spark_client.pipeline import CogroupedPipeline, GroupedPipeline, Pipeline
-from spark_client.pipeline.advice import _ADVICE, _GROUPED
 from spark_client.pipeline.aggregating import AggregateFunction
 from spark_client.pipeline.joining_steps import _HOWS, JoinType
+from spark_client.pipeline.spark_names import _ADVICE, _GROUPED
 from spark_client.reducing import FUNCTIONS, SYNONYMS
 
 if TYPE_CHECKING:

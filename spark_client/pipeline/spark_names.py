@@ -9,8 +9,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql.group import GroupedData
+from pyspark.sql import Column, DataFrame, GroupedData
 
 _PERSIST = "persist() keeps what the last repartition wrote"
 _NULLS = 'filter(pc.field("v").is_valid()) drops rows, withColumn("v", pc.coalesce(pc.field("v"), pc.scalar(0))) fills'
