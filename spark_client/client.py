@@ -351,7 +351,7 @@ class ShuffleClient(DatasetCalls, Closable):
         """
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
 
-        return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
+        return (data if isinstance(data, Pipeline) else self.pipeline(data)).toLocalIterator()
 
     def broadcast(self, data: Any, name: str | None = None) -> Broadcast:
         """A table that tasks on every host share, of a pipeline, a DataFrame of Spark or pandas, a pyarrow Table, or

@@ -183,7 +183,7 @@ class PlacedKeys:
 
     def _remedy(self, keys: pa.RecordBatch) -> str:
         names = ", ".join(map(repr, keys.schema.names))
-        return f"exchange again after that stage: .exchange({self.partitions}, {names})"
+        return f"place them again after that stage: .repartition({self.partitions}, {names})"
 
 
 def check_groupable(schema: pa.Schema, keys: Sequence[str], stage: str) -> None:
