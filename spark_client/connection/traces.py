@@ -88,12 +88,17 @@ def short_trace(function: F) -> F:
 
 
 def short_traces(kind: C) -> C:
-    """The class, whose constructor and public methods are :func:`short_trace`; those of its bases are as they were."""
+    """The class, whose constructor, public methods and properties are :func:`short_trace`; those of its bases are as
+    they were.
+    """
+    short: dict[FunctionType, Any] = {}  # two names of one method stay one
     for name, member in [*vars(kind).items()]:
         if name.startswith("_") and name not in ("__init__", "__call__"):
             continue
         if isinstance(member, classmethod | staticmethod):
             setattr(kind, name, type(member)(short_trace(member.__func__)))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(kind, name, member.getter(short_trace(member.fget)))
         elif isinstance(member, FunctionType):
-            setattr(kind, name, short_trace(member))
+            setattr(kind, name, short.setdefault(member, short_trace(member)))
     return kind

@@ -164,11 +164,22 @@ def test_the_methods_of_a_class_keep_their_signatures_and_kinds() -> None:
         def fixed() -> int:
             return 1
 
+        same = method
+
+        @property
+        def place(self) -> str:
+            """Another docstring."""
+            raise InvalidRequest("it has none")
+
         def _inside(self) -> str:
             return "inside"
 
     assert Plain.made().method(1, two="x") == "1xinside"
     assert Plain.fixed() == 1
+    assert Plain.same is Plain.method
+    assert Plain.place.__doc__ == "Another docstring."
+    _, text = trace_of(lambda: Plain().place)
+    assert "raise _shortened" in text
     assert str(inspect.signature(Plain.method)) == "(self, one: 'int', *, two: 'str' = '2') -> 'str'"
     assert Plain.method.__doc__ == "Its docstring."
     assert not hasattr(Plain._inside, "__wrapped__")
