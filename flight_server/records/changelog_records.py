@@ -327,7 +327,7 @@ class ChangelogRecords:
     async def _change(self, change: Callable[[sqlite3.Connection], None], then: Callable[[], None]) -> None:
         is_there = True
 
-        # It does not raise: the error's traceback would be a cycle with the database's futures, and would hold the files.
+        # It does not raise: the error's traceback would be a cycle with the database's futures, and hold the files.
         def checked(connection: sqlite3.Connection) -> None:
             nonlocal is_there
             is_there = self._is_there(connection)

@@ -425,6 +425,7 @@ def _of_server(server: Observed) -> dict[str, Any]:
         **asdict(server.counters),
         "task_failures": dict(server.background.failures),
         "quarantine": [each.to_json() for each in server.catalogue.disk.quarantine.entries[:MAX_NAMED_FILES]],
+        "damaged_records": server.catalogue.disk.damaged_records[:MAX_NAMED_FILES],
         "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
         "servers": server.fellows.listed(),
         "token_file_trouble": server.authenticator.trouble,

@@ -55,19 +55,24 @@ class Folder:
         self._held = held
         self._lock = threading.Lock()
         self._made = self._synced = 0  # files
-        path.mkdir(parents=True, exist_ok=True)
-        sync_directory(path.parent)
+        self._make_folder()
 
     def make(self, suffix: Suffix) -> tuple[Path, int]:
         """A new, empty file: its path, and a descriptor to write and read it. Raises OSError, also as
         :meth:`check_held`.
         """
         self.check_held()
+        if not self.path.is_dir():  # it has vanished, and what is spilled from now on needs it
+            self._make_folder()
         path = self.path / f"{self.owner}-{secrets.token_hex(8)}.{suffix}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with self._lock:
             self._made += 1
         return path, fd
+
+    def _make_folder(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        sync_directory(self.path.parent)
 
     def check_held(self) -> None:
         """Raise OSError if the data directory was removed, moved or replaced: new files would be lost."""

@@ -117,7 +117,7 @@ def look(client: Client, name: str, case: Case, seconds: float = 0.5) -> Found:
     except (flight.FlightTimedOutError, flight.FlightUnavailableError, pa.ArrowKeyError):
         return None  # it is not sealed, or was dropped meanwhile
     except flight.FlightInternalError as error:
-        if "its producer broke off" in str(error):
+        if "its producer broke off" in str(error) or "was dropped by" in str(error):  # by then, or just now
             return None
         raise
 

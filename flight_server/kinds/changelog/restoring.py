@@ -95,6 +95,8 @@ def _add(store: Store, changelog: Changelog) -> None:
     store.add(dataset, changelog)
     for entry in catalogue.disk.quarantine.entries:
         if entry.key == (declared.dataset, declared.generation):
+            assert dataset.on_disk is not None
+            dataset.on_disk.damaged = True
             changelog.damage = entry.reason
             changelog.step("damage")
     catalogue.restore(dataset)

@@ -134,6 +134,8 @@ class Store:
             files = [run.name for run in changelog.runs if isinstance(run, RunFile)]
             entry = Quarantined.now(changelog.name, changelog.generation, what, files, served=True)
             self.catalogue.disk.quarantine.note(entry)
+            if dataset.on_disk is not None:
+                dataset.on_disk.damaged = True
 
     def short(self) -> None:
         """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that

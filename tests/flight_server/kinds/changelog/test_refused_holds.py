@@ -45,7 +45,9 @@ async def hold(engine: Engine, name: str, **request: Any) -> dict[str, object]:
 
 def held(engine: Engine) -> tuple[dict[str, tuple[object, ...]], dict[str, int]]:
     holds = engine.changelog.holds
-    named = {name: (each.version, each.until, each.taken, each.owner) for name, each in holds.named.items()}
+    named: dict[str, tuple[object, ...]] = {
+        name: (each.version, each.until, each.taken, each.owner) for name, each in holds.named.items()
+    }
     return named, dict(holds.lapsed)
 
 
