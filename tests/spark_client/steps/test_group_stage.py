@@ -177,7 +177,7 @@ def test_changed_keys_are_refused_beyond_the_budget_too(iterates: bool) -> None:
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
     keys = pa.record_batch([pa.array(range(50)), pa.array(range(50))], schema=schema)
     here = keys.filter(pa.array(partition_ids(keys, ["k"], 3) == 0))
-    placed = PlacedKeys("exchange(3, 'k')", pa.schema([("k", pa.int64())]), 3)
+    placed = PlacedKeys("repartition(3, 'k')", pa.schema([("k", pa.int64())]), 3)
     fn = (lambda batches: batches) if iterates else (lambda table: table)
     stage = stage_of(fn, iterates=iterates, schema=schema, declared=schema, placed=placed)
     for partition, memory in ((0, TaskMemory(8_000)), (1, TaskMemory(8_000)), (1, TaskMemory())):
