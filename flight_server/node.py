@@ -183,6 +183,7 @@ class Node:
             self.observed,
             self.locations,
             self.offloads,
+            self.reads.loading,
             drain_requested=self.drain_requested,
             drain_grace_seconds=settings.drain_grace_seconds,
         )

@@ -49,7 +49,7 @@ from flight_server.memory import Heap
 from flight_server.node import Node
 from flight_server.reporting import CUT_SECONDS, SAMPLE_SECONDS, SUPPRESSED_SECONDS
 from flight_server.storage import DataDir, raise_open_files_limit
-from flight_server.tiering import recover
+from flight_server.tiering import delete_garbage, recover
 from flight_server.transfer import NEWCOMERS_SECONDS, message_limit_bytes
 
 ACCEPT_PATIENCE_SECONDS = 24 * 3600
@@ -210,13 +210,14 @@ class Server:
         recovered = recover(self.catalogue)
         for kind in self.node.kinds.values():
             kind.recover()
+        delete_garbage(self.catalogue)
         disk = self.catalogue.budget.disk
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
             disk.limit_bytes = (
                 disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE) // self.settings.worker_count
             )
-        if recovered.datasets or recovered.quarantined or recovered.foreign:
+        if recovered.datasets or recovered.quarantined:
             _log.info("recovered", **asdict(recovered))
 
     def _close_kinds(self) -> None:
@@ -294,7 +295,6 @@ class Server:
             ("arriving", _at_once(node.arriving.look)),
             ("leases", self._expire),
             ("offloads", node.offloads.forget_ended),
-            ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
             ("token_file", node.authenticator.reload),
         ):

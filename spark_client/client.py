@@ -32,7 +32,7 @@ from typing import (
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, KeepRule, check_dataset_name
-from spark_client.connection import Closable, RemoteServer, check_locations, embedded
+from spark_client.connection import Closable, RemoteServer, check_locations, embedded, short_traces
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.hosts import Copies, HostFiles
 from spark_client.servers import DriverServer, ServerList
@@ -42,8 +42,12 @@ from spark_client.settings import (
     EXECUTORS,
     LEASE_SECONDS,
     ClientOptions,
+    EmbeddedOptions,
+    ExecutorOptions,
+    ServerSettings,
     apart,
     check_options,
+    check_settings,
     of_calls,
     open_client,
     session_arguments,
@@ -67,6 +71,7 @@ _registered: weakref.WeakKeyDictionary[SparkSession, ShuffleClient] = weakref.We
 """Whose settings each session's source ``flight`` has."""
 
 
+@short_traces
 class ShuffleClient(DatasetCalls, Closable):
     """A client of the server at ``location``; also a context manager that closes it.
 
@@ -142,7 +147,7 @@ class ShuffleClient(DatasetCalls, Closable):
         return client
 
     @classmethod
-    def embedded(cls, *, reachable: bool = False, **options: Any) -> Self:
+    def embedded(cls, *, reachable: bool = False, **options: Unpack[EmbeddedOptions]) -> Self:
         """A client with embedded servers on loopback, one for each four cores of this machine, which end with ``close``
         or with this process. They demand a random token; ``headers`` has it for other clients.
 
@@ -152,7 +157,7 @@ class ShuffleClient(DatasetCalls, Closable):
                 Where executors know this host by another name, as behind a container's ports, give ``host="0.0.0.0"``,
                 ``advertise_host=``, ``port=`` and ``http_port=``.
             options: those of the client without credentials; the servers sweep the directories of ``copies``, too. All
-                others are the servers' settings, for example ``memory_limit="2GiB"``, which they share evenly.
+                others are the servers' settings, for example ``memory_limit="2g"``, which they share evenly.
                 ``workers`` says how many servers there are. With ``port``, ``http_port`` or ``data_dir`` it is one,
                 unless it is given.
 
@@ -181,8 +186,8 @@ class ShuffleClient(DatasetCalls, Closable):
         *,
         memory_limit: str | int | None = None,
         scratch_dirs: Sequence[str] = (),
-        driver: Mapping[str, Any] | None = None,
-        **options: Any,
+        driver: ServerSettings | None = None,
+        **options: Unpack[ExecutorOptions],
     ) -> Self:
         """A client of servers in a cluster's executors, one for each four cores of an executor, started by the first
         task there that writes to an exchange, see ``executors.executor_servers``. They demand a random token, and end
@@ -207,7 +212,10 @@ class ShuffleClient(DatasetCalls, Closable):
         from spark_client.executors import ExecutorServers, address_of_driver  # noqa: PLC0415 - needs PySpark
         from spark_client.jobs import overhead_bytes  # noqa: PLC0415 - as above
 
-        own, settings = apart("ShuffleClient.in_executors()", options)
+        call = "ShuffleClient.in_executors()"
+        own, settings = apart(call, options)
+        check_settings(call, {"memory_limit": memory_limit})
+        check_settings(f"{call}: driver", driver or {})
         if memory_limit is None:
             memory_limit = max(_LEAST_BYTES, overhead_bytes(spark) // 2)
         shared = {name: settings[name] for name in ("offload_to",) if name in settings}
@@ -265,14 +273,13 @@ class ShuffleClient(DatasetCalls, Closable):
         """
         from spark_client.datasource import registered  # noqa: PLC0415 - as above
 
-        # Spark keeps with a source the files that had been shipped when it was registered.
-        self._open()
+        # Before: Spark keeps with a source the interpreter and the shipped files of the time when it was registered.
+        self._owned().sessions.used(spark)
         servers = self._servers
         # One dataset is on one server: where servers are learnt, on the driver's.
         location = self.location if servers.home is None else servers.main.location
         spark.dataSource.register(registered(servers.main, location))
         _registered[spark] = self
-        self._owned().sessions.used(spark)
 
     # Spark's rows: pipelines, scans, results and broadcasts.
 

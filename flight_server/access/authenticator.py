@@ -9,8 +9,9 @@ whose order is secret (Python's keyed hashes). No error or log repeats a token. 
 for the next call after :meth:`Authenticator.reload`.
 
 Reload
-    A file that is refused leaves the last principals in force; it is logged once, and ``trouble`` says it until the
-    file is right.
+    The file is read each time, and parsed if its bytes are not those that were parsed last. A file that is refused
+    leaves the last principals in force; it is logged once, and ``trouble`` says it until the file is right. One that
+    cannot be read, perhaps because the process has no descriptor left, is parsed as soon as it can be.
 """
 
 from __future__ import annotations
@@ -25,13 +26,12 @@ import structlog
 from flight_server.protocol import Unauthenticated
 
 from .principals import ANONYMOUS, ANYONE, OWN, Principal, unlimited
-from .token_file import TokenFileRefused, Tokens, digest_of, read_token_file
+from .token_file import TokenFileRefused, Tokens, digest_of, parse_token_file, read_token_file
 
 AUTHORIZATION = "authorization"
 SECOND_AUTHORIZATION = "x-flight-shuffle-authorization"
 
 _log = structlog.get_logger("flight_server.access.authenticator")
-_Version = tuple[int, int, int, int]
 
 
 class Authenticator:
@@ -42,7 +42,7 @@ class Authenticator:
         file: see ``token_file``.
 
     Raises:
-        TokenFileRefused: see :func:`read_token_file`.
+        TokenFileRefused: see :func:`read_token_file` and :func:`parse_token_file`.
     """
 
     def __init__(self, token: str | None = None, file: Path | None = None) -> None:
@@ -52,11 +52,16 @@ class Authenticator:
         has lost a permission.
         """
         self.on_refusal: Callable[[], None] | None = None
-        """Called when a changed file is refused."""
+        """Called when the file is refused, once for each reason."""
         self._file = file
         self._own: Tokens = {} if token is None else {digest_of(token.encode()): unlimited(OWN)}
-        self._version = _version(file)
-        self._tokens = self._own if file is None else {**read_token_file(file), **self._own}
+        self._tokens = self._own
+        self._parsed: bytes | None = (
+            None  # what the file had when it was parsed last; None if it is to be parsed
+        )
+        if file is not None:
+            self._parsed = read_token_file(file)
+            self._tokens = {**parse_token_file(file, self._parsed), **self._own}
         self._anyone = unlimited(ANYONE) if token is None and file is None else None
 
     @property
@@ -75,27 +80,30 @@ class Authenticator:
                 "this server wants a token: send the header 'authorization: Bearer <token>'"
             )
         # aiohttp keeps bytes that are not UTF-8 as surrogates.
-        found = self._tokens.get(digest_of(token_in(header).encode("utf-8", "surrogateescape")))
-        if found is None:
+        principal = self._tokens.get(digest_of(token_in(header).encode("utf-8", "surrogateescape")))
+        if principal is None:
             raise Unauthenticated(f"the token in the header {name!r} is not this server's")
-        return found
+        return principal
 
     async def reload(self) -> None:
         """Read the token file again if it has changed. Never raises; cancelling is safe."""
         if self._file is None:
             return
-        version = await asyncio.to_thread(_version, self._file)
-        if version == self._version:
-            return
-        self._version = version
         try:
-            tokens = {**await asyncio.to_thread(read_token_file, self._file), **self._own}
+            content = await asyncio.to_thread(read_token_file, self._file)
         except TokenFileRefused as refused:
-            self.trouble = str(refused)
-            _log.error("token_file_refused", trouble=self.trouble)
-            if self.on_refusal is not None:
-                self.on_refusal()
+            self._parsed = None
+            self._refuse(refused)
             return
+        if content == self._parsed:
+            return
+        try:
+            tokens = {**await asyncio.to_thread(parse_token_file, self._file, content), **self._own}
+        except TokenFileRefused as refused:
+            self._parsed = content
+            self._refuse(refused)
+            return
+        self._parsed = content
         before, self._tokens, self.trouble = self._tokens, tokens, None
         now = {each.name: each for each in tokens.values()}
 
@@ -107,14 +115,12 @@ class Authenticator:
         if self.on_reload is not None:
             self.on_reload(has_lost)
 
-
-def _version(file: Path | None) -> _Version | None:
-    try:
-        found = None if file is None else file.stat()
-    except OSError:
-        return None
-    # The last change of anything: a file that becomes readable, or is written under its old time, has only that.
-    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
+    def _refuse(self, refused: TokenFileRefused) -> None:
+        before, self.trouble = self.trouble, str(refused)
+        if before != self.trouble:
+            _log.error("token_file_refused", trouble=self.trouble)
+            if self.on_refusal is not None:
+                self.on_refusal()
 
 
 def token_in(header: str) -> str:

@@ -19,7 +19,9 @@ Programs that are no browsers pass if they ask for the server by its name.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import math
 import re
 import socket
 from collections.abc import Iterable
@@ -32,6 +34,8 @@ from flight_server.concurrency import Background
 from flight_server.protocol import Forbidden, InvalidRequest
 
 _HOST = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s\[\]/@:]+))(:[0-9]{0,5})?", re.ASCII)
+ASK_AGAIN_SECONDS = 30.0
+"""A host that has no domain, or whose name server does not answer, is asked for it at most once in this time."""
 _ELSEWHERE = frozenset({"cross-site", "same-site"})
 
 
@@ -49,16 +53,16 @@ class Doorkeeper:
         self._domains = tuple(name for name in self._names if name.startswith("."))
         self._background = background
         self._any_name = any_name
-        self._knows_domain = False
+        self._asks_domain_at = 0.0  # by the event loop's clock
 
     async def check(self, request: web.Request) -> None:
         """Raise Forbidden if another site's page may have sent the request, InvalidRequest if it has no ``Host``
         (HTTP/1.1), several, or a malformed one.
         """
-        given = request.headers.getall("Host", [])
-        if not given and request.version < (1, 1):
+        hosts = request.headers.getall("Host", [])
+        if not hosts and request.version < (1, 1):
             return  # no browser speaks HTTP/1.0
-        matched = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        matched = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if matched is None:
             raise InvalidRequest("a request has one header 'Host': the name or address of this server")
         name = matched["name"]
@@ -67,16 +71,18 @@ class Doorkeeper:
                 f"{name[:200]!r} is no name of this server: ask it by its address, or start it with "
                 f"--allowed-hosts {name[:200]}, or with a token"
             )
-        if self._from_elsewhere(request, given[0]):
+        if self._from_elsewhere(request, hosts[0]):
             raise Forbidden("this server does not answer requests that a page of another site has made")
 
     async def _is_ours(self, name: str) -> bool:
         if _is_address(name) or self._is_known(name):
             return True
-        if not self._knows_domain:
-            # Not at the start: it may ask a name server, which may not answer.
-            self._names.add(_plain(await self._background.in_thread(socket.getfqdn)))
-            self._knows_domain = True
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._asks_domain_at:
+            # Not at the start: it may ask a name server, which may not answer. Then this is the name without a domain.
+            full_name = await self._background.in_thread(socket.getfqdn)
+            self._names.add(_plain(full_name))
+            self._asks_domain_at = math.inf if "." in full_name else loop.time() + ASK_AGAIN_SECONDS
         return self._is_known(name)
 
     def _is_known(self, name: str) -> bool:

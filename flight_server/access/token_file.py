@@ -16,9 +16,10 @@ import hashlib
 import re
 import tomllib
 from dataclasses import fields
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+from flight_server.protocol import parse_size
 
 from .principals import ANYONE, OWN, Permission, Principal, Quotas
 
@@ -27,10 +28,7 @@ MAX_BYTES = 4 << 20
 HASH = "sha256:"
 _HASHED = re.compile(f"{HASH}[0-9a-f]{{64}}")
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_PREFIX = re.compile(r"([A-Za-z0-9._-][A-Za-z0-9._/-]{0,199})?")
-_SIZE = re.compile(
-    r"\s*(?P<number>[0-9]{1,18}(\.[0-9]{1,9})?)\s*((?P<prefix>[kmgtp]?)(?P<binary>i?)b)?\s*", re.IGNORECASE
-)
+_PREFIX = re.compile(r"([A-Za-z0-9._:=-][A-Za-z0-9._/:=-]{0,199})?")
 _KEYS = frozenset({"tokens", "quotas", *Permission})
 
 Tokens = dict[bytes, Principal]
@@ -46,22 +44,27 @@ def digest_of(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-def read_token_file(path: Path) -> Tokens:
-    """The principals of the file. Blocks.
-
-    Raises:
-        TokenFileRefused: it cannot be read, is empty or malformed, has no principal, or two of them have one token.
-            The message repeats no token.
-    """
+def read_token_file(path: Path) -> bytes:
+    """The file's bytes. Blocks. Raises TokenFileRefused: it cannot be read, or is too large."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise TokenFileRefused(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise TokenFileRefused(f"{path} is larger than {MAX_BYTES} bytes")
+    return content
+
+
+def parse_token_file(path: Path, content: bytes) -> Tokens:
+    """The principals in the bytes of the file.
+
+    Raises:
+        TokenFileRefused: it is empty or malformed, has no principal, or two of them have one token. The message repeats
+            no token.
+    """
     try:
-        return parse_tokens(data.decode())
+        return parse_tokens(content.decode())
     except TokenFileRefused as error:
         raise TokenFileRefused(f"{path}: {str(error)[:MAX_TEXT]}") from None
     except (ValueError, RecursionError) as error:
@@ -71,7 +74,7 @@ def read_token_file(path: Path) -> Tokens:
 
 
 def parse_tokens(text: str) -> Tokens:
-    """As :func:`read_token_file`, of the file's text. Raises ValueError, RecursionError, too: it is not TOML."""
+    """As :func:`parse_token_file`, of the text. Raises ValueError, RecursionError, too: it is not TOML."""
     content = tomllib.loads(text)
     named = content.pop("principals", None)
     if content:
@@ -111,35 +114,35 @@ def _principal(name: str, entry: Any) -> tuple[Principal, list[bytes]]:
 
 
 def _digests(name: str, entry: dict[str, Any]) -> list[bytes]:
-    given = entry.get("tokens")
-    if not isinstance(given, list) or not given:
+    hashes = entry.get("tokens")
+    if not isinstance(hashes, list) or not hashes:
         raise TokenFileRefused(f"principal {name!r} has no 'tokens': a list of \"{HASH}…\"")
-    if not all(isinstance(each, str) and _HASHED.fullmatch(each) for each in given):
+    if not all(isinstance(each, str) and _HASHED.fullmatch(each) for each in hashes):
         raise TokenFileRefused(
             f'principal {name!r}: a token stands here as "{HASH}" and the 64 hexadecimal digits, in lower case, of '
             "its SHA-256, never as it is; 'flight-shuffle token' makes a new one and its hash, and so does "
             "'printf %s TOKEN | sha256sum' of one that you have"
         )
-    return [bytes.fromhex(each.removeprefix(HASH)) for each in given]
+    return [bytes.fromhex(each.removeprefix(HASH)) for each in hashes]
 
 
-def _prefixes(name: str, permission: str, given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+def _prefixes(name: str, permission: str, prefixes: Any) -> tuple[str, ...]:
+    if not isinstance(prefixes, list) or not all(isinstance(each, str) for each in prefixes):
         raise TokenFileRefused(f"principal {name!r}: {permission!r} is a list of prefixes of datasets' names")
-    for prefix in given:
+    for prefix in prefixes:
         if not _PREFIX.fullmatch(prefix) or ".." in prefix:
             raise TokenFileRefused(
                 f'principal {name!r}: {prefix[:80]!r} begins no dataset\'s name; "" is a prefix of all'
             )
-    return tuple(given)
+    return tuple(prefixes)
 
 
-def _quotas(name: str, given: Any) -> Quotas:
+def _quotas(name: str, limits: Any) -> Quotas:
     known = [each.name for each in fields(Quotas)]
-    if not isinstance(given, dict) or not given.keys() <= set(known):
+    if not isinstance(limits, dict) or not limits.keys() <= set(known):
         raise TokenFileRefused(f"principal {name!r}: 'quotas' is a table of {', '.join(known)}")
     numbers = {}
-    for key, value in given.items():
+    for key, value in limits.items():
         try:
             number = parse_size(value) if key == "bytes" else value
         except ValueError as error:
@@ -150,19 +153,3 @@ def _quotas(name: str, given: Any) -> Quotas:
             )
         numbers[key] = number
     return Quotas(**numbers)
-
-
-def parse_size(value: object) -> int:
-    """The bytes that people mean by a number, or a text such as ``64MiB`` and ``1.5 GB``.
-
-    Raises ValueError for other forms (text after the unit, bits, true and false), because a misunderstood limit is
-    noticed too late.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or (found["binary"] and not found["prefix"]):
-        shown = repr(value if len(str(value)) < 40 else f"{str(value)[:40]}…")
-        raise ValueError(f"{shown} is no size: give bytes, or a number and a unit, such as 64MiB or 1.5GB")
-    power = " kmgtp".index((found["prefix"] or " ").lower())
-    return int(Decimal(found["number"]) * (1024 if found["binary"] else 1000) ** power)

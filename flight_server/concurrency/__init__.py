@@ -7,6 +7,7 @@ from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, Wou
 from .changes import Changes
 from .loop_lag import LoopLag
 from .running import Running
+from .shielded import in_thread, to_its_end
 from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
 from .turns import Turns
 from .waits import WAITED_FOR, Waits

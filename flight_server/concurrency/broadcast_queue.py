@@ -42,11 +42,11 @@ class EndOfQueue(Exception):
 
 
 class Gone(Exception):
-    """The wanted item was released."""
+    """The item was released."""
 
-    def __init__(self, wanted: int, first: int) -> None:
-        super().__init__(f"item {wanted} was released; the oldest one left is {first}")
-        self.wanted = wanted
+    def __init__(self, item: int, first: int) -> None:
+        super().__init__(f"item {item} was released; the oldest one left is {first}")
+        self.item = item
         self.first = first
 
 
@@ -74,22 +74,19 @@ class Items(Protocol[T]):
     def release(self, stop: int) -> None:
         """Release the items before ``stop``: the queue asks for none of them again."""
 
-    def skip(self, count: int, size_bytes: int) -> None:
-        """Begin at ``count``, as if those before, of ``size_bytes``, had been taken and released."""
-
 
 class Passes:
-    """How many readers have passed each item from ``first`` on, which grows once ``wanted`` readers have passed it.
+    """How many readers have passed each item from ``first`` on, which grows once so many ``readers`` have passed it.
 
     A reader passes ranges of neighbouring items. Only their borders are kept, each with how many more (or fewer)
     readers have passed the item there than the one before it: two numbers for each place at which a reader is or has
     left.
     """
 
-    __slots__ = ("_borders", "_passes", "first", "wanted")
+    __slots__ = ("_borders", "_passes", "first", "readers")
 
-    def __init__(self, wanted: int, first: int) -> None:
-        self.wanted = wanted
+    def __init__(self, readers: int, first: int) -> None:
+        self.readers = readers
         self.first = first
         self._passes = 0  # of the first item
         self._borders: dict[int, int] = {}
@@ -104,7 +101,7 @@ class Passes:
         else:
             self._change(start, by)
         self._change(stop, -by)
-        while self._passes >= self.wanted:
+        while self._passes >= self.readers:
             self.first += 1
             self._passes += self._borders.pop(self.first, 0)
 
@@ -170,12 +167,13 @@ class BroadcastQueue(Generic[T]):
         """The bytes of all published items, also released ones."""
         return self._total_bytes
 
-    def skip(self, count: int, size_bytes: int) -> None:
-        """Begin at item ``count``; see :meth:`Items.skip`."""
+    def restore(self, first: int, first_bytes: int, count: int, size_bytes: int) -> None:
+        """So many items were published, and those before ``first`` released. The owner adds the others to the
+        :class:`Items` before the first of them is asked for.
+        """
         assert self._length == 0
-        self._items.skip(count, size_bytes)
-        self._first = self._length = count
-        self._gone_bytes = self._total_bytes = size_bytes
+        self._first, self._gone_bytes = first, first_bytes
+        self._length, self._total_bytes = count, size_bytes
         self._start_counting_passes()
 
     def publish(self, item: T, size_bytes: int) -> None:
@@ -188,14 +186,19 @@ class BroadcastQueue(Generic[T]):
         if self._waiting:
             self._wake()
 
-    def advance(self, size_bytes: int) -> None:
-        """As :meth:`publish`, for an item that the :class:`Items` have taken by themselves."""
-        if self._ended:
+    def advance(self, count: int, size_bytes: int) -> None:
+        """As :meth:`publish`, for items that the :class:`Items` have taken by themselves."""
+        if self._ended and count:
             raise QueueEnded("an item after the end")
         self._total_bytes += size_bytes
-        self._length += 1
+        self._length += count
         if self._waiting:
             self._wake()
+
+    def begin_again(self, items: Items[T]) -> None:
+        """Have other items, which are empty: of the ones before none was published."""
+        assert self._length == 0
+        self._items = items
 
     def close(self) -> None:
         """Readers end cleanly after the last item. Twice is fine; after ``fail`` it does nothing."""
@@ -259,7 +262,7 @@ class BroadcastQueue(Generic[T]):
 
     def _start_counting_passes(self) -> None:
         if self._passes is not None:
-            self._passes = Passes(self._passes.wanted, self._first)
+            self._passes = Passes(self._passes.readers, self._first)
 
     def passed(self, start: int, stop: int, by: int = 1) -> None:
         """See :meth:`Passes.add`. May release items."""

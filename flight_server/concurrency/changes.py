@@ -13,10 +13,10 @@ class Changes:
     middle of a change. It costs one branch while no task waits.
     """
 
-    __slots__ = ("_waiting", "told")
+    __slots__ = ("_waiting", "number")
 
     def __init__(self) -> None:
-        self.told = 0
+        self.number = 0
         """How many changes there were."""
         self._waiting: set[asyncio.Future[None]] | None = None  # made for the first task that waits
 
@@ -25,7 +25,7 @@ class Changes:
         return len(self._waiting or ())
 
     def tell(self) -> None:
-        self.told += 1
+        self.number += 1
         if self._waiting:
             waiting, self._waiting = self._waiting, None
             for future in waiting:

@@ -7,6 +7,7 @@ from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
 from .generations import dropped_by, is_earlier_run, own_start
+from .on_disk import OnDisk
 from .partition import Partition, PartitionState, Totals
 from .spread import check_names_start, check_servers, server_count, set_servers, whole
 from .staged_writes import Sealed, check_as_durable, check_mode

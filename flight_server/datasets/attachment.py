@@ -72,7 +72,7 @@ class Attachment:
 
     def look(self, dataset: Any) -> tuple[int, Changes]:
         """A number that differs after each change that a reader can see, and the object that tells the next change."""
-        return dataset.changes.told, dataset.changes
+        return dataset.changes.number, dataset.changes
 
     def facts(self) -> dict[str, Any]:
         """The kind's own facts in FlightInfo."""

@@ -3,8 +3,9 @@
 Guarantee: a sealed shuffle holds exactly the rows of the accepted attempts, each attempt whole.
 
 The states, and the verbs that change them, stand in ``_AFTER``. An error is a ``Conflict``, raised by the verb's
-method; a producer whose attempt was discarded gets it at its next frame. The seal hands the frames of the accepted
-attempts over to their partitions and discards the other attempts.
+method; a producer whose attempt was discarded gets it at its next frame. A seal hands the frames of the accepted
+attempts over to their partitions. If it fails, the attempts take them back; when it has succeeded, all attempts are
+forgotten, and the other ones discarded.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ class AttemptState(StrEnum):
 
     WRITING = "writing"
     COMMITTED = "committed"
+    HANDED_OVER = "handed over"
     DISCARDED = "discarded"
 
 
 _AFTER = transitions(
     AttemptState,
     """
-    state        publish    commit       hand over    discard
-    WRITING      WRITING    COMMITTED    error        DISCARDED
-    COMMITTED    error      COMMITTED    DISCARDED    DISCARDED
-    DISCARDED    error      error        error        DISCARDED
+    state          publish    commit       hand over      take back    discard
+    WRITING        WRITING    COMMITTED    error          error        DISCARDED
+    COMMITTED      error      COMMITTED    HANDED_OVER    COMMITTED    DISCARDED
+    HANDED_OVER    error      error        error          COMMITTED    DISCARDED
+    DISCARDED      error      error        error          error        DISCARDED
     """,
 )
 
@@ -48,6 +51,7 @@ class Attempt:
     """One try of one producer: frames for any partitions, in order of arrival."""
 
     __slots__ = (
+        "_metadata",
         "_partitions",
         "_room",
         "_table",
@@ -68,6 +72,7 @@ class Attempt:
         self.rows = 0
         self.total_bytes = 0
         self.why_discarded = "its put ended without a commit"
+        self._metadata = metadata
         self._room = metadata.reserve(
             ATTEMPT_BYTES, f"producer {producer} attempt {attempt}", dataset=dataset, producer=producer
         )
@@ -146,7 +151,17 @@ class Attempt:
                 self._check_step("hand over")
             partition(place).adopt(table, index)
         self.state = self._check_step("hand over")
-        self.release()
+        table.release(len(table))
+
+    def take_back(self, partition: Callable[[int], Partition]) -> Generator[None, None, None]:
+        """Undo :meth:`hand_over`, in the same order of attempts, in steps. Raises as it does."""
+        self._table = table = FrameTable(self._metadata, self.dataset)
+        for index, place in enumerate(self._partitions):
+            if index % HANDED_AT_ONCE == 0:
+                yield
+                self._check_step("take back")
+            partition(place).give_back(table)
+        self.state = self._check_step("take back")
 
     def _check_step(self, verb: str) -> AttemptState:
         after = _AFTER.get((self.state, verb))
@@ -187,7 +202,7 @@ class Attempts:
 
     @property
     def accepted(self) -> dict[int, str] | None:
-        """The accepted attempt of each producer; None before the seal."""
+        """The accepted attempt of each producer; None while no seal has begun, or none since one that failed."""
         return self._accepted
 
     def restore(self, accepted: dict[int, str] | None) -> None:
@@ -250,18 +265,20 @@ class Attempts:
         return [self._by_key[producer, chosen[producer]] for producer in sorted(chosen)]
 
     def accept(self, chosen: list[Attempt]) -> None:
-        """Accept what :meth:`chosen` returned and discard all other attempts. The caller hands the accepted ones over
-        and calls :meth:`handed_over`.
-        """
+        """Accept what :meth:`chosen` returned; :meth:`sealed` or :meth:`accept_none` is to follow."""
         self._accepted = {attempt.producer: attempt.attempt for attempt in chosen}
-        kept = {(attempt.producer, attempt.attempt): attempt for attempt in chosen}
-        others = [attempt for key, attempt in self._by_key.items() if key not in kept]
-        self._by_key = kept
-        _discard(others, "the dataset was sealed with other attempts")
 
-    def handed_over(self, attempt: Attempt) -> None:
-        """Forget an accepted attempt, whose frames its partitions have."""
-        self._by_key.pop((attempt.producer, attempt.attempt), None)
+    def accept_none(self) -> None:
+        """The seal has failed."""
+        self._accepted = None
+
+    def sealed(self) -> None:
+        """Partitions have the frames of the accepted attempts: discard the other ones, and forget all."""
+        _discard(
+            [each for each in self if each.state is not AttemptState.HANDED_OVER],
+            "the dataset was sealed with other attempts",
+        )
+        self._by_key.clear()
 
     def discard(self, attempt: Attempt) -> None:
         attempt.discard()

@@ -9,22 +9,23 @@ Who holds what
     :meth:`Catalogue.alive` lists all of them.
 
 Durable datasets
-    After a crash a name leads to the generation that it led to last: a durable overwrite is on disk before the files
-    that it replaces are forgotten; a drop or an expiry forgets the files before it takes the name away; the drop of a
-    staged write returns when no start can find it. A dataset that is being sealed does not expire. Exceptions:
-    ``create`` replaces a *failed* dataset at once; a durable seal without an answer may have the name, although a
-    dataset that is not durable took it meanwhile.
+    After a crash a name leads to the generation that it led to last: a durable overwrite is one transaction of the
+    records with the deletion of what it replaces; a drop or an expiry is committed before it takes the name away. If
+    the records refuse, the dataset stays as it is. A dataset that is being sealed does not expire. Exceptions:
+    ``create`` replaces a *failed* dataset at once, and its row is deleted before anything that is committed later; a
+    durable seal without an answer may have the name, although a dataset that is not durable took it meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
+import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from flight_server.access import Usages
+from flight_server.concurrency import in_thread
 from flight_server.frames import SchemaMessage, Schemas
 from flight_server.memory import Budget
 from flight_server.protocol import (
@@ -36,7 +37,8 @@ from flight_server.protocol import (
     Unavailable,
     WriteMode,
 )
-from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
+from flight_server.records import Database, DiskTrouble, delete_quarantined
+from flight_server.storage import Disk
 
 from .dataset import Dataset
 from .generations import (
@@ -49,6 +51,7 @@ from .generations import (
     stale,
 )
 from .host_copies import HostCopies
+from .on_disk import Deletion, Leaving, OnDisk
 from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
 from .transactions import Transactions
 
@@ -122,8 +125,8 @@ class Catalogue:
         return found
 
     def check_quarantine(self, name: str) -> None:
-        """See :meth:`~flight_server.storage.Disposal.check_quarantine`."""
-        self.disk.disposal.check_quarantine(name)
+        """See :meth:`~flight_server.records.Quarantine.check`."""
+        self.disk.quarantine.check(name)
 
     def listed(self, prefix: str) -> list[Dataset]:
         """Those whose name starts with ``prefix``, sorted by name."""
@@ -198,7 +201,6 @@ class Catalogue:
         self.staged.end(staged, staged.why_gone, appended)
         staged.drop()
         self.endings.add(staged.name, staged.generation, staged.why_gone, staged=True)
-        self.forget(staged)
 
     def check_open(self) -> None:
         """Raise Draining if the server is going down."""
@@ -240,10 +242,6 @@ class Catalogue:
         lease_seconds = request.lease_seconds
         if lease_seconds is None and not (lasting or request.durable):
             lease_seconds = self._lease_seconds
-        writer = self.disk.writer(request.dataset, generation)
-        files = (
-            DurableFiles(writer.directory, writer.marker) if request.durable and writer is not None else None
-        )
         dataset = Dataset(
             request.dataset,
             kind=request.kind,
@@ -252,14 +250,24 @@ class Catalogue:
             producers=request.producers,
             retention=request.retention,
             lease_seconds=lease_seconds,
-            writer=writer,
-            files=files,
+            writer=self.disk.writer(request.dataset, generation, request.kind, durable=request.durable),
+            on_disk=self.on_disk() if request.durable else None,
             metadata=self.budget.metadata,
             generation=generation,
             clock=self.clock,
         )
         self.register(dataset)
         return dataset
+
+    @property
+    def records(self) -> Database:
+        """The records of a server whose datasets can be durable."""
+        assert self.disk.records is not None
+        return self.disk.records
+
+    def on_disk(self) -> OnDisk:
+        """Of a new durable dataset."""
+        return OnDisk(self.records)
 
     def register(self, dataset: Dataset) -> None:
         self._made += 1
@@ -276,7 +284,7 @@ class Catalogue:
 
     def expire(self) -> Iterator[Dataset | None]:
         """Take away the datasets whose lease or retention in seconds has ended; each, or None for one that stays.
-        A committed durable dataset is only forgotten on disk; a later call takes it away.
+        Of a committed durable dataset the deletion is begun; a later call takes it away.
         """
         # Neither list holds a dataset that was looked at: all would be released in one step.
         staged, names = self.staged.all(), list(self._datasets)
@@ -293,18 +301,26 @@ class Catalogue:
         dataset = self._datasets.get(name)
         if dataset is None:
             return None  # it was dropped meanwhile
-        files = dataset.files
-        if files is not None and files.turn.locked():
+        on_disk = dataset.on_disk
+        if on_disk is not None and on_disk.turn.locked():
             return None  # it is being sealed
         ended: Leaving | None = "expired" if dataset.expired else "retired" if dataset.outlived else None
-        if files is None or files.leaving is None:
+        if on_disk is None or on_disk.leaving is None:
             dataset.note_end()
-        if files is not None and files.committed:
-            if ended is not None and files.leaving is None:
-                self._leave(dataset, files, ended)
-            return None
-        if files is not None and files.leaving is not None:
-            ended = files.leaving
+            if ended is not None and on_disk is not None and on_disk.row is not None:
+                on_disk.leaving = leaving = on_disk.deletion(finishing=ended == "retired")
+                leaving.why, leaving.done = ended, self.records.submit(leaving.change)
+                return None
+        else:
+            leaving = on_disk.leaving
+            assert leaving.done is not None
+            if not leaving.done.done():
+                return None
+            if leaving.done.exception() is not None:
+                on_disk.leaving = None  # the next call tries again
+                return None
+            leaving.committed()
+            ended = leaving.why
         if ended is not None:
             self._take_away(dataset, dropped=ended != "retired")
         return None if ended is None else dataset
@@ -318,28 +334,25 @@ class Catalogue:
                 dataset.drop()
             self.endings.add(dataset.name, dataset.generation, dataset.why_gone)
             dataset.ended = True  # at the end of the retention readers in progress finish
-            self.forget(dataset)
-
-    def _leave(self, dataset: Dataset, files: DurableFiles, how: Leaving) -> None:
-        files.leaving = how
-        self.forget(dataset)
 
     # Durable datasets
 
-    def restore(self, dataset: Dataset, sequence: int) -> None:
-        self.disk.recovered(sequence)
+    def restore(self, dataset: Dataset) -> None:
         self.register(dataset)
         self.install(dataset)
 
     def forget(self, dataset: Dataset) -> None:
-        """See :meth:`~flight_server.storage.Disposal.forget`; does nothing for a dataset that is not durable."""
-        if dataset.files is not None:
-            self.disk.disposal.forget(dataset.files)
+        """Delete the row of a durable dataset, if it has one, before anything that is committed later."""
+        on_disk = dataset.on_disk
+        if on_disk is not None and on_disk.row is not None:
+            deletion = on_disk.deletion(finishing=not dataset.dropped)
+            done = self.records.eventually(deletion.change)
+            done.add_done_callback(lambda _: deletion.committed())
 
     async def remove(
         self, name: str, generation: str | None = None, *, staged: bool = False, why: str = "was dropped"
     ) -> Dataset:
-        """Drop a dataset. A durable one is found until its manifest is deleted; then no restart brings it back.
+        """Drop a dataset. The name leads to a durable one until the deletion of its row is committed.
 
         A staged write whose seal is under way is dropped after the seal. Cancelling is safe: the removal is made to its
         end, or has not begun. ``staged``: only while it is staged. ``why``: see ``generations``.
@@ -347,38 +360,61 @@ class Catalogue:
         Raises:
             NotFound, DataQuarantined, StaleTicket: see :meth:`find`.
             NotFound: it is to be ``staged``, and is not.
-            Unavailable: the disk refuses to delete the manifest now; the server keeps trying.
+            Unavailable: the records refuse now; the dataset stays as it is.
         """
         dataset = self.find(name, generation)
-        if dataset.files is None and self.staged.mode_of(dataset) is None and not staged:
+        if dataset.on_disk is None and self.staged.mode_of(dataset) is None and not staged:
             return self.drop(name, generation, why)
         async with self.disk.turn(name):
             # Without a generation it is the one that the name leads to by now.
             dataset = self.find(name, generation)
-            files = dataset.files
             if staged and self.staged.mode_of(dataset) is None:
                 raise NotFound(
                     f"this generation of dataset {name!r} is not staged: it was sealed", dataset=name
                 )
-            if files is None:
-                return self.drop(name, dataset.generation, why)
-            dataset.why_gone = why
-            self._leave(dataset, files, "dropped")
-            # To its end also when the call is cancelled: else the name would lead to what no start finds.
-            await to_its_end(asyncio.ensure_future(self._removed(dataset, files)))
-            return dataset
+            if dataset.on_disk is None or dataset.on_disk.row is None:
+                self.drop(name, dataset.generation, why)
+            else:
+                await self._remove(dataset, dataset.on_disk.deletion(finishing=False, dropped=True), why)
+        await self.disk.disposal.settled()  # its segments are gone, too
+        return dataset
 
-    async def _removed(self, dataset: Dataset, files: DurableFiles) -> None:
-        disposal, name = self.disk.disposal, dataset.name
-        await disposal.settled()
-        if files.committed or disposal.may_come_back(name):
+    async def _remove(self, dataset: Dataset, deletion: Deletion, why: str) -> None:
+        quarantine = self.disk.quarantine
+        noted = [each for each in quarantine.entries if each.key == (dataset.name, dataset.generation)]
+
+        def change(connection: sqlite3.Connection) -> None:
+            deletion.change(connection)
+            delete_quarantined(connection, noted)
+
+        def take_away() -> None:
+            deletion.committed()
+            quarantine.unlisted(*noted)
+            dataset.why_gone = why
+            self._take_away(dataset, dropped=True)
+
+        try:
+            await self.records.commit(change, take_away)
+        except DiskTrouble as trouble:
             raise Unavailable(
-                f"dataset {name!r} is not dropped yet: the disk does not let its files go. It goes when the disk "
-                "works; if the server restarts before, drop it again",
-                dataset=name,
-            )
-        self._take_away(dataset, dropped=True)
-        await disposal.settled()  # its segments, too
+                f"dataset {dataset.name!r} is not dropped: {trouble}. It stays as it is; drop it again when the disk "
+                "works",
+                dataset=dataset.name,
+            ) from None
+
+    async def drop_quarantined(self, name: str) -> str | None:
+        """Delete what is in the quarantine of a name that leads to no dataset, with its files; the last generation, or
+        None if there is nothing. Cancelling is safe, as for :meth:`remove`. Raises Unavailable: the records refuse now.
+        """
+        entries = [entry for entry in self.disk.quarantine.entries if entry.dataset == name]
+        if self.has(name) or not entries or self.disk.folder is None:
+            return None
+        try:
+            files = await self.disk.quarantine.drop(name)
+        except DiskTrouble as trouble:
+            raise Unavailable(f"dataset {name!r} is not dropped: {trouble}", dataset=name) from None
+        await in_thread(self.disk.io_threads, self.disk.folder.delete, files)
+        return entries[-1].generation or ""
 
     def alive(self) -> list[Dataset]:
         """All datasets that an object holds, oldest first, also without a name."""

@@ -12,21 +12,25 @@ A partition is made, and counted in ``metadata``, when it is first asked for, so
 first is a part of ``DATASET_BYTES``.
 
 Sealing a shuffle
-    The choice of attempts is one step; their frames move into partitions in several, while the dataset is SEALING, so
-    that no reader takes a part for the whole. After each step each frame is in an attempt or in a partition, where the
-    spiller and a drop find it. A caller that leaves the steps undone leaves the dataset ``moving`` no more, and its
-    accepted attempts as they are: callers do all steps, also when their own request is cancelled.
+    The choice of attempts is one step; their frames move into partitions in several, while the dataset is SEALING.
+    Readers see them when the partitions are sealed (``partition``). After each step each frame is in an attempt or in a
+    partition, where the spiller and a drop find it. A caller that leaves the steps undone leaves the dataset ``moving``
+    no more, and its accepted attempts as they are: callers do all steps, also when their own request is cancelled.
+
+    If the disk refuses a durable dataset, the frames move back, and it is as before the choice: the seal can be
+    repeated with these attempts or with others.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 from flight_server.access import acting
 from flight_server.concurrency import FEW, Changes, at_once, emptied, later
-from flight_server.frames import DictionaryMessage, Frame, Record, SchemaMessage, messages_of
+from flight_server.frames import DictionaryMessage, Frame, Records, SchemaMessage, messages_of
 from flight_server.memory import DATASET_BYTES, PARTITION_BYTES, Metadata
 from flight_server.protocol import (
     MAX_PARTITIONS,
@@ -40,16 +44,31 @@ from flight_server.protocol import (
     Retention,
     ServerPortion,
 )
-from flight_server.storage import DurableFiles, SegmentWriter, StoredObject
+from flight_server.storage import SegmentWriter, StoredObject
 
 from .attachment import attachment_of
 from .attempts import Attempt, Attempts, joined
 from .generations import OVERWRITTEN, new_generation
 from .lifetime import DatasetState, Lifetime
+from .on_disk import OnDisk
 from .partition import Partition, PartitionState, Totals
 from .transactions import Transactions
 
 _COMPARED = ("kind", "partitions", "producers", "retention", "durable", "keep", "delay_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a seal that has begun has chosen.
+
+    Args:
+        partitions: the one that takes the frames for each.
+        partition_count: how many the dataset had before.
+    """
+
+    attempts: list[Attempt]
+    partitions: dict[int, int]
+    partition_count: int
 
 
 class Dataset(Lifetime):
@@ -58,7 +77,7 @@ class Dataset(Lifetime):
     Args:
         writer: None if nothing can be spilled.
         metadata: counts its RAM beside the frames' bytes; OutOfBudget if there is no room.
-        files: None if it is not durable.
+        on_disk: None if it is not durable.
     """
 
     def __init__(
@@ -72,7 +91,7 @@ class Dataset(Lifetime):
         retention: Retention | None = None,
         lease_seconds: float | None = None,
         writer: SegmentWriter | None = None,
-        files: DurableFiles | None = None,
+        on_disk: OnDisk | None = None,
         metadata: Metadata | None = None,
         generation: str | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -87,7 +106,7 @@ class Dataset(Lifetime):
         self.producers = producers
         self._declared_lease_seconds = lease_seconds
         self.writer = writer
-        self.files = files
+        self.on_disk = on_disk
         self._metadata = metadata or Metadata()
         self._room = self._metadata.reserve(DATASET_BYTES, f"dataset {name!r}", dataset=name)
         self.attempts = Attempts(name, self._metadata)
@@ -98,6 +117,8 @@ class Dataset(Lifetime):
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
         self.moving = False  # see "Sealing a shuffle"
+        self.sealing = False  # a call seals it, a durable one, and may undo that
+        self._choice: _Choice | None = None
         self.servers: tuple[ServerPortion, ...] = ()  # see spread
         self.stored: StoredObject | None = None  # see transfer.offloading
         if self.owner is not None:
@@ -137,7 +158,7 @@ class Dataset(Lifetime):
 
     @property
     def durable(self) -> bool:
-        return self.files is not None
+        return self.on_disk is not None
 
     # Schema
 
@@ -284,30 +305,41 @@ class Dataset(Lifetime):
 
     def restore(
         self,
-        partitions: Iterable[tuple[int, Iterable[Record], int, int, Totals]],
+        partitions: Iterable[tuple[int, int, int, Totals]],
         *,
         accepted: dict[int, str] | None,
         sealed_for_seconds: float,
     ) -> None:
-        """Make it the dataset that an earlier process sealed. Raises as :meth:`Partition.restore`."""
-        for index, records, first, first_bytes, totals in partitions:
-            self.partition(index).restore(records, first, first_bytes, totals)
+        """Make it the dataset that an earlier process sealed: of each partition its number, and what
+        :meth:`Partition.restore` takes. Raises as :meth:`partition`.
+        """
+        assert self.on_disk is not None
+        for index, first, first_bytes, totals in partitions:
+            partition = self.partition(index)
+            partition.restore(first, first_bytes, totals)
+            self.on_disk.not_loaded += not partition.loaded
         self.attempts.restore(accepted)
         self.restore_seal(sealed_for_seconds)
+
+    def load(self, partition: Partition, records: Records) -> None:
+        """Let a restored partition have its records; see :meth:`Partition.load`."""
+        if not partition.loaded and self.on_disk is not None:
+            self.on_disk.not_loaded -= 1
+        partition.load(records)
 
     # Attempts
 
     def begin_attempt(self, producer: int, attempt: str) -> Attempt:
-        """Begin an attempt. Raises as *write* in ``lifetime``, and as :meth:`Attempts.begin`."""
-        self._write(producer, attempt)
+        """Begin an attempt. Raises as *begin* in ``lifetime``, and as :meth:`Attempts.begin`."""
+        self._write("begin", producer, attempt)
         return self.attempts.begin(producer, attempt)
 
     def commit(self, attempt: Attempt, totals: Commit) -> bool:
         """Commit the attempt. True if all declared producers have committed: the caller seals now.
 
-        Raises as *write* in ``lifetime``, and as :meth:`Attempt.commit`.
+        Raises as *commit* in ``lifetime``, and as :meth:`Attempt.commit`.
         """
-        self._write(attempt.producer, attempt.attempt)
+        self._write("commit", attempt.producer, attempt.attempt)
         attempt.commit(totals)
         self.attempts.committed(attempt)
         self.changes.tell()
@@ -318,10 +350,11 @@ class Dataset(Lifetime):
     def accepting(
         self, wanted: dict[int, str] | None, partition_bytes: int | None, only: int | None = None
     ) -> Generator[None, None, bool]:
-        """Move the accepted attempts' frames into their partitions, where readers get them at once, in steps.
+        """Move the accepted attempts' frames into their partitions, in steps.
 
         One step decides; until the last one the dataset is ``moving``. The partitions stay open until :meth:`close`,
-        which the caller calls when a durable dataset is on disk. False if these attempts were accepted before.
+        which the caller calls when a durable dataset is on disk; if the disk refuses it, the caller does the steps of
+        :meth:`giving_back` and calls :meth:`reopen`. False if these attempts were accepted before.
 
         Args:
             partition_bytes: see :func:`joined`.
@@ -353,6 +386,7 @@ class Dataset(Lifetime):
             )
         new = sorted(index for index in set(numbers.values()) if index not in self._partitions)
         self._count_partitions(len(new))
+        self._choice = choice = _Choice(chosen, numbers, self.partition_count)
         if only is not None:
             self._have_only(only)
         if partition_bytes is not None:
@@ -361,15 +395,13 @@ class Dataset(Lifetime):
         self.step("accept")
         self.moving = True
         try:
-            yield from self._move(chosen, numbers, new)
+            yield from self._move(choice, new)
         finally:
             self.moving = False
             self.changes.tell()
         return True
 
-    def _move(
-        self, chosen: list[Attempt], numbers: dict[int, int], new: list[int]
-    ) -> Generator[None, None, None]:
+    def _move(self, choice: _Choice, new: list[int]) -> Generator[None, None, None]:
         for index in new:
             if index in self._partitions:  # a reader has asked for it meanwhile
                 self._room.shrink(PARTITION_BYTES)
@@ -377,11 +409,47 @@ class Dataset(Lifetime):
                 self._add_partition(index, sealed=False)
             yield
             self.check_step("accept")
-        for attempt in chosen:
-            for _ in attempt.hand_over(lambda index: self.partition(numbers[index])):
+        for attempt in choice.attempts:
+            for _ in attempt.hand_over(lambda index: self.partition(choice.partitions[index])):
                 yield
                 self.check_step("accept")
-            self.attempts.handed_over(attempt)
+
+    def giving_back(self) -> Generator[None, None, None]:
+        """Move the accepted attempts' frames back into these, in steps. Nothing is to be done for a dataset that is
+        sealed or gone meanwhile, or that has lost frames. :meth:`reopen` is to follow.
+        """
+        choice = self._choice
+        if choice is None or not self._reopens:
+            return
+        self.moving = True
+        try:
+            for attempt in choice.attempts:
+                for _ in attempt.take_back(lambda index: self.partition(choice.partitions[index])):
+                    yield
+                    if not self._reopens:
+                        return
+            for index in set(choice.partitions.values()):
+                self.partition(index).gave_back()
+                yield
+                if not self._reopens:
+                    return
+        finally:
+            self.moving = False
+
+    def reopen(self) -> None:
+        """Let attempts commit, and be chosen again, after :meth:`giving_back`."""
+        if self._choice is None or not self._reopens:
+            return
+        self.step("reopen")
+        self.attempts.accept_none()
+        self.partition_count, self._choice = self._choice.partition_count, None
+        if self.ended:
+            self.drop()  # it was replaced meanwhile
+        self.changes.tell()
+
+    @property
+    def _reopens(self) -> bool:
+        return self.state is DatasetState.SEALING and self.failure is None
 
     def _have_only(self, partitions: int) -> None:
         """Forget the partitions from that number on, which have no frames."""
@@ -427,6 +495,8 @@ class Dataset(Lifetime):
         """
         if not self.sealed:
             self.step("seal")
+            self.attempts.sealed()
+            self._choice = None
             _do(self.closing(), soon=len(self._partitions) > FEW)
             self.changes.tell()  # no reader may have asked for a partition yet
 
@@ -436,9 +506,9 @@ class Dataset(Lifetime):
                 partition.seal()
             yield
 
-    def _write(self, producer: int, attempt: str) -> None:
+    def _write(self, verb: str, producer: int, attempt: str) -> None:
         try:
-            self.step("write")
+            self.step(verb)
         except Conflict as late:
             raise Conflict(
                 f"{late.message}: producer {producer} attempt {attempt} comes too late; stop this task",
@@ -455,6 +525,8 @@ class Dataset(Lifetime):
         """
         self.step("drop")
         self.attached.close(self.why_gone)
+        if self.on_disk is not None:
+            self.on_disk.release()
         self.attempts.discard_all(self.why_gone)
         if not self._partitions:
             self.partition(0)  # readers that wait for the schema learn it there

@@ -1,10 +1,11 @@
 """Lifetime: the state, the lease and the retention in seconds of a dataset.
 
-The states, and the verbs that change them, stand in ``_AFTER``. An error is a ``Conflict``. *write*: a shuffle's
-attempt begins or commits. *accept*: a shuffle's attempts are chosen. *seal*: every partition is whole, and on disk if
-the dataset is durable. A stream is never SEALING, because its partitions seal it. A durable shuffle is written to disk
-while it is SEALING; an attempt that begins or commits then is refused, because no later step would accept it. *extend*:
-the dataset gets further whole partitions; the present ones stay as they are.
+The states, and the verbs that change them, stand in ``_AFTER``. An error is a ``Conflict``. *begin*, *commit*: a
+shuffle's attempt does. *accept*: a shuffle's attempts are chosen. *seal*: every partition is whole, and on disk if the
+dataset is durable. A stream is never SEALING, because its partitions seal it. A durable shuffle is written to disk
+while it is SEALING. *reopen*: the disk has refused it. An attempt may begin while the dataset is SEALING, because that
+may follow; it cannot commit then, because no later step would accept it. *extend*: the dataset gets further whole
+partitions; the present ones stay as they are.
 
 Lease and retention
     Reads and writes renew the lease for each frame. An open stream alone does not, because a stalled one would keep
@@ -36,11 +37,11 @@ class DatasetState(StrEnum):
 _AFTER = transitions(
     DatasetState,
     """
-    state      write      accept     seal       extend     drop
-    OPEN       OPEN       SEALING    SEALED     error      DROPPED
-    SEALING    error      SEALING    SEALED     error      DROPPED
-    SEALED     error      SEALED     SEALED     SEALED     DROPPED
-    DROPPED    error      error      error      error      DROPPED
+    state      begin      commit     accept     reopen     seal       extend     drop
+    OPEN       OPEN       OPEN       SEALING    error      SEALED     error      DROPPED
+    SEALING    SEALING    error      SEALING    OPEN       SEALED     error      DROPPED
+    SEALED     error      error      SEALED     error      SEALED     SEALED     DROPPED
+    DROPPED    error      error      error      error      error      error      DROPPED
     """,
 )
 

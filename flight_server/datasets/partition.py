@@ -2,7 +2,12 @@
 
 The states, and the verbs that change them, stand in ``_AFTER``.
 An error is a ``Conflict``, raised by the verb's method. *adopt* counts as publish, and *restore* as seal. FAILED and
-DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause.
+DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause. A restored partition has
+its totals; the records of its frames are loaded before it is read first (``tiering.loading``).
+
+Adopting
+    A frame of an attempt is in the table, and counted in the totals, from *adopt* on; readers see it from the seal on.
+    Before that, ``give_back`` takes all of them out again.
 
 Who holds what
     The partition holds its queue and the table of its frames, the table their bytes and files. All are released with
@@ -22,13 +27,13 @@ Victims
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
 from flight_server.concurrency import BroadcastQueue, Changes, Gone, Subscription, transitions
-from flight_server.frames import Frame, FrameTable, Record, Records
+from flight_server.frames import Frame, FrameTable, Records
 from flight_server.memory import Metadata
 from flight_server.protocol import Conflict, DatasetDropped, FlightShuffleError, InvalidRequest, Released
 from flight_server.protocol.checksums import running_crc32c
@@ -92,6 +97,7 @@ class Partition:
         "dataset",
         "epoch",
         "index",
+        "loaded",
         "state",
         "writing",
     )
@@ -109,6 +115,7 @@ class Partition:
         self.state = PartitionState.OPEN
         self.writing = False  # a stream's producer has, or had, this partition
         self.epoch = 0  # how often it was reopened
+        self.loaded = True  # the table has the frames that are left
         self._retain_readers = retain_readers
         self._metadata = metadata or Metadata()
         self._begin()
@@ -129,8 +136,17 @@ class Partition:
 
     @property
     def so_far(self) -> Totals:
-        """Of the frames published since the partition was last opened."""
-        return Totals(self._rows, len(self._queue), self._queue.total_bytes, self._crc32c)
+        """Of the frames published or adopted since the partition was last opened."""
+        frames, size_bytes = self._unseen()
+        return Totals(
+            self._rows, len(self._queue) + frames, self._queue.total_bytes + size_bytes, self._crc32c
+        )
+
+    def _unseen(self) -> tuple[int, int]:
+        """The frames that were adopted and that readers do not see yet, and their bytes."""
+        frames = len(self._table) - len(self._queue)
+        # Fewer than none: those of a restored partition are still to be loaded.
+        return (frames, self._table.total_bytes - self._queue.total_bytes) if frames > 0 else (0, 0)
 
     @property
     def failure(self) -> BaseException | None:
@@ -165,25 +181,39 @@ class Partition:
         self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
 
     def adopt(self, table: FrameTable, index: int) -> None:
-        """Publish a frame of an attempt, which then releases it."""
+        """Take a frame of an attempt, which then releases it; see "Adopting"."""
         if self.state is not _OPEN:  # the only state that allows it, without a lookup for each frame
             self._check_step("publish")
         record = self._table.adopt(table, index)
-        self._queue.advance(record.size_bytes)
-        self._changes.tell()
         self._rows += record.rows
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
 
-    def restore(self, records: Iterable[Record], first: int, first_bytes: int, totals: Totals) -> None:
-        """Take the frames from ``first`` on, and seal the partition. Raises as :meth:`publish`. ``first_bytes``: the
-        bytes of the frames before ``first``.
+    def give_back(self, table: FrameTable) -> None:
+        """Let an attempt have the first of the adopted frames that are left. Call :meth:`gave_back` after the last."""
+        index = self._table.first
+        table.adopt(self._table, index)
+        self._table.release(index + 1)
+
+    def gave_back(self) -> None:
+        """All adopted frames were given back: it is as before."""
+        self._rows = self._crc32c = 0
+        self._table = FrameTable(self._metadata, self.dataset, self.index)
+        self._queue.begin_again(self._table)
+
+    def restore(self, first: int, first_bytes: int, totals: Totals) -> None:
+        """Seal it with these totals; its frames from ``first`` on are still to be loaded. ``first_bytes``: of those
+        before ``first``.
         """
-        self._queue.skip(first, first_bytes)
-        for record in records:
-            self._table.restore(record)
-            self._queue.advance(record.size_bytes)
+        self._queue.restore(first, first_bytes, totals.frames, totals.bytes)
         self._rows, self._crc32c = totals.rows, totals.crc32c
+        self.loaded = first == totals.frames
         self.seal()
+
+    def load(self, records: Records) -> None:
+        """Take the records of a restored partition's frames, unless it has them or has failed meanwhile."""
+        if not self.loaded and self.state is PartitionState.SEALED:
+            self._table.fill(records)
+            self.loaded = True
 
     def check(self) -> None:
         """Raise a fresh copy of the cause if the partition failed or was dropped."""
@@ -277,7 +307,7 @@ class Partition:
     def released(self, gone: Gone) -> Released:
         """The error for a reader whose next frame retention has released."""
         return Released(
-            f"dataset {self.dataset!r} partition {self.index}: frame {gone.wanted} was released after "
+            f"dataset {self.dataset!r} partition {self.index}: frame {gone.item} was released after "
             "as many readers as its retention declares; write the dataset again, or create it with "
             "a retention for more readers",
             dataset=self.dataset,
@@ -297,7 +327,7 @@ class Partition:
 
     def unwritten(self, start: int = 0) -> Iterator[Frame]:
         """The frames from ``start`` on that are not on disk. None may be moved during the iteration."""
-        return (frame for frame in self._table.in_ram(start, len(self._queue)) if frame.slice is None)
+        return (frame for frame in self._table.in_ram(start, len(self._table)) if frame.slice is None)
 
     def suspects(self) -> list[int]:
         """The numbers of the frames that lie in a suspect segment; see ``storage.segments``."""
@@ -312,7 +342,7 @@ class Partition:
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
         """Frames that may leave RAM, see "Victims"; with ``near`` also those at a reader's position."""
-        table, length = self._table, len(self._queue)
+        table, length = self._table, len(self._table)
         positions = sorted({subscription.position for subscription in self._queue.subscriptions()})
         yield from table.in_ram(0, positions[0] if positions else length)
         keep = 0 if near else NEAR_FRAMES
@@ -333,4 +363,5 @@ class Partition:
 
     def _step(self, verb: str) -> None:
         self.state = self._check_step(verb)
+        self._queue.advance(*self._unseen())
         self._changes.tell()

@@ -192,15 +192,9 @@ class StagedWrites:
         return [staged.dataset for staged in self._writes.values()]
 
     def has_left(self, dataset: Dataset) -> bool:
-        """Whether its lease has ended, or its drop was cancelled after its files were forgotten."""
-        if self.mode_of(dataset) is None:
-            return False
-        files = dataset.files
-        if files is None:
-            return dataset.expired
-        if files.turn.locked():
-            return False  # it is being sealed
-        return dataset.expired or (files.leaving is not None and not files.committed)
+        """Whether its lease has ended."""
+        sealing = dataset.on_disk is not None and dataset.on_disk.turn.locked()
+        return self.mode_of(dataset) is not None and dataset.expired and not sealing
 
 
 def _key(staged: _Staged) -> tuple[str, str]:

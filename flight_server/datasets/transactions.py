@@ -16,22 +16,21 @@ Following
 
 Lifetime
     They live as long as the name leads to the dataset: an overwrite takes them over, a drop or the end of a lease
-    forgets them with the data. Those of a durable dataset are in its manifest, those of a dataset with versions
-    in its state file and its log, and so are on disk exactly when the data is.
+    forgets them with the data. Those of a durable dataset are in the records, written in the transaction that commits
+    the data (``records.transaction_records``), and so are on disk exactly when the data is.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import time
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from flight_server.memory import Metadata
 from flight_server.protocol import Conflict, Transaction
-from flight_server.storage import TransactionEntry
+from flight_server.records import Entry
 
 NUMBERS = 8
 IDS = 10_000
@@ -51,17 +50,15 @@ class Transactions:
         self,
         dataset: str,
         metadata: Metadata | None = None,
-        known: Mapping[str, TransactionEntry] | None = None,
-        forgotten: str = "",
+        known: Mapping[str, Entry] | None = None,
+        forgotten: Iterable[int] = (),
     ) -> None:
         """``known`` and ``forgotten`` as :meth:`entries` and :attr:`forgotten` gave them."""
         self._dataset = dataset
         self._metadata = metadata or Metadata()
-        self._ids: dict[str, TransactionEntry] = dict(
-            known or {}
-        )  # the one that was used least recently is the first
+        self._ids: dict[str, Entry] = dict(known or {})  # the one that was used least recently is the first
         self._lasting: set[str] = set()
-        self._forgotten = array("Q", base64.b64decode(forgotten))  # sorted
+        self._forgotten = array("Q", sorted(forgotten))
         size_bytes = ID_BYTES * len(self._ids) + HASH_BYTES * len(self._forgotten)
         self._room = self._metadata.pool.reserve(size_bytes)
 
@@ -120,28 +117,37 @@ class Transactions:
             "is missing; or go on without it: a put without 'after', a Spark query with 'fail_on_data_loss' 'false'"
         )
 
-    def note(self, transaction: tuple[str, int] | None, version: int, used: float | None = None) -> None:
-        """A write with this id and number is in the dataset. Twice is fine. ``used``: when, in seconds since the epoch;
-        now.
+    def note(
+        self, transaction: tuple[str, int] | None, version: int, used: float | None = None
+    ) -> dict[str, int]:
+        """A write with this id and number is in the dataset. ``used``: when, in seconds since the epoch; now. Returns
+        the ids that are forgotten since, with their hashes.
         """
+        forgotten: dict[str, int] = {}
         if transaction is None:
-            return
+            return forgotten
         name, number = transaction
         now = int(time.time() if used is None else used)
-        before = self._ids.pop(name, None)
-        if before is None:
+        entry = self.noted(name, number, version, now)
+        if self._ids.pop(name, None) is None:
             self._room.grow(ID_BYTES)
-            before = (now, 0)
-        below, numbers = before[1], before[2:]
-        if not numbers or number > numbers[-2]:  # else the state file had what the log has, too
-            numbers = (*numbers, number, version)
-        if len(numbers) > 2 * NUMBERS:
-            below, numbers = numbers[0] + 1, numbers[2:]
-        self._ids[name] = (max(now, before[0]), below, *numbers)
+        self._ids[name] = entry
         while len(self._ids) > IDS and (oldest := self._forgettable(now)) is not None:
             del self._ids[oldest]
-            insort(self._forgotten, _hash(oldest))
+            forgotten[oldest] = _hash(oldest)
+            insort(self._forgotten, forgotten[oldest])
             self._room.shrink(ID_BYTES - HASH_BYTES)
+        return forgotten
+
+    def noted(self, name: str, number: int, version: int, used: float | None = None) -> Entry:
+        """The entry of an id after :meth:`note`."""
+        now = int(time.time() if used is None else used)
+        before_used, below, *numbers = self._ids.get(name, (now, 0))
+        if not numbers or number > numbers[-2]:
+            numbers += [number, version]
+        if len(numbers) > 2 * NUMBERS:
+            below, numbers = numbers[0] + 1, numbers[2:]
+        return (max(now, before_used), below, *numbers)
 
     def last(self, name: str) -> int | None:
         entry = self._ids.get(name)
@@ -167,14 +173,14 @@ class Transactions:
             both.note((name, entry[-2]), entry[-1], entry[0])
         return both
 
-    def entries(self) -> dict[str, TransactionEntry]:
+    def entries(self) -> dict[str, Entry]:
         """All ids, to be stored."""
         return dict(self._ids)
 
     @property
-    def forgotten(self) -> str:
-        """The hashes of the ids that were forgotten, to be stored: base64 of 8 bytes each."""
-        return base64.b64encode(self._forgotten.tobytes()).decode()
+    def forgotten(self) -> list[int]:
+        """The hashes of the ids that were forgotten, to be stored."""
+        return self._forgotten.tolist()
 
     def _check_new(self, name: str, number: int) -> None:
         hash_ = _hash(name)

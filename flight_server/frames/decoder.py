@@ -174,19 +174,19 @@ class FrameDecoder:
                 raise BadFrame(f"the schema message is not valid: {bad.message}") from None
         return self._schema_size
 
-    def decode(self, inspected: Inspected, said: int | None = None) -> Accepted:
+    def decode(self, inspected: Inspected, declared: int | None = None) -> Accepted:
         """Check the contents of the message inspected last. May run in any one thread.
 
         Raises:
-            DamagedMessage: its checksum is not the one that the producer ``said``.
+            DamagedMessage: its checksum is not the one that the producer has ``declared``.
             BadFrame: as :meth:`feed`.
         """
         parts, header, kind = inspected.parts, inspected.header, inspected.kind
         checksum = message_crc32c(parts.header, parts.body)
         sent = sent_crc32c(checksum, parts.metadata, parts.descriptor)
-        if said is not None and said != sent:
+        if declared is not None and declared != sent:
             raise DamagedMessage(
-                f"a message was damaged on its way: its checksum is {sent:08x}, and its producer sent {said:08x}; "
+                f"a message was damaged on its way: its checksum is {sent:08x}, and its producer sent {declared:08x}; "
                 "write it again"
             )
         large = len(parts.metadata) > COSTLY_HEADER_BYTES and kind is not ipc_framing.MessageKind.NONE

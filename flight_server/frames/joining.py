@@ -246,18 +246,20 @@ class FlatColumns:
     def _bodies(self, batches: Sequence[_Batch]) -> list[list[_Part]] | None:
         """The pieces of each buffer. None: bits would have to be shifted."""
         shifts = any(layout.rows % 8 for layout, _ in batches[:-1])
-        found: list[list[_Part]] = []
+        pieces: list[list[_Part]] = []
         for number, column in enumerate(self._columns):
             has_nulls = any(layout.nulls[number] for layout, _ in batches)
             if shifts and (has_nulls or column.bits == 1):
                 return None
-            found.append([_validity(batch, number) for batch in batches] if has_nulls else [])
+            pieces.append([_validity(batch, number) for batch in batches] if has_nulls else [])
             places = [layout.values[number] for layout, _ in batches]
             values: list[_Part] = [
                 body[start:stop] for (start, stop), (_, body) in zip(places, batches, strict=True)
             ]
-            found += _texts(batches, number, values, column.offset_bytes) if column.offset_bytes else [values]
-        return found
+            pieces += (
+                _texts(batches, number, values, column.offset_bytes) if column.offset_bytes else [values]
+            )
+        return pieces
 
 
 def _column(kind: pa.DataType) -> _Column | None:

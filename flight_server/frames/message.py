@@ -228,16 +228,16 @@ def _after(last: _Link, known: DictionaryMessage | None) -> Iterator[DictionaryM
         link = link.before
 
 
-def missing_messages(sent: DictionaryState, wanted: DictionaryState) -> list[DictionaryMessage]:
-    """The messages that a reader that was sent ``sent`` needs before a batch that needs ``wanted``.
+def missing_messages(sent: DictionaryState, needed: DictionaryState) -> list[DictionaryMessage]:
+    """The messages that a reader that was sent ``sent`` needs before a batch that needs ``needed``.
 
-    Deltas are enough if the reader's messages are a prefix of the wanted ones; otherwise all are sent again. They are
+    Deltas are enough if the reader's messages are a prefix of the needed ones; otherwise all are sent again. They are
     in the producer's order: a nested dictionary's values refer to dictionaries sent before.
     """
-    if sent is wanted:
+    if sent is needed:
         return []
     missing: list[DictionaryMessage] = []
-    for dictionary_id, last in wanted._last.items():
+    for dictionary_id, last in needed._last.items():
         had = sent._last.get(dictionary_id)
         missing.extend(_after(last, None if had is None else had.message))
     missing.sort(key=lambda message: message.sequence)

@@ -6,14 +6,27 @@ Who holds what
     This object holds blocks of ``BLOCK_FRAMES`` records, and once each the segments on disk (by ``Segment.number``)
     and the dictionary states, until the last record that refers to them is released. Records are counted in
     ``metadata`` in advance, up to ``COUNTED_AT_ONCE`` at a time, and released a block at a time.
+
+Packed
+    The unreleased records of a table as one value (:func:`pack`), in which files and states are indices into lists::
+
+        u64 x 3   numbers of records, of runs of one state, of frames with many rows
+        28 bytes  for each record: u64 offset, u32 size, u32 rows, u32 CRC-32C of its IPC message, u32 that of its
+                  app_metadata, u32 file
+        u64 x 2   for each run: its first record, the state
+        u64 x 2   for each frame with 2**32 - 1 rows or more: the record, the rows
+
+    Numbers are little-endian; records are numbered from 0. Neither side makes an object for each record.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from flight_server.memory import RECORD_BYTES, Metadata, Reservation
 from flight_server.storage import Segment
@@ -23,13 +36,25 @@ from .message import NO_DICTIONARIES, DictionaryState
 BLOCK_FRAMES = 512
 COUNTED_AT_ONCE = 64
 
-_RECORD = struct.Struct("=QIIIII")  # offset, size, rows, both checksums, number of the segment
+_RECORD = struct.Struct("<QIIIII")  # offset, size, rows, both checksums, number of the segment
 _pack = _RECORD.pack
 _OFFSET, _SEGMENT = struct.Struct("=Q"), struct.Struct("=I")
 _SEGMENT_AT = _RECORD.size - _SEGMENT.size
 _SIZE_WORD, _WORDS = 2, _RECORD.size // 4
 _IN_NO_SEGMENT = 0
 _MANY = (1 << 32) - 1  # rows: the number is in _many_rows
+_RECORDS = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("size_bytes", "<u4"),
+        ("rows", "<u4"),
+        ("crc32c", "<u4"),
+        ("metadata_crc32c", "<u4"),
+        ("file", "<u4"),
+    ]
+)
+_HEAD = struct.Struct("<QQQ")
+_PAIR = np.dtype([("record", "<u8"), ("value", "<u8")])
 
 
 class Record(NamedTuple):
@@ -106,6 +131,11 @@ class Records:
         """The number of the first unreleased record."""
         return self._first
 
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all frames that were appended, the released ones included."""
+        return self._total_bytes
+
     def add(
         self, size_bytes: int, rows: int, crc32c: int, metadata_crc32c: int, dictionaries: DictionaryState
     ) -> int:
@@ -127,7 +157,7 @@ class Records:
         self._total_bytes += size_bytes
         return index
 
-    def restore(self, record: Record) -> None:
+    def add_placed(self, record: Record) -> None:
         """Append a record with its place. Raises as :meth:`add`."""
         offset, size_bytes, rows, crc32c, metadata_crc32c, segment, dictionaries = record
         index = self.add(size_bytes, rows, crc32c, metadata_crc32c, dictionaries)
@@ -186,11 +216,11 @@ class Records:
 
     def sizes(self) -> list[int]:
         """The bytes of each unreleased frame, in order."""
-        found: list[int] = []
+        sizes: list[int] = []
         for block in self._blocks:
             with memoryview(block) as data:
-                found += data.cast("I")[_SIZE_WORD::_WORDS]
-        return found[self._first - self._base :]
+                sizes += data.cast("I")[_SIZE_WORD::_WORDS]
+        return sizes[self._first - self._base :]
 
     def release(self, stop: int) -> None:
         if stop == self._length:
@@ -209,11 +239,11 @@ class Records:
         while self._states is not None and len(self._states) > 1 and self._states[1][0] <= stop:
             del self._states[0]
 
-    def skip(self, count: int, size_bytes: int) -> None:
-        """Begin with number ``count``, as if earlier records, of ``size_bytes``, had been released."""
-        assert self._length == 0
-        self._base = self._counted = self._block_stop = self._first = self._length = count
-        self._total_bytes = size_bytes
+    def fill(self, loaded: Records) -> None:
+        """Take the records of a table that :func:`unpacked` has made, which is not used any more."""
+        for name in Records.__slots__:
+            if name not in _OWN:
+                setattr(self, name, getattr(loaded, name))
 
     def copied(self) -> Records:
         """A copy that later changes do not reach. It is not counted: keep it for a moment."""
@@ -224,6 +254,15 @@ class Records:
         copy._state, copy._states = self._state, self._states and list(self._states)
         copy._many_rows = self._many_rows
         return copy
+
+    def _runs(self) -> Iterator[tuple[int, DictionaryState]]:
+        """Where runs of unreleased records of one state begin, counted from the first one."""
+        if self._length > self._first:
+            states = self._states or []
+            if not states or states[0][0] > self._first:
+                yield 0, NO_DICTIONARIES
+            for begin, state in states:
+                yield max(0, begin - self._first), state
 
     def _find(self, index: int) -> tuple[bytearray, int]:
         """The block of a record, and where it begins there."""
@@ -266,5 +305,128 @@ class Records:
         self._starts = self._held = self._states = self._many_rows = None
 
 
+_OWN = frozenset({"_metadata", "_dataset", "_partition"})
+
+
 def _begins(entry: tuple[int, DictionaryState]) -> int:
     return entry[0]
+
+
+class Packed(NamedTuple):
+    """Tables as bytes, each with the bytes of its frames. ``files``: the segments by their index, each with the end of
+    its last frame.
+    """
+
+    tables: list[bytes]
+    frame_bytes: list[int]
+    files: dict[Segment, int]
+    states: list[DictionaryState]
+
+
+def pack(tables: Sequence[Records]) -> Packed:
+    """The unreleased records of the tables, which are all in segments. It takes long if there are many: call it in a
+    thread, with tables that do not change.
+    """
+    segments = {number: held.segment for table in tables for number, held in (table._held or {}).items()}
+    numbers = sorted(segments)
+    data = bytearray()
+    for table in tables:
+        for block in table._blocks:
+            skipped = table._first - table._base if block is table._blocks[0] else 0
+            data += block if not skipped else block[skipped * _RECORD.size :]
+    records = np.frombuffer(data, _RECORDS)
+    files = np.searchsorted(np.array(numbers, np.uint32), records["file"])
+    ends = np.zeros(len(numbers), np.uint64)
+    if len(records):
+        assert records["file"].min() > _IN_NO_SEGMENT, "a frame that was not written"
+        np.maximum.at(ends, files, records["offset"] + records["size_bytes"])
+        records["file"] = files
+    before_bytes = np.concatenate([[0], np.cumsum(records["size_bytes"], dtype=np.uint64)])
+    states: dict[DictionaryState, int] = {}
+    packed: list[bytes] = []
+    frame_bytes: list[int] = []
+    at = 0
+    for table in tables:
+        count = len(table) - table.first
+        runs = [(begin, states.setdefault(state, len(states))) for begin, state in table._runs()]
+        many = [
+            (index - table.first, rows)
+            for index, rows in (table._many_rows or {}).items()
+            if index >= table.first
+        ]
+        packed.append(
+            b"".join(
+                (
+                    _HEAD.pack(count, len(runs), len(many)),
+                    data[at * _RECORD.size : (at + count) * _RECORD.size],
+                    np.array(runs + many, _PAIR).tobytes(),
+                )
+            )
+        )
+        frame_bytes.append(int(before_bytes[at + count] - before_bytes[at]))
+        at += count
+    ends_by_segment = {segments[number]: int(end) for number, end in zip(numbers, ends, strict=True)}
+    return Packed(packed, frame_bytes, ends_by_segment, list(states))
+
+
+def unpacked(
+    data: bytes,
+    length: int,
+    total_bytes: int,
+    *,
+    room: Reservation,
+    files: Sequence[tuple[Segment, int]],
+    states: Sequence[DictionaryState],
+) -> Records:
+    """The table of records that :func:`pack` made, which are the last ones of ``length``, of ``total_bytes``. It takes
+    long if there are many.
+
+    Args:
+        room: of all records.
+        files: the segments by their index, each with how many of its bytes belong to the dataset.
+
+    Raises:
+        ValueError: the numbers do not fit together; or a frame does not lie in a file.
+    """
+    count, run_count, many_count = _HEAD.unpack_from(data.ljust(_HEAD.size, b"\0"))
+    end = _HEAD.size + count * _RECORD.size
+    if len(data) != end + (run_count + many_count) * _PAIR.itemsize:
+        raise ValueError("its length is not that of its records")
+    body = bytearray(data[_HEAD.size : end])
+    records = np.frombuffer(body, _RECORDS)
+    pairs = np.frombuffer(data, _PAIR, offset=end)
+    runs, many = pairs[:run_count], pairs[run_count:]
+    if count and records["file"].max() >= len(files):
+        raise ValueError("a frame is in no file of the dataset")
+    limits = np.array([size_bytes for _, size_bytes in files] or [0], np.uint64)[records["file"]]
+    sizes = records["size_bytes"].astype(np.uint64)
+    # A sum of offset and size could be above 64 bits.
+    if not ((sizes <= limits) & (records["offset"] <= limits - np.minimum(sizes, limits))).all():
+        raise ValueError("a frame is not within its file")
+    begins = runs["record"]
+    if run_count and not ((np.diff(begins) > 0).all() and runs["value"].max() < len(states)):
+        raise ValueError("a frame has no state of the dataset")
+    if many_count and many["record"].max() >= count:
+        raise ValueError("a frame with many rows is not one of the partition")
+    numbers, counts = np.unique(records["file"], return_counts=True)
+    records["file"] = np.array([segment.number for segment, _ in files] or [0], np.uint32)[records["file"]]
+    first, first_bytes = length - count, total_bytes - int(sizes.sum())
+    table = Records(Metadata(), "")
+    table._base = table._first = first
+    table._length = table._counted = length
+    table._total_bytes = total_bytes
+    table._reservation = room
+    block_bytes = BLOCK_FRAMES * _RECORD.size
+    table._blocks = [body[start : start + block_bytes] for start in range(0, len(body), block_bytes)]
+    table._block_stop = first + len(table._blocks) * BLOCK_FRAMES
+    ends = np.cumsum(sizes)[BLOCK_FRAMES - 1 :: BLOCK_FRAMES].tolist()
+    table._starts = [first_bytes, *(first_bytes + end for end in ends)][: len(table._blocks)]
+    table._held = {}
+    for number, records_of_file in zip(numbers.tolist(), counts.tolist(), strict=True):
+        held = table._held[files[number][0].number] = _Held(files[number][0])
+        held.records = records_of_file
+    table._states = [(first + begin, states[state]) for begin, state in runs.tolist()] or None
+    if table._states is not None:
+        table._state = table._states[-1][1]
+    table._many_rows = {first + index: rows for index, rows in many.tolist()} or None
+    return table

@@ -35,14 +35,14 @@ def has_runs(schema: pa.Schema) -> bool:
     return any(_has(field.type, pa.types.is_run_end_encoded) for field in schema)
 
 
-def _has(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
-    if wanted(kind):
+def _has(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    if is_kind(kind):
         return True
     if isinstance(kind, pa.BaseExtensionType):
-        return _has(kind.storage_type, wanted)
+        return _has(kind.storage_type, is_kind)
     if pa.types.is_run_end_encoded(kind):
-        return _has(kind.value_type, wanted)
-    return any(_has(kind.field(i).type, wanted) for i in range(kind.num_fields))
+        return _has(kind.value_type, is_kind)
+    return any(_has(kind.field(i).type, is_kind) for i in range(kind.num_fields))
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ class SchemaMessage:
             )
 
 
-def _difference(wanted: pa.Schema, given: pa.Schema) -> str:
-    if wanted.names != given.names:
-        if len(wanted) + len(given) <= 20:
-            return f"it has columns {given.names}, the dataset has {wanted.names}"
-        if len(wanted) != len(given):
-            return f"it has {len(given)} columns, the dataset has {len(wanted)}"
-        pairs = enumerate(zip(wanted.names, given.names, strict=True))
+def _difference(expected: pa.Schema, actual: pa.Schema) -> str:
+    if expected.names != actual.names:
+        if len(expected) + len(actual) <= 20:
+            return f"it has columns {actual.names}, the dataset has {expected.names}"
+        if len(expected) != len(actual):
+            return f"it has {len(actual)} columns, the dataset has {len(expected)}"
+        pairs = enumerate(zip(expected.names, actual.names, strict=True))
         place, (mine, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
         return f"column {place} is {theirs!r}, in the dataset {mine!r}"
-    for mine, theirs in zip(wanted, given, strict=True):
+    for mine, theirs in zip(expected, actual, strict=True):
         if not mine.equals(theirs, check_metadata=False):
             return f"column {mine.name!r} is <{theirs}>, in the dataset <{mine}>"
     return "the columns differ"

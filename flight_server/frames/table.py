@@ -170,7 +170,7 @@ class FrameTable(Records):
         if frame is not None:
             self.append(frame, frame.size_bytes)
         else:
-            self.restore(record)
+            self.add_placed(record)
         return record
 
     def in_ram(self, start: int, stop: int) -> Iterator[Frame]:

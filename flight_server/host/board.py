@@ -35,7 +35,7 @@ class Board:
 
     def read(self) -> list[tuple[bytes, float]]:
         """The notes that there are, in the order of the slots, and the age of each in seconds."""
-        return [found for slot in range(self._slots) if (found := self._note(slot)) is not None]
+        return [note for slot in range(self._slots) if (note := self._note(slot)) is not None]
 
     def _note(self, slot: int) -> tuple[bytes, float] | None:
         for _ in range(_TRIES):  # it may be written just now

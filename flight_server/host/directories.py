@@ -28,6 +28,7 @@ A sweep removes
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -52,6 +53,8 @@ _NAMES = re.compile(
 )
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NAMES_LOCK = "names.lock"
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENXIO}
+"""There is no such file of this user, although there may be another one, a link or a socket."""
 _NAMES_SECONDS = 30.0
 _POLL_SECONDS = 0.02
 
@@ -121,7 +124,7 @@ class HostDirectory:
 
     def entries(self, prefix: str = "") -> list[Entry]:
         """The files of this format and user whose names begin with ``prefix``; none if it is not ours."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for name in os.listdir(self.path) if self.is_ours else []:  # noqa: PTH208 - of hundreds, few become paths
             if not name.startswith(prefix):
                 continue
@@ -134,8 +137,8 @@ class HostDirectory:
                 if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
                     size_bytes = max(status.st_size, int(parts["bytes"] or 0))
                     key, application = parts["key"], parts["application"]
-                    found.append(Entry(path, parts["kind"], key, application, size_bytes, status.st_mtime))
-        return found
+                    entries.append(Entry(path, parts["kind"], key, application, size_bytes, status.st_mtime))
+        return entries
 
     def changing_names(
         self, deadline_seconds: float = _NAMES_SECONDS
@@ -165,7 +168,7 @@ def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS, ended: str 
     """
     removed: list[Path] = []
     # Each once, because a second lock of the same file is refused: TMPDIR may be /dev/shm.
-    directories = [found for found in map(HostDirectory, dict.fromkeys(bases)) if found.is_ours]
+    directories = [directory for directory in map(HostDirectory, dict.fromkeys(bases)) if directory.is_ours]
     # Another process holds the names, or a directory goes: the next sweep comes.
     with contextlib.suppress(OSError, Unavailable), contextlib.ExitStack() as names:
         for directory in directories:
@@ -233,7 +236,9 @@ def owner_of(bases: Sequence[Path], application: str) -> Owner:
     for base in bases:
         try:
             descriptor = open_regular(HostDirectory(base).path / f"{application}.owner")
-        except OSError:
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                return Owner.LIVES  # it cannot be told now: no file of it may be removed
             continue
         try:
             return Owner.ENDED if try_lock(descriptor) else Owner.LIVES
@@ -249,7 +254,7 @@ def open_regular(path: Path) -> int:
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
         return descriptor
     os.close(descriptor)
-    raise FileNotFoundError(f"{path} is no file of this user")
+    raise FileNotFoundError(errno.ENOENT, "it is no file of this user", str(path))
 
 
 def leads_to(path: Path, descriptor: int) -> bool:

@@ -29,13 +29,13 @@ def expiry_seconds(chain: bytes) -> float | None:
     Python's TLS shows the fields of a certificate only after it has verified a peer by it. The end of its validity has
     a fixed place (RFC 5280, 4.1): the fields of TBSCertificate before it are skipped.
     """
-    found = []
+    ends = []
     for match in _CERTIFICATE.finditer(chain):
         try:
-            found.append(_not_after_seconds(binascii.a2b_base64(match[1])))
+            ends.append(_not_after_seconds(binascii.a2b_base64(match[1])))
         except (ValueError, IndexError):
             continue
-    return min(found, default=None)
+    return min(ends, default=None)
 
 
 _CERTIFICATE = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END ", re.DOTALL)
@@ -53,11 +53,11 @@ def _not_after_seconds(certificate: bytes) -> float:
 
 def _parts(der: bytes) -> list[tuple[int, bytes]]:
     """Tag and content of each value in ``der``."""
-    found, at = [], 0
+    parts, at = [], 0
     while at < len(der):
         tag, size, at = der[at], der[at + 1], at + 2
         if size >= 0x80:  # the size of the size
             at, size = at + size - 0x80, int.from_bytes(der[at : at + size - 0x80])
-        found.append((tag, der[at : at + size]))
+        parts.append((tag, der[at : at + size]))
         at += size
-    return found
+    return parts

@@ -34,10 +34,10 @@ def _same_values(one: pa.Array, two: pa.Array, *, bits: bool) -> NDArray[np.bool
     if types.is_null(kind):
         return np.ones(len(one), np.bool_)
     if types.is_struct(kind):
-        found = np.ones(len(one), np.bool_)
+        equal = np.ones(len(one), np.bool_)
         for index in range(kind.num_fields):
-            found &= same(one.field(index), two.field(index), bits=bits)
-        return found
+            equal &= same(one.field(index), two.field(index), bits=bits)
+        return equal
     if has_elements(kind):
         return _same_lists(one, two, bits=bits)
     if bits and types.is_floating(kind):
@@ -51,10 +51,10 @@ def _same_values(one: pa.Array, two: pa.Array, *, bits: bool) -> NDArray[np.bool
 def _same_lists(one: pa.Array, two: pa.Array, *, bits: bool) -> NDArray[np.bool_]:
     (inner, bounds), (others, other_bounds) = elements(one), elements(two)
     lengths = np.diff(bounds)
-    found: NDArray[np.bool_] = lengths == np.diff(other_bounds)
-    lengths = np.where(found, lengths, 0)
+    equal: NDArray[np.bool_] = lengths == np.diff(other_bounds)
+    lengths = np.where(equal, lengths, 0)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     ours, theirs = (array_over(starts[rows] + within) for starts in (bounds, other_bounds))
-    found[rows[~same(inner.take(ours), others.take(theirs), bits=bits)]] = False
-    return found
+    equal[rows[~same(inner.take(ours), others.take(theirs), bits=bits)]] = False
+    return equal

@@ -91,19 +91,19 @@ def _column(array: pa.Array, texts: _Texts) -> Hashes:
 
 def _dictionary(array: pa.DictionaryArray, texts: _Texts) -> Hashes:
     """Each value is hashed once."""
-    found = np.append(_column(array.dictionary, texts), _NULL)
+    hashes = np.append(_column(array.dictionary, texts), _NULL)
     indices = values(array.indices, np.dtype(array.type.index_type.to_pandas_dtype())).astype(np.int64)
     if array.null_count:
         indices[~flags(array.is_valid())] = len(array.dictionary)
-    return found[indices]
+    return hashes[indices]
 
 
-def _lists(found: Hashes, bounds: NDArray[np.int64]) -> Hashes:
+def _lists(hashes: Hashes, bounds: NDArray[np.int64]) -> Hashes:
     """Of each list's elements and their places the sum, and the length."""
     lengths = np.diff(bounds)
-    places = np.arange(len(found)) - np.repeat(bounds[:-1], lengths)
-    totals = np.zeros(len(found) + 1, np.uint64)
-    np.cumsum(_mix(found ^ places.view(np.uint64)), out=totals[1:])
+    places = np.arange(len(hashes)) - np.repeat(bounds[:-1], lengths)
+    totals = np.zeros(len(hashes) + 1, np.uint64)
+    np.cumsum(_mix(hashes ^ places.view(np.uint64)), out=totals[1:])
     return _mix((totals[bounds[1:]] - totals[bounds[:-1]]) ^ lengths.view(np.uint64))
 
 
@@ -155,14 +155,14 @@ def _texts(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64])
     return hashes
 
 
-def _mix(given: Hashes) -> Hashes:
-    found = np.empty(len(given), np.uint64)
-    for start in range(0, len(given), _SLICE):
-        part = found[start : start + _SLICE]
-        np.right_shift(given[start : start + _SLICE], _S30, out=part)
-        part ^= given[start : start + _SLICE]
+def _mix(hashes: Hashes) -> Hashes:
+    mixed = np.empty(len(hashes), np.uint64)
+    for start in range(0, len(hashes), _SLICE):
+        part = mixed[start : start + _SLICE]
+        np.right_shift(hashes[start : start + _SLICE], _S30, out=part)
+        part ^= hashes[start : start + _SLICE]
         part *= _M1
         part ^= part >> _S27
         part *= _M2
         part ^= part >> _S31
-    return found
+    return mixed

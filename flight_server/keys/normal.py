@@ -110,9 +110,9 @@ def float_bits(bits: NDArray[Any]) -> NDArray[Any]:
     kind = bits.dtype.type
     sign, infinity, nan = (kind(each) for each in _FLOATS[bits.itemsize])
     # Compared as integers: arithmetic on a signalling NaN would warn.
-    found = np.where((bits & ~sign) > infinity, nan, bits)
-    found[found == sign] = 0
-    return found
+    normal = np.where((bits & ~sign) > infinity, nan, bits)
+    normal[normal == sign] = 0
+    return normal
 
 
 def canonical(array: pa.Array) -> pa.Array:
@@ -146,9 +146,9 @@ def numbers(array: pa.Array) -> NDArray[np.int64]:
     if pa.types.is_floating(kind):
         wide = array.cast(pa.float64()) if kind.bit_width != 64 else array
         bits = float_bits(values(wide, np.uint64)).view(np.int64)
-        found: NDArray[np.int64] = np.where(bits < 0, bits ^ _TOP, bits)
-        found[bits == _FLOATS[8][2]] = _NAN
-        return found
+        ordered: NDArray[np.int64] = np.where(bits < 0, bits ^ _TOP, bits)
+        ordered[bits == _FLOATS[8][2]] = _NAN
+        return ordered
     if pa.types.is_uint64(kind):
         return (values(array, np.uint64) ^ _SIGN).view(np.int64)
     sign = "u" if pa.types.is_unsigned_integer(kind) else "i"

@@ -38,12 +38,12 @@ def codes(array: pa.Array) -> Codes:
     return _ranks(array)
 
 
-def falling(found: Codes) -> Codes:
+def falling(rising: Codes) -> Codes:
     """Codes that order the other way, but for nulls, which stay below every value."""
-    null = found == NULL
-    if null.any() and np.any(found == _TOP):
-        found = np.unique(found, return_inverse=True)[1].astype(np.int64)
-    turned = ~found
+    null = rising == NULL
+    if null.any() and np.any(rising == _TOP):
+        rising = np.unique(rising, return_inverse=True)[1].astype(np.int64)
+    turned = ~rising
     turned[null] = NULL
     return turned
 
@@ -58,12 +58,12 @@ def _ranks(array: pa.Array) -> Codes:
 
 
 def _plain_codes(array: pa.Array) -> Codes:
-    found = numbers(array)
+    numbered = numbers(array)
     null = flags(array.is_null()) if array.null_count else None
-    least = found == NULL
+    least = numbered == NULL
     if (least if null is None else least & ~null).any():  # the least integer
-        found = np.unique(found, return_inverse=True)[1]
-    return found if null is None else np.where(null, NULL, found)
+        numbered = np.unique(numbered, return_inverse=True)[1]
+    return numbered if null is None else np.where(null, NULL, numbered)
 
 
 def _pack(columns: list[Codes], array: pa.Array) -> pa.Array:
@@ -77,6 +77,6 @@ def _pack(columns: list[Codes], array: pa.Array) -> pa.Array:
     )
 
 
-def _big_endian(found: Codes) -> NDArray[np.uint64]:
+def _big_endian(column: Codes) -> NDArray[np.uint64]:
     """Bytes that order as the codes do."""
-    return (found.view(np.uint64) ^ _SIGN).astype(">u8")
+    return (column.view(np.uint64) ^ _SIGN).astype(">u8")

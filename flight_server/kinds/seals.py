@@ -3,18 +3,20 @@
 Guarantee: the whole of a seal is one step for readers of the name. A seal that is repeated with the same attempts is
 harmless; ``StagedWrites.appended`` has the answers of appends, whose staged dataset is gone. The same rows in another
 staged dataset are written again, unless a transaction says that they are the same: then that one is dropped.
-No lease ends during a seal.
+No lease ends during a seal. A durable dataset that the disk refuses is as it was before the seal, and so is one whose
+seal is cancelled before it is on disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from flight_server.concurrency import at_once, in_steps
+from flight_server.concurrency import at_once, in_steps, to_its_end
 from flight_server.datasets import (
     Catalogue,
     Dataset,
@@ -25,7 +27,6 @@ from flight_server.datasets import (
     set_servers,
 )
 from flight_server.protocol import Conflict, FlightShuffleError, SealRequest, Transaction, WriteMode
-from flight_server.storage import to_its_end
 from flight_server.tiering import Durability
 
 
@@ -41,7 +42,7 @@ async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -
         AlreadyExists, Conflict, InvalidRequest: a staged one can not be sealed as its mode says (``check_mode``).
         ServerLost, Conflict: see :func:`check_servers`; nothing was changed.
         OutOfBudget: ``metadata`` has no room for the list of servers; nothing was changed.
-        Unavailable: the disk does not take it; seal again with the same attempts.
+        OutOfBudget, Unavailable: the disk does not take it; nothing was changed.
     """
     with dataset.held_back():
         check_servers(dataset, request)
@@ -83,9 +84,7 @@ async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest
     try:
         check()
         if dataset.durable:
-            await _whole(_accept(dataset, request))
-            if not dataset.sealed:
-                await durability.persist(dataset, range(dataset.partition_count), finish, check)
+            await _on_disk(durability, dataset, request, finish, check)
         else:
             await _whole(_accept(dataset, request, partial(_finish, check, finish)))
     except _Repeated:
@@ -98,6 +97,43 @@ async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest
 async def _whole(work: Coroutine[Any, Any, None]) -> None:
     """Do the work to its end, also when the call is cancelled: its steps leave no half of the frames behind."""
     await to_its_end(asyncio.ensure_future(work))
+
+
+async def _on_disk(
+    durability: Durability,
+    dataset: Dataset,
+    request: SealRequest,
+    finish: Callable[[], None],
+    check: Callable[[], None],
+) -> None:
+    """Accept the attempts and write them to disk, or leave both as they were."""
+    async with _turn(durability, dataset):
+        try:
+            await _whole(_accept(dataset, request))
+            if not dataset.sealed:
+                await durability.persist(dataset, range(dataset.partition_count), finish, check)
+        except BaseException:
+            try:
+                await _whole(in_steps(dataset.giving_back()))
+            finally:
+                if dataset.on_disk is not None and not dataset.sealed:
+                    dataset.on_disk.begin_again()
+                # The caller gets the error in the same step, so it is the first that can change what is chosen next.
+                dataset.reopen()
+            raise
+
+
+@asynccontextmanager
+async def _turn(durability: Durability, dataset: Dataset) -> AsyncIterator[None]:
+    with durability.waits.enter("disk", dataset=dataset.name):
+        while dataset.sealing:
+            await dataset.changes.next()
+    dataset.sealing = True
+    try:
+        yield
+    finally:
+        dataset.sealing = False
+        dataset.changes.tell()
 
 
 async def _accept(dataset: Dataset, request: SealRequest, finish: Callable[[], None] | None = None) -> None:

@@ -87,7 +87,10 @@ def _request(command: PutCommand, wanted: PutCreate) -> CreateRequest:
 
 
 class AttemptSink(FrameSink):
-    """One attempt of one shuffle producer. ``server``: what the commit's answer says of this server, which has the
+    """One attempt of one shuffle producer. A commit that fails, also the last one, whose answer is that of the seal, is
+    not made: its frames are released.
+
+    ``server``: what the commit's answer says of this server, which has the
     dataset by puts alone: it is dropped with its last attempt, if that fails.
     """
 
@@ -140,11 +143,21 @@ class AttemptSink(FrameSink):
         self._attempt.publish(partition, frame)
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
-        answer = committed(self.dataset, self._attempt.rows, self._attempt.total_bytes, **self._server)
-        complete = self.dataset.commit(self._attempt, totals)
+        dataset, attempt = self.dataset, self._attempt
+        answer = committed(dataset, attempt.rows, attempt.total_bytes, **self._server)
+        if dataset.sealing:
+            with self._durability.waits.enter("disk", dataset=dataset.name, producer=attempt.producer):
+                while dataset.sealing:  # it takes further commits if the disk refuses the seal
+                    await dataset.changes.next()
+        if dataset.commit(attempt, totals):
+            try:
+                await seal(self._durability, dataset, SealRequest(dataset.name))
+            except BaseException:
+                dataset.attempts.discard(
+                    attempt
+                )  # in the step in which the seal ends: no other seal accepts it
+                raise
         self._committed = True
-        if complete:
-            await seal(self._durability, self.dataset, SealRequest(self.dataset.name))
         return answer
 
     async def end(self) -> None:

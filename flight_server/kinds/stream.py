@@ -84,7 +84,7 @@ class StreamSink(FrameSink):
                 # It has the old dataset's settings, except that one put writes one partition.
                 request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
             dataset = catalogue.prepare(request, schema)
-            if old is None or (old.failure is not None and not (old.files and old.files.committed)):
+            if old is None or (old.failure is not None and (old.on_disk is None or old.on_disk.row is None)):
                 catalogue.install(dataset)
             else:
                 catalogue.staged.add(None, dataset, WriteMode.OVERWRITE)
@@ -117,7 +117,6 @@ class StreamSink(FrameSink):
     async def commit(self, totals: Commit) -> dict[str, Any]:
         check_totals(totals, self._rows, self._frames, self.dataset, self._partition.index)
         await self._seal()
-        self._committed = True
         totals_now = self._partition.totals
         return committed(self.dataset, totals_now.rows, totals_now.bytes)
 
@@ -143,6 +142,7 @@ class StreamSink(FrameSink):
     def _finish(self) -> None:
         self._check_name()
         self.dataset.end_stream(self._partition)
+        self._committed = True
         if self._overwrites:
             self._durability.catalogue.take_name(self.dataset)
 
@@ -164,7 +164,7 @@ class StreamSink(FrameSink):
         if current is not None:
             current.attached.check_overwrite(current, meanwhile=True)
             check_as_durable(current, durable=self.dataset.durable)
-        if self.dataset.files is not None and self.dataset.files.forgotten:
+        if self.dataset.durable and self.dataset.gone:
             raise Conflict(
                 f"dataset {self.dataset.name!r}: generation {self.dataset.generation} was replaced while it was "
                 f"written, and the dataset is {now} now; write it again",

@@ -56,14 +56,14 @@ class Decoding:
 
     def _wait(self, size_bytes: int) -> Reservation:
         granted: list[Reservation] = []
-        given = threading.Event()
+        has_room = threading.Event()
 
         def take(room: Reservation) -> None:
             granted.append(room)
-            given.set()
+            has_room.set()
 
         request = self.pool.request(size_bytes, take)
-        in_time = given.wait(self._deadline_seconds)
+        in_time = has_room.wait(self._deadline_seconds)
         request.cancel()
         if not in_time:
             granted.clear()

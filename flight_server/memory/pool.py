@@ -78,12 +78,12 @@ class ReturnLock:
 
     def count(self) -> list[MemoryPool]:
         """Count the bytes given back; the pools that got them. The caller is inside."""
-        found = []
+        pools = []
         while self._returned:
             pool, size_bytes = self._returned.popleft()
             pool._count(-size_bytes)
-            found.append(pool)
-        return found
+            pools.append(pool)
+        return pools
 
     def _settle(self) -> None:
         lock = self._lock
@@ -378,8 +378,8 @@ class MemoryPool:
     def _serve(self) -> None:
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
         with self._lock:
-            while (found := self._next_queue()) is not None:
-                pool, end = found
+            while (queue_end := self._next_queue()) is not None:
+                pool, end = queue_end
                 request = pool._queue[end]
                 if not (self._fits_here(request.size_bytes) or self.used_bytes == 0):
                     break

@@ -47,11 +47,11 @@ class Fellows:
         """The server itself, then the others: location, start and numbers of each, or why it is ``gone``."""
         own = self._own()
         notes = [] if self._board is None else self._board.read()
-        found = {
+        by_location = {
             each["location"]: (each, age) for each, age in ((json.loads(note), age) for note, age in notes)
         }
         others = [each for each in self._locations.servers or () if each != own["location"]]
-        return [own, *(_listed(each, *found.get(each, (None, 0.0))) for each in others)]
+        return [own, *(_listed(each, *by_location.get(each, (None, 0.0))) for each in others)]
 
     def _own(self) -> dict[str, Any]:
         memory, disk = self._catalogue.budget.memory, self._catalogue.budget.disk

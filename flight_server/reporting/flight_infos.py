@@ -134,7 +134,7 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
             sum(each.rows for each in dataset.servers),
             sum(each.bytes for each in dataset.servers),
         )
-    said = {
+    facts = {
         "generation": dataset.generation,
         "kind": dataset.kind.value,
         "sealed": dataset.sealed,
@@ -147,7 +147,7 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
         wire.field(2, _descriptor(dataset, only)),
         wire.varint_field(4, rows if sealed else -1),
         wire.varint_field(5, total_bytes if sealed else -1),
-        wire.field(7, dump_json(said)),
+        wire.field(7, dump_json(facts)),
     ]
     if spread:
         parts += [
@@ -186,14 +186,14 @@ def _endpoint_of(locations: Locations, dataset: Dataset, server: ServerPortion, 
     # Its own addresses it knows better than the list.
     mine = [*locations.reads, *filter(None, [locations.http])] if server.start == own_start() else []
     uris = [*mine, *(each for each in server.locations if each not in mine)]
-    found = [uri + path if uri.startswith("http") else uri for uri in uris]
+    addresses = [uri + path if uri.startswith("http") else uri for uri in uris]
     if dataset.stored is not None and only is None:
-        found.append(object_of(dataset.stored.prefix, dataset.name, dataset.generation, server.start))
+        addresses.append(object_of(dataset.stored.prefix, dataset.name, dataset.generation, server.start))
     return wire.field(
         3,
         wire.field(1, wire.field(1, ticket.encode()))
         + lease_field(dataset)
-        + b"".join(map(_location, found)),
+        + b"".join(map(_location, addresses)),
     )
 
 

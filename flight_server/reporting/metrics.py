@@ -152,15 +152,13 @@ class _ServerCollector(Collector):
         yield GaugeMetricFamily(PREFIX + "certificate_expiry_seconds", text, value=expires)
 
     def _disk(self) -> Iterator[Metric]:
-        spiller, disposal = self._server.spiller, self._server.catalogue.disk.disposal
+        spiller, quarantine = self._server.spiller, self._server.catalogue.disk.quarantine
         yield _counter("spilled_frames", "record batches moved to disk", spiller.spilled_frames)
         yield _counter("spilled_bytes", "bytes moved to disk", spiller.spilled_bytes)
         trouble = float(spiller.trouble is not None)
         yield _gauge("disk_trouble", "1 while the disk refuses to take frames", trouble)
-        text = "datasets whose files the disk has refused to delete; they are tried again"
-        yield _gauge("undeleted_datasets", text, disposal.refused)
         yield _gauge(
-            "quarantined_datasets", "datasets that were found damaged on disk", len(disposal.quarantine)
+            "quarantined_datasets", "datasets that were found damaged on disk", len(quarantine.entries)
         )
         foreign = len(self._server.catalogue.disk.foreign)
         yield _gauge("foreign_files", "files in the data directory that no server has written", foreign)

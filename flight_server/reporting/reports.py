@@ -188,9 +188,9 @@ async def _ended(server: Observed, caller: Caller) -> dict[str, Any]:
 async def _staged(server: Observed, name: str | None, caller: Caller) -> dict[str, Any]:
     """The number of staged writes, for one name or for all, and up to ``MAX_NAMED_FILES`` of them, oldest first."""
     staged = server.catalogue.staged
-    found = [each for each in caller.seen(staged.all()) if name in (None, each.name)]
+    datasets = [each for each in caller.seen(staged.all()) if name in (None, each.name)]
     writes = []
-    for dataset in found[:MAX_NAMED_FILES]:
+    for dataset in datasets[:MAX_NAMED_FILES]:
         put, attempted = await _totals(dataset), await _attempted(dataset)
         left = dataset.lease_left_seconds
         mode = staged.mode_of(dataset)
@@ -207,7 +207,7 @@ async def _staged(server: Observed, name: str | None, caller: Caller) -> dict[st
                 "lease_left_seconds": round(left, 3),
             }
         )
-    return {"count": len(found), "writes": writes}
+    return {"count": len(datasets), "writes": writes}
 
 
 async def statistics(server: Observed, page: ListedPage, caller: Caller) -> dict[str, Any]:
@@ -309,6 +309,8 @@ async def _totals(dataset: Dataset) -> _Totals:
     rows, resident_bytes, disk_bytes = dataset.attached.stored()
     sums = _Totals(rows, 0, resident_bytes + disk_bytes, resident_bytes, disk_bytes, Counter())
     segments: set[Segment] = set()
+    if dataset.on_disk is not None:  # partitions that no reader has asked for know none
+        segments.update(segment for segment, _ in dataset.on_disk.files)
     async for partition in in_slices(dataset.partitions()):
         segments.update(partition.table.segments())
         totals = partition.totals
@@ -356,8 +358,8 @@ async def _summary(dataset: Dataset, readers: int, sees: Sees) -> dict[str, Any]
 
 
 async def _details(server: Observed, dataset: Dataset, page: Page) -> dict[str, Any]:
-    wanted = range(page.first, page.first + page.limit)
-    made = {each.index: each async for each in in_slices(dataset.partitions()) if each.index in wanted}
+    indices = range(page.first, page.first + page.limit)
+    made = {each.index: each async for each in in_slices(dataset.partitions()) if each.index in indices}
     partitions = {}
     for index in sorted(made):
         partition = made[index]
@@ -422,9 +424,7 @@ def _of_server(server: Observed) -> dict[str, Any]:
         "waits": len(server.waits),
         **asdict(server.counters),
         "task_failures": dict(server.background.failures),
-        "quarantine": [
-            each.to_json() for each in server.catalogue.disk.disposal.quarantine[:MAX_NAMED_FILES]
-        ],
+        "quarantine": [each.to_json() for each in server.catalogue.disk.quarantine.entries[:MAX_NAMED_FILES]],
         "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
         "servers": server.fellows.listed(),
         "token_file_trouble": server.authenticator.trouble,

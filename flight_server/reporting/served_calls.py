@@ -62,7 +62,7 @@ class ServedCall:
     error: str | None = None
     parent: str | None = None
     since_ns: int = 0
-    told: tuple[int, int] = (0, 0)
+    in_spans: tuple[int, int] = (0, 0)
 
     def reads(self, pace: Pace, dataset: Dataset) -> None:
         """It is a read, whose rows and bytes are counted in ``pace``."""
@@ -70,13 +70,13 @@ class ServedCall:
 
     def facts(self) -> dict[str, Any]:
         """What is known of it."""
-        found: dict[str, Any] = {"lane": self.lane, "operation": self.operation, "peer": self.peer}
-        found |= {"principal": self.principal, "dataset": self.dataset, "partition": self.partition}
+        facts: dict[str, Any] = {"lane": self.lane, "operation": self.operation, "peer": self.peer}
+        facts |= {"principal": self.principal, "dataset": self.dataset, "partition": self.partition}
         command = None if self.producer is None else self.producer.command
         if command is not None:
-            found |= {"dataset": command.dataset, "partition": command.partition}
-            found |= {"producer": command.producer, "attempt": command.attempt}
-        return {name: value for name, value in found.items() if value is not None}
+            facts |= {"dataset": command.dataset, "partition": command.partition}
+            facts |= {"producer": command.producer, "attempt": command.attempt}
+        return {name: value for name, value in facts.items() if value is not None}
 
 
 class LineLimit:
@@ -101,8 +101,8 @@ class LineLimit:
 
     def suppressed(self) -> dict[str, int]:
         """How many lines of each key were not written since the last call."""
-        found, self._suppressed = self._suppressed, {}
-        return found
+        numbers, self._suppressed = self._suppressed, {}
+        return numbers
 
 
 class Calls:
@@ -143,13 +143,13 @@ class Calls:
         if counted is None:
             return
         facts = call.facts() | {
-            "rows": counted.rows - call.told[0],
-            "bytes": counted.size_bytes - call.told[1],
+            "rows": counted.rows - call.in_spans[0],
+            "bytes": counted.size_bytes - call.in_spans[1],
         }
         name = "get" if call.producer is None else "put"
         span = spans.begin(name, call.parent, serves=True, since_ns=call.since_ns)
         spans.end(span, facts, call.error)
-        call.since_ns, call.told = time.time_ns(), (counted.rows, counted.size_bytes)
+        call.since_ns, call.in_spans = time.time_ns(), (counted.rows, counted.size_bytes)
 
     def failed(self, call: ServedCall, error: Exception, event: str = "call_failed") -> FlightShuffleError:
         """Count and log the error that ends the call; what its client gets. It is a fresh one, because a lane may keep

@@ -6,28 +6,47 @@ systems work where flock works. Without that file the lock is lost, so the serve
 (:meth:`DataDir.held`). A directory of :meth:`DataDir.temporary` is removed at its close or, if its process was killed,
 when the next server of the same user makes one.
 
-Only a marker (see ``ownership``) makes a directory a data directory or a temporary one. An empty directory gets a
-marker; one with other contents, or of a version without markers, is refused and left as it is.
+Only a marker makes a directory a data directory or a temporary one. An empty directory gets a marker; one with other
+contents, or of another format, is refused and left as it is.
+
+Format
+    The marker is the file ``flight-server.json``, a JSON object::
+
+        format      2: what else is in the directory, too; a server refuses another number
+        kind        "data", a data directory; "temporary", one that is removed with its process
+        owner       16 random hex digits; the names of its files begin with them
+        created     date and time, for people
+
+    Beside it are ``lock``, ``segments`` (see ``folder``) and, in a data directory, ``records`` (``opened_records``).
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import secrets
 import shutil
 import stat
 import tempfile
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from flight_server.host import try_lock
+from flight_server.records import OtherFormat
 
-from .disk_files import is_real_directory, sync_directory, write_file
-from .ownership import DATASETS_NAME, MARKER_NAME, Marker, OtherFormat, read_marker
+from .disk_files import NotAFile, is_real_directory, read_regular, sync_directory, write_file
+from .folder import SEGMENTS_NAME
+from .opened_records import RECORDS_NAME
 
+FORMAT: Final = 2
+MARKER_NAME: Final = "flight-server.json"
 LOCK_NAME = "lock"
+_OWNER = re.compile(r"[0-9a-f]{16}")
 _UNFINISHED_NAME = f"{MARKER_NAME}.new"
 # An empty directory may hold these: a crash leaves the first two, ext4 makes the third.
 _NEGLIGIBLE = frozenset({LOCK_NAME, _UNFINISHED_NAME, "lost+found"})
@@ -40,14 +59,26 @@ class DataDirInUse(OSError):
 
 class DataDirUnusable(OSError):
     """The directory cannot be made, locked or written to, has other contents than a data directory of this version,
-    or has ``datasets`` on another file system.
+    or has a part of them on another file system.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """The contents of a marker."""
+
+    kind: Literal["data", "temporary"]
+    owner: str
+
+    def encode(self) -> bytes:
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        return json.dumps({"format": FORMAT, **asdict(self), "created": created}).encode()
 
 
 class DataDir:
     """One locked directory."""
 
-    def __init__(self, path: Path, fd: int, marker: Marker) -> None:
+    def __init__(self, path: Path, fd: int, marker: _Marker) -> None:
         self.path = path
         self.owner = marker.owner
         self.is_temporary = marker.kind == "temporary"
@@ -120,7 +151,7 @@ def _open_lock(path: Path) -> int:
     return fd
 
 
-def _take(path: Path, fd: int) -> Marker:
+def _take(path: Path, fd: int) -> _Marker:
     """Lock the directory, and return its marker."""
     if not try_lock(fd):
         owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
@@ -133,15 +164,15 @@ def _take(path: Path, fd: int) -> Marker:
     return marker
 
 
-def _known_or_empty(path: Path) -> Marker | None:
+def _known_or_empty(path: Path) -> _Marker | None:
     """A data directory's marker; None if the directory is empty."""
-    marker = read_marker(path)
+    marker = _read_marker(path)
     if marker is not None and marker.kind == "data":
-        datasets = path / DATASETS_NAME
-        if datasets.exists() and datasets.stat().st_dev != path.stat().st_dev:
-            raise DataDirUnusable(
-                f"the data directory {path} must hold {DATASETS_NAME} on its own file system"
-            )
+        for part in (path / SEGMENTS_NAME, path / RECORDS_NAME):
+            if part.exists() and part.stat().st_dev != path.stat().st_dev:
+                raise DataDirUnusable(
+                    f"the data directory {path} must hold {part.name} on its own file system"
+                )
         return marker
     strange = sorted({entry.name for entry in path.iterdir()} - _NEGLIGIBLE)
     if strange:
@@ -152,11 +183,35 @@ def _known_or_empty(path: Path) -> Marker | None:
     return None
 
 
-def _mark(path: Path, kind: Literal["data", "temporary"]) -> Marker:
-    marker = Marker(kind, secrets.token_hex(8))
+def _read_marker(path: Path) -> _Marker | None:
+    """The directory's marker; None if it is missing, not valid, or may not be read. Raises OtherFormat, or OSError if
+    the disk returned one.
+    """
+    try:
+        body = json.loads(read_regular(path / MARKER_NAME))
+    except (FileNotFoundError, NotADirectoryError, PermissionError, NotAFile, ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or not isinstance(body.get("format"), int):
+        return None
+    if body["format"] != FORMAT:
+        raise OtherFormat(
+            f"{path} was written in format {body['format']}, and this version reads {FORMAT}: start the version that "
+            "wrote it, and copy its datasets to a server of this version, or name another directory; nothing in it "
+            "was changed"
+        )
+    kind, owner = body.get("kind"), body.get("owner")
+    if kind not in ("data", "temporary") or not isinstance(owner, str) or not _OWNER.fullmatch(owner):
+        return None
+    return _Marker(kind, owner)
+
+
+def _mark(path: Path, kind: Literal["data", "temporary"]) -> _Marker:
+    marker = _Marker(kind, secrets.token_hex(8))
     write_file(path / _UNFINISHED_NAME, marker.encode())
     (path / _UNFINISHED_NAME).rename(path / MARKER_NAME)
     sync_directory(path)
+    with suppress(PermissionError):  # of a parent that may only be passed through
+        sync_directory(path.parent)
     return marker
 
 
@@ -165,7 +220,7 @@ def _remove_abandoned(path: Path) -> None:
     with suppress(OSError):
         if not is_real_directory(path) or path.stat().st_uid != os.getuid():
             return
-        marker = read_marker(path)
+        marker = _read_marker(path)
         if marker is None or marker.kind != "temporary":
             return
         fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,23 +1,22 @@
 """Segments: append-only files that frames are moved to, and the disk budget that counts them.
 
 Format
-    A segment is FlightData messages one after the other. Their places are in RAM for spilled frames
-    (``frames.records``), in the manifest for durable datasets. The next start deletes a segment that no manifest
-    names.
+    A segment is a header (``file_header``), and FlightData messages one after the other. Their places are in RAM for
+    spilled frames (``frames.records``), in the records for durable datasets. The next start deletes a segment that no
+    row of the records names.
 
 Who holds what
-    A :class:`Segment` is one file with one descriptor and one disk reservation. Slices, the records of frames and the
-    files of a durable dataset hold it. With the last reference the file is closed and unlinked (a manifest's file
-    stays), its directory removed if it is empty, and its bytes return to the disk pool. No two datasets share a
-    segment; one that was appended to has those of the appended writes. Each stays open, so that its bytes can be read
-    when its directory vanishes or its file system is mounted elsewhere.
+    A :class:`Segment` is one file with one descriptor and one disk reservation. Slices, the records of frames and a
+    durable dataset hold it. With the last reference the file is closed and unlinked (one that a row names stays), and
+    its bytes return to the disk pool. No two datasets share a segment; one that was appended to has those of the
+    appended writes. Each stays open, so that its bytes can be read when its directory vanishes or its file system is
+    mounted elsewhere.
 
 Errors
-    An append is all or nothing. On ENOSPC, EIO, a vanished directory or a read-only mount it raises
-    :class:`DiskTrouble`; the segment is cut back and takes no further appends, and the frames stay in RAM. A failed
-    read raises it, too; the next try may succeed. After a failed fsync some pages may not be on the medium, and the
-    next fsync would succeed without writing them. So the segment is ``suspect`` for ever, and ``durability`` copies
-    its frames to another one.
+    An append is all or nothing. On ENOSPC, EIO, a vanished directory or a read-only mount it raises DiskTrouble; the
+    segment is cut back and takes no further appends, and the frames stay in RAM. A failed read raises it, too; the next
+    try may succeed. After a failed fsync some pages may not be on the medium, and the next fsync would succeed without
+    writing them. So the segment is ``suspect`` for ever, and ``durability`` copies its frames to another one.
 
 Concurrency
     ``append`` and ``read`` block. A :class:`SegmentWriter` writes one append at a time; reads and finalizers may come
@@ -35,41 +34,25 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from flight_server.memory import MemoryPool, Reservation
+from flight_server.records import DiskTrouble, trouble_with
 
 from .disk_files import open_regular
-from .ownership import DIRECTORY_LOCK, Marker, make_dataset_directory, remove_unused_directory
+from .file_header import FileHeader
+from .folder import Folder
 
 _IOV_MAX = 1024
-_OPEN_ATTEMPTS = 3
 _numbers = itertools.count(1)
 
 
-class DiskTrouble(Exception):
-    """The disk refused to take or give bytes. ``full``: for lack of room, by its own error or the disk limit."""
-
-    def __init__(self, message: str, *, full: bool) -> None:
-        super().__init__(message)
-        self.full = full
-
-
-def trouble_with(path: Path, error: OSError) -> DiskTrouble:
-    """The system's error about a path."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return DiskTrouble(f"{path}: {error.strerror or error}", full=full)
-
-
 def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:
-    """Close a segment's file; unless ``path`` is None, unlink it, and its directory if that is empty. Free its bytes.
-    Blocks.
-    """
+    """Close a segment's file; unless ``path`` is None, unlink it. Free its bytes. Blocks."""
     os.close(fd)
     if path is not None:
-        # OSError: it is read-only or gone; the next start deletes the rest.
-        with suppress(OSError), DIRECTORY_LOCK:
+        with suppress(OSError):  # it is read-only or gone; the next start deletes the rest
             path.unlink(missing_ok=True)
-            remove_unused_directory(path.parent)
     reservation.free()
 
 
@@ -87,7 +70,7 @@ class SegmentSlice:
         self.size_bytes = size_bytes
 
     def __str__(self) -> str:
-        return f"{self.segment.path.parent.name}/{self.segment.path.name} at {self.offset}"
+        return f"{self.segment.path.name} at {self.offset}"
 
     def read(self, *, anew: bool = False) -> bytes:
         """The message's bytes, fewer if the file ends before; ``Message.read_back`` verifies them. With ``anew`` they
@@ -102,32 +85,44 @@ class SegmentSlice:
 
 
 class Segment:
-    """One file. ``number`` is above 0 and its own among all segments of the process: frames move between datasets, and
-    the table that they come to has segments of several writers.
+    """One open file, whose bytes ``reservation`` counts. ``number`` is above 0 and its own among all segments of the
+    process: frames move between datasets, and the table that they come to has segments of several writers.
     """
 
     def __init__(
-        self,
-        path: Path,
-        disk: MemoryPool,
-        *,
-        existing: bool = False,
-        dispose: Dispose = dispose_now,
+        self, path: Path, fd: int, size_bytes: int, reservation: Reservation, dispose: Dispose = dispose_now
     ) -> None:
         self.path = path
         self.number = next(_numbers)
+        self._fd = fd
+        self._reservation = reservation
         self._dispose = dispose
-        self.size_bytes = 0
-        self.keep = False  # a manifest names the file: close it, and leave it where it is
+        self.size_bytes = size_bytes
+        self.keep = False  # a row of the records names the file: close it, and leave it where it is
         self.suspect = False
         self.synced_bytes = 0  # so many are on the medium, says fsync
-        self._reservation = disk.empty()
-        if existing:
-            self._fd = open_regular(path)
-            self.size_bytes = self.synced_bytes = os.fstat(self._fd).st_size
-            self._reservation.grow(self.size_bytes)
-        else:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    @classmethod
+    def made(cls, folder: Folder, header: bytes, disk: MemoryPool, dispose: Dispose = dispose_now) -> Self:
+        """A new file with this header. Raises DiskTrouble."""
+        try:
+            path, fd = folder.make("frames")
+        except OSError as error:
+            raise trouble_with(folder.path, error) from error
+        segment = cls(path, fd, 0, disk.empty(), dispose)
+        segment.append([header], len(header))
+        return segment
+
+    @classmethod
+    def existing(cls, path: Path, disk: MemoryPool, dispose: Dispose = dispose_now) -> Self:
+        """A file that a row of the records names. Raises NotAFile, OSError."""
+        fd = open_regular(path)
+        reservation = disk.empty()
+        segment = cls(path, fd, os.fstat(fd).st_size, reservation, dispose)
+        segment.keep = True
+        segment.synced_bytes = segment.size_bytes
+        reservation.grow(segment.size_bytes)
+        return segment
 
     def append(self, messages: Sequence[bytes], size_bytes: int) -> int:
         """Write the messages at the end; the offset of the first."""
@@ -172,9 +167,7 @@ class Segment:
             self.synced_bytes = size_bytes
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            fd, self._fd = self._fd, -1
-            self._dispose(fd, None if self.keep else self.path, self._reservation)
+        self._dispose(self._fd, None if self.keep else self.path, self._reservation)
 
 
 def _write_all(fd: int, messages: Sequence[bytes], offset: int) -> None:
@@ -193,39 +186,42 @@ def _write_all(fd: int, messages: Sequence[bytes], offset: int) -> None:
 
 
 class SegmentWriter:
-    """Appends messages to the segments in a directory; begins a new one when one has ``segment_bytes``, so that disk
-    space is released a segment at a time. The directory is made for the first append: a dataset that never spills
-    touches no disk.
+    """Appends messages to segments of a dataset; begins a new one when one has ``segment_bytes``, so that disk space is
+    released a segment at a time. The first is made for the first append: a dataset that never spills touches no disk.
     """
+
+    __slots__ = ("_disk", "_dispose", "_folder", "_header", "_lock", "_open", "_segment_bytes")
 
     def __init__(
         self,
-        directory: Path,
+        folder: Folder,
+        header: FileHeader,
         disk: MemoryPool,
         segment_bytes: int,
         dispose: Dispose = dispose_now,
-        marker: Marker | None = None,
     ) -> None:
-        self.directory = directory
-        self.marker = marker
+        self._folder = folder
+        self._header = header
         self._disk = disk
         self._dispose = dispose
         self._segment_bytes = segment_bytes
         # Weak: it is not kept for later appends.
         self._open: weakref.ref[Segment] | None = None
-        self._count = 0
         self._lock = threading.Lock()
 
     def append(self, messages: Sequence[bytes]) -> list[SegmentSlice]:
         """Write the messages; a slice for each, in their order. Raises DiskTrouble."""
         size_bytes = sum(map(len, messages))
         with self._lock:
-            room_bytes = self._disk.available_bytes
-            if room_bytes is not None and size_bytes > room_bytes:
-                raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
             segment = self._open() if self._open is not None else None
-            if segment is None or segment.suspect:
-                segment = self._new()
+            if segment is not None and segment.suspect:
+                segment = None
+            header = b"" if segment is not None else self._header.encode()
+            room_bytes = self._disk.available_bytes
+            if room_bytes is not None and len(header) + size_bytes > room_bytes:
+                raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
+            if segment is None:
+                segment = Segment.made(self._folder, header, self._disk, self._dispose)
             self._open = None  # after an error its directory may be gone: the next append opens another
             offset = segment.append(messages, size_bytes)
             slices = []
@@ -235,19 +231,3 @@ class SegmentWriter:
             if segment.size_bytes < self._segment_bytes:
                 self._open = weakref.ref(segment)
             return slices
-
-    def _new(self) -> Segment:
-        for attempt in range(_OPEN_ATTEMPTS):
-            self._count += 1
-            path = self.directory / f"segment-{self._count:06}"
-            try:
-                with DIRECTORY_LOCK:
-                    make_dataset_directory(self.directory, self.marker)
-                    return Segment(path, self._disk, dispose=self._dispose)
-            except FileNotFoundError as error:
-                # The previous segment was deleted in this moment, and the directory with it.
-                if attempt == _OPEN_ATTEMPTS - 1:
-                    raise trouble_with(self.directory, error) from error
-            except OSError as error:
-                raise trouble_with(self.directory, error) from error
-        raise AssertionError("unreachable")

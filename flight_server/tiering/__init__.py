@@ -2,6 +2,7 @@
 
 from .admission import Admission
 from .durability import Durability
+from .loading import Loading
 from .readback import ReadBack, Reader, frame_lost
-from .recovery import recover
+from .recovery import delete_garbage, recover, set_aside
 from .spiller import Spiller

@@ -2,67 +2,61 @@
 
 Guarantee: when :meth:`Durability.persist` has returned for the last partition, the dataset survives the death of this
 process and, as far as fsync tells the truth, of the machine, unless it was replaced meanwhile. When it has raised, also
-because it was cancelled, the dataset is sealed and has its name, or it does not come back after a restart. A dataset
-not sealed before a crash is deleted at the next start. ``manifest`` has the format, ``durable_files`` the order of
-writes, ``recovery`` the way back.
+because it was cancelled, the dataset is sealed and has its name, or it does not come back after a restart. The files of
+a dataset not sealed before a crash are deleted at the next start. ``records.dataset_records`` has the rows,
+``recovery`` the way back.
 
 Order of writes
     The seal of a partition appends its dictionaries and the frames that are not in segments yet, and syncs its
-    segments; frames in RAM leave it later without further writes. The last seal writes the manifest. So a sealed
-    partition survives only once all are sealed.
+    segments; frames in RAM leave it later without further writes. The last seal commits the dataset's rows, after the
+    names of its files are synced. So a sealed partition survives only once all are sealed.
 
 Disk trouble
     The seal is listed as waiting for ``disk`` and tries again every ``RETRY_SECONDS`` until its deadline. Then it fails
     with a retryable error: a put fails, a shuffle can be sealed again. After a failed fsync it writes the frames to
-    another segment, from RAM or read back with their checksums verified.
+    another segment, from RAM or read back with their checksums verified. A commit that fails changes nothing.
 
 Retention
-    Frames that enough readers pass before the manifest is written are not in it and never come back. Those passed
-    later leave RAM but not the disk: after a restart they are there again, for as many readers as declared. A
-    retention in seconds continues by the wall clock. The lease starts anew.
+    Frames that enough readers pass before the commit are not in it and never come back. Those passed later leave RAM
+    but not the disk: after a restart they are there again, for as many readers as declared. A retention in seconds
+    continues by the wall clock. The lease starts anew.
 
 Order
-    The task draws the sequence number, writes the manifest and sets the name while it holds :meth:`Disk.turn`. So the
-    next start finds the overwrite acknowledged last, and an overwrite that may no longer take the name writes no
-    manifest. A dataset that is not durable takes a name without the turn, so the task looks at the name again when the
-    manifest is written. If the dataset may not take it then, the manifest is withdrawn, before the turn ends unless the
-    disk refuses; then ``disposal`` tries again. A crash before that loses the dataset that has the name, which is not
-    durable.
+    The task commits and sets the name while it holds :meth:`Disk.turn`; an overwrite deletes the rows of what it
+    replaces in the same transaction. A dataset that is not durable takes a name without the turn, so the task looks at
+    the name again after the commit. If the dataset may not take it then, its rows are deleted before anything that is
+    committed later; a crash before that loses the dataset that has the name, which is not durable.
 
 Cancelling
-    A cancellation is raised once the manifest is written. A stream whose producer leaves during the seal fails, and its
-    manifest is deleted. A shuffle whose manifest is written has its name. One that was cancelled before keeps its
-    accepted attempts and its written frames; the next seal continues from there.
+    A cancellation is raised once the commit is made or refused. A dataset that is committed has its name then: an
+    overwrite has deleted the rows of what it replaces. A stream whose producer leaves before fails. A shuffle that was
+    cancelled before keeps its attempts; it may be sealed again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
+import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable
 from operator import attrgetter
 from typing import TypeVar
 
 from flight_server.concurrency import Slice, Waits, in_steps
-from flight_server.datasets import Catalogue, Dataset, Partition, Totals
-from flight_server.frames import DictionaryState, Frame, Message, Records, messages_of
+from flight_server.datasets import Catalogue, Dataset, OnDisk, Partition, Totals
+from flight_server.frames import Frame, Message, Packed, Records, messages_of, pack
 from flight_server.memory import reserve
 from flight_server.protocol import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
-from flight_server.storage import (
+from flight_server.records import (
+    DatasetRecord,
     DictionaryRecord,
     DiskTrouble,
-    DurableFiles,
-    Forgotten,
-    FrameRecord,
-    Manifest,
-    PackedFrames,
+    Facts,
+    FileRecord,
     PartitionRecord,
-    Segment,
-    SegmentSlice,
-    SegmentWriter,
-    in_thread,
+    insert,
 )
+from flight_server.storage import Segment, SegmentSlice, SegmentWriter
 
 from .readback import frame_lost
 from .spiller import Spiller
@@ -92,7 +86,7 @@ class Durability:
         finish: Callable[[], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write the partitions to disk, and with the last one the manifest; call ``finish``.
+        """Write the partitions to disk, commit the dataset with the last one, and call ``finish``.
 
         Args:
             finish: seals the partitions in RAM and sets the dataset's name.
@@ -103,21 +97,21 @@ class Durability:
             Unavailable: the disk refused writes until the deadline.
             CorruptFrame: a spilled frame or dictionary came back with another checksum.
             DatasetDropped, PartitionFailed: the dataset was dropped, or a partition failed, meanwhile.
-            Conflict, AlreadyExists: from ``finish`` or ``check``; no manifest is left on disk.
+            Conflict, AlreadyExists: from ``finish`` or ``check``; the next start does not find the dataset.
         """
-        files, writer = dataset.files, dataset.writer
-        assert files is not None
+        on_disk, writer = dataset.on_disk, dataset.writer
+        assert on_disk is not None
         assert writer is not None
         wanted = set(partitions)
         seconds = self._deadline_seconds
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         with self.waits.enter("disk", dataset=dataset.name, deadline_seconds=seconds):
-            async with files.turn:
+            async with on_disk.turn:
                 try:
                     while not dataset.sealed:  # otherwise an earlier call has sealed it
                         try:
-                            seal = _Seal(self, dataset, files, writer)
+                            seal = _Seal(self, dataset, on_disk, writer)
                             if await seal.run(wanted):
                                 await seal.commit(finish, check)
                             else:
@@ -130,30 +124,15 @@ class Durability:
                         else:
                             self._spiller.succeeded()
                             return
-                except Forgotten:
-                    if dataset.dropped or files.leaving in ("dropped", "expired"):
-                        raise DatasetDropped(
-                            f"dataset {dataset.name!r} {dataset.why_gone} while it was being sealed",
-                            dataset=dataset.name,
-                        ) from None
-                    finish()  # it was replaced: only its present readers see it
                 except BaseException:
-                    if not dataset.attached.by_name:
-                        # The put fails, so no manifest may list these partitions.
-                        files.synced -= wanted
+                    if not dataset.attached.by_name and on_disk.synced is not None:
+                        # The put fails, so no commit may have these partitions.
+                        on_disk.synced -= wanted
                     if not dataset.sealed:
-                        self.take_back(dataset, files)
+                        self.catalogue.forget(dataset)
                     raise
                 finally:
                     dataset.touch()
-
-    def take_back(self, dataset: Dataset, files: DurableFiles) -> None:
-        """Let the next start not find the dataset, whose seal has failed; a shuffle may be sealed again."""
-        if files.committed:
-            if not dataset.attached.by_name:
-                self.catalogue.forget(dataset)
-            else:
-                self.catalogue.disk.disposal.withdraw(files)
 
 
 def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavailable:
@@ -169,18 +148,17 @@ class _Seal:
     """One try to write partitions to disk."""
 
     def __init__(
-        self, durability: Durability, dataset: Dataset, files: DurableFiles, writer: SegmentWriter
+        self, durability: Durability, dataset: Dataset, on_disk: OnDisk, writer: SegmentWriter
     ) -> None:
-        self._durability = durability
         self._catalogue = durability.catalogue
         self._waits = durability.waits
         self._dataset = dataset
-        self._files = files
+        self._on_disk = on_disk
         self._writer = writer
 
     async def run(self, wanted: set[int]) -> bool:
-        """Write the partitions' frames; whether all partitions are on disk, so that the manifest is due."""
-        files, dataset = self._files, self._dataset
+        """Write the partitions' frames; whether all partitions are on disk, so that the commit is due."""
+        on_disk, dataset = self._on_disk, self._dataset
         partitions = [partition for partition in dataset.partitions() if partition.index in wanted]
         segments: set[Segment] = set()
         present = Slice()
@@ -189,44 +167,62 @@ class _Seal:
             await self._write_dictionaries(partition)
             segments.update(partition.table.segments())
             await present.end()
-        segments.update(slice_.segment for slice_ in files.dictionaries.values())
-        await self._in_thread(files.sync, segments)
+        segments.update(slice_.segment for slice_ in on_disk.dictionaries.values())
+        await self._in_thread(_sync, segments)
         self._check(wanted)
-        files.synced |= wanted
-        return len(files.synced) == dataset.partition_count
+        on_disk.synced = on_disk.synced or set()
+        on_disk.synced |= wanted
+        return len(on_disk.synced) == dataset.partition_count
 
     async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:
-        """Write the manifest and call ``finish``, in the name's turn."""
-        dataset, catalogue = self._dataset, self._catalogue
-
-        def take_name() -> None:
-            check()
-            finish()
-
+        """Commit the dataset and call ``finish``, in the name's turn."""
+        dataset, catalogue, on_disk = self._dataset, self._catalogue, self._on_disk
+        synced = on_disk.synced or set()
         async with catalogue.disk.turn(dataset.name):
             copies = await in_steps(_copies(dataset))
-            self._check(self._files.synced)
+            self._check(synced)
             check()
-            description = _Description(dataset, self._files, catalogue, copies)
-            try:
-                threads = catalogue.disk.io_threads
-                if not dataset.attached.by_name:
-                    await in_thread(
-                        threads, description.commit
-                    )  # cancelled: its producer has left, so it fails
-                    take_name()
-                else:
-                    await in_thread(threads, description.commit, then=take_name)
-            except (DiskTrouble, Forgotten):
-                raise
-            except BaseException:
-                if not dataset.sealed:
-                    self._durability.take_back(dataset, self._files)
-                    await catalogue.disk.disposal.settled()
-                raise
+            if dataset.ended:  # it was replaced: only its present readers see it
+                finish()
+                return
+            description = _Description(dataset, on_disk, catalogue)
+            packed, record = await self._in_thread(description.packed, copies)
+            self._check(synced)
+            check()
+            before = catalogue.get(dataset.name)
+            replaced = None
+            if (
+                before not in (None, dataset)
+                and before.on_disk is not None
+                and before.on_disk.row is not None
+            ):
+                replaced = before.on_disk.deletion(finishing=True)
+            row = 0
+
+            def change(connection: sqlite3.Connection) -> None:
+                nonlocal row
+                if replaced is not None:
+                    replaced.change(connection)
+                row = insert(connection, record, packed.tables)
+
+            def take_name() -> None:
+                if replaced is not None:
+                    replaced.committed()
+                on_disk.files = list(packed.files.items())
+                on_disk.commit(row, list(packed.files))
+                on_disk.synced = None
+                check()
+                finish()
+
+            await catalogue.records.commit(change, take_name)
 
     def _check(self, indices: set[int]) -> None:
-        """Raise the cause if a partition has failed: then it holds no frames."""
+        """Raise the cause if a partition has failed: then it holds no frames; or if the dataset was dropped."""
+        if self._dataset.dropped:
+            raise DatasetDropped(
+                f"dataset {self._dataset.name!r} {self._dataset.why_gone} while it was being sealed",
+                dataset=self._dataset.name,
+            )
         for partition in self._dataset.partitions():
             if partition.index in indices:
                 partition.check()
@@ -260,9 +256,9 @@ class _Seal:
         try:
             (slice_,) = await self._in_thread(lambda: self._writer.append([message.read_back()]))
         except CorruptFrame as corrupt:
-            disposal = self._catalogue.disk.disposal
+            quarantine = self._catalogue.disk.quarantine
             raise frame_lost(
-                disposal, self._dataset, partition, partition.epoch, corrupt
+                quarantine, self._dataset, partition, partition.epoch, corrupt
             ).fresh() from corrupt
         finally:
             room.free()
@@ -276,7 +272,7 @@ class _Seal:
                 if not _is_safe(message.slice):  # otherwise the spiller has moved it meanwhile
                     message.place(slice_)
             assert message.slice is not None
-            self._files.dictionaries[message] = message.slice
+            self._on_disk.dictionaries[message] = message.slice
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(
@@ -301,6 +297,17 @@ def _is_safe(slice_: SegmentSlice | None) -> bool:
     return slice_ is not None and not slice_.segment.suspect
 
 
+def _sync(segments: Iterable[Segment]) -> None:
+    """Write the segments' bytes to the medium. Blocks. After DiskTrouble some of them may not be there; segments that
+    failed are ``suspect``.
+    """
+    for segment in segments:
+        segment.sync()
+        if not segment.in_place():
+            segment.suspect = True
+            raise DiskTrouble(f"{segment.path} has vanished", full=False)
+
+
 _Copies = list[tuple[int, Totals, Records]]
 
 
@@ -314,82 +321,70 @@ def _copies(dataset: Dataset) -> Generator[None, None, _Copies]:
 
 
 class _Description:
-    """The manifest's contents: copied on the event loop, written in a thread, because a million frames take long."""
+    """The dataset's rows: copied on the event loop, made in a thread, because a million frames take long."""
 
-    def __init__(self, dataset: Dataset, files: DurableFiles, catalogue: Catalogue, copies: _Copies) -> None:
+    def __init__(self, dataset: Dataset, on_disk: OnDisk, catalogue: Catalogue) -> None:
         self._dataset = dataset
-        self._files = files
-        self._sequence = catalogue.disk.next_sequence()
         self._lease_seconds = catalogue.staged.lease_seconds_of(dataset)
         transactions = catalogue.transactions_of(dataset)
         self._transactions, self._forgotten = transactions.entries(), transactions.forgotten
         self._accepted = dataset.attempts.accepted
-        self._dictionaries = dict(files.dictionaries)
-        self._partitions = copies
-        self._segments: dict[Segment, int] = {}
-        self._needed_bytes: list[int] = []
+        self._dictionaries = dict(on_disk.dictionaries)
 
-    def commit(self) -> None:
-        """Write the manifest. Blocks; see :meth:`DurableFiles.commit`."""
-        manifest = self._manifest()
-        self._files.commit(manifest.encode(), list(self._segments))
-
-    def _place(self, segment: Segment, offset: int, size_bytes: int) -> tuple[int, int, int]:
-        number = self._segments.setdefault(segment, len(self._segments))
-        if number == len(self._needed_bytes):
-            self._needed_bytes.append(0)
-        self._needed_bytes[number] = max(self._needed_bytes[number], offset + size_bytes)
-        return number, offset, size_bytes
-
-    def _manifest(self) -> Manifest:
+    def packed(self, copies: _Copies) -> tuple[Packed, DatasetRecord]:
+        packed = pack([table for _, _, table in copies])
+        dictionaries = self._placed(packed.files)
         numbers = {message: number for number, message in enumerate(self._dictionaries)}
-        dictionaries = [
-            DictionaryRecord(
-                *self._place(slice_.segment, slice_.offset, slice_.size_bytes),
-                message.crc32c,
-                message.sequence,
-            )
-            for message, slice_ in self._dictionaries.items()
-        ]
-        states: dict[DictionaryState, int] = {}
-        partitions: list[PartitionRecord] = []
-        frames = PackedFrames()
-        for index, totals, table in self._partitions:
-            listed = len(table) - table.first
-            partitions.append(
-                PartitionRecord(
-                    index, table.first, listed, totals.frames, totals.rows, totals.bytes, totals.crc32c
-                )
-            )
-            for record in table.records():
-                assert record.segment is not None, "a frame that was not written"
-                place = self._place(record.segment, record.offset, record.size_bytes)
-                state = states.setdefault(record.dictionaries, len(states))
-                frames.append(FrameRecord(*place, record.rows, record.crc32c, record.metadata_crc32c, state))
         dataset = self._dataset
-        return Manifest(
-            dataset=dataset.name,
-            kind=dataset.kind.value,
-            generation=dataset.generation,
-            sequence=self._sequence,
+        facts = Facts(
             partition_count=dataset.partition_count,
             producers=dataset.producers,
             retention=dataset.retention.to_json(),
             lease_seconds=self._lease_seconds,
-            schema=None if dataset.schema is None else base64.b64encode(dataset.schema.header).decode(),
             accepted=None if self._accepted is None else {str(key): of for key, of in self._accepted.items()},
-            transactions=self._transactions,
-            forgotten=self._forgotten,
             sealed_at=time.time(),
-            segments=[
-                (segment.path.name, size_bytes)
-                for segment, size_bytes in zip(self._segments, self._needed_bytes, strict=True)
-            ],
             dictionaries=dictionaries,
             states=[
                 [(number, [numbers[each] for each in messages]) for number, messages in state.by_id.items()]
-                for state in states
+                for state in packed.states
             ],
-            partitions=partitions,
-            frames=frames,
+            files=len(packed.files),
+            partitions=len(copies),
+            transactions=len(self._transactions) + len(self._forgotten),
         )
+        record = DatasetRecord(
+            dataset.name,
+            dataset.generation,
+            dataset.kind.value,
+            facts,
+            None if dataset.schema is None else bytes(dataset.schema.header),
+            [FileRecord(segment.path.name, size_bytes) for segment, size_bytes in packed.files.items()],
+            [
+                PartitionRecord(
+                    index,
+                    table.first,
+                    totals.bytes - frame_bytes,
+                    totals.frames,
+                    totals.rows,
+                    totals.bytes,
+                    totals.crc32c,
+                )
+                for (index, totals, table), frame_bytes in zip(copies, packed.frame_bytes, strict=True)
+            ],
+            self._transactions,
+            self._forgotten,
+        )
+        return packed, record
+
+    def _placed(self, files: dict[Segment, int]) -> list[DictionaryRecord]:
+        """The dictionaries' places; their files are added to ``files``."""
+        numbers = {segment: number for number, segment in enumerate(files)}
+        placed = []
+        for message, slice_ in self._dictionaries.items():
+            number = numbers.setdefault(slice_.segment, len(numbers))
+            end = slice_.offset + slice_.size_bytes
+            files[slice_.segment] = max(files.get(slice_.segment, 0), end)
+            placed.append(
+                DictionaryRecord(number, slice_.offset, slice_.size_bytes, message.crc32c, message.sequence)
+            )
+        return placed

@@ -42,7 +42,7 @@ from flight_server.datasets import Dataset, Partition
 from flight_server.frames import Frame, Message, Payload
 from flight_server.memory import Budget, MemoryPool, Pace, Reservation, reserve
 from flight_server.protocol import CorruptFrame, ReadTrouble
-from flight_server.storage import DiskTrouble, Disposal, Quarantined
+from flight_server.records import DiskTrouble, Quarantine, Quarantined
 
 _log = structlog.get_logger("flight_server.tiering.readback")
 
@@ -297,7 +297,7 @@ def _read_all(burst: _Burst) -> _Results:
 
 
 def frame_lost(
-    disposal: Disposal, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
+    quarantine: Quarantine, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
 ) -> CorruptFrame:
     """Fail the partition, and note the damage if its dataset is committed on disk; the cause for its readers.
 
@@ -314,9 +314,10 @@ def frame_lost(
     if partition.epoch == epoch and partition.failure is None:
         _log.error("frame_lost", dataset=partition.dataset, partition=partition.index, reason=corrupt.message)
         partition.corrupt(cause, epoch)
-        files = dataset.files
-        if files is not None and files.committed:
+        on_disk = dataset.on_disk
+        if on_disk is not None and on_disk.row is not None:
             reason = f"partition {partition.index}: {corrupt.message}"
-            said = Quarantined.now(dataset.name, dataset.generation, files.directory, reason)
-            disposal.damaged(files, said)
+            files = [segment.path.name for segment, _ in on_disk.files]
+            on_disk.damaged = True
+            quarantine.note(Quarantined.now(dataset.name, dataset.generation, reason, files, served=True))
     return cause

@@ -34,7 +34,8 @@ import structlog
 from flight_server.concurrency import in_steps
 from flight_server.datasets import Catalogue, Dataset
 from flight_server.frames import Message
-from flight_server.storage import DiskTrouble, SegmentSlice, SegmentWriter
+from flight_server.records import DiskTrouble
+from flight_server.storage import SegmentSlice, SegmentWriter
 
 HIGH_WATER = 0.8
 SPILL_BATCH_BYTES = 16 << 20

@@ -40,10 +40,10 @@ class FrameRange:
         """Compare the range with a sealed partition. Raises InvalidRequest: it has fewer frames."""
         frames = partition.totals.frames
         if max(self.start, self.until or 0) > frames:
-            wanted = f"read on from {self.start}" if self.start > frames else f"read up to {self.until}"
+            demand = f"read on from {self.start}" if self.start > frames else f"read up to {self.until}"
             raise InvalidRequest(
                 f"dataset {partition.dataset!r} partition {partition.index} has {frames} frames: there is nothing to "
-                f"{wanted}",
+                f"{demand}",
                 dataset=partition.dataset,
                 partition=partition.index,
             )

@@ -58,9 +58,9 @@ class PartitionEnds:
 
 def _message(header: bytes, body: bytes, text: bytes) -> VersionedMessage:
     names_it = _ANY in header
-    said = header.replace(_ANY, text)
-    parts = wire.FlightData(header=memoryview(said), body=memoryview(body))
-    return VersionedMessage(parts, message_crc32c(said, body), 0, text if names_it else b"")
+    head = header.replace(_ANY, text)
+    parts = wire.FlightData(header=memoryview(head), body=memoryview(body))
+    return VersionedMessage(parts, message_crc32c(head, body), 0, text if names_it else b"")
 
 
 def _encoded(message: SchemaMessage) -> list[tuple[bytes, bytes]]:
@@ -73,9 +73,9 @@ def _encoded(message: SchemaMessage) -> list[tuple[bytes, bytes]]:
     with pa.ipc.new_stream(written, schema) as writer:
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         writer.write_batch(batch, custom_metadata={PARTITION_ENDED: _ANY})
-    wanted = {MessageKind.RECORD_BATCH}
+    kinds = {MessageKind.RECORD_BATCH}
     if message.canonical():  # else the dictionaries have other ids here
-        wanted.add(MessageKind.DICTIONARY)
+        kinds.add(MessageKind.DICTIONARY)
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
-    found = [(bytes(each.metadata), bytes(each.body or b"")) for each in messages]
-    return [each for each in found if ipc_framing.IpcHeader(memoryview(each[0])).kind in wanted]
+    pairs = [(bytes(each.metadata), bytes(each.body or b"")) for each in messages]
+    return [each for each in pairs if ipc_framing.IpcHeader(memoryview(each[0])).kind in kinds]

@@ -4,7 +4,8 @@ the server is gone (``protocol.stored_objects``).
 Guarantee: after :meth:`Offloads.write` the object is there whole, with the totals of each partition; after an error
 nothing of it is. Where the storage has not answered, it is removed, and may be written again, once the call that was
 late has ended. It is written only below the prefixes of the configuration. It is deleted when its dataset is dropped or
-its lease ends, and stays when the server ends.
+its lease ends, and stays when the server ends. What the storage does not delete is tried again every
+``REMOVE_AGAIN_SECONDS``.
 
 Who holds what
     The object is written as a reader reads: frames from RAM or disk, in bursts of about ``PIECE_BYTES`` or one larger
@@ -27,9 +28,10 @@ from typing import TypeVar
 import pyarrow as pa
 import structlog
 
+from flight_server.concurrency import to_its_end
 from flight_server.datasets import Counters, Dataset, own_start
 from flight_server.protocol import Conflict, Unavailable, check_allowed, shown
-from flight_server.storage import Disk, StoredObject, to_its_end
+from flight_server.storage import Disk, StoredObject
 from flight_server.tiering import Reader
 
 from .frame_ranges import FrameRange
@@ -37,6 +39,7 @@ from .reading import Reads
 
 BURST_BYTES = 2 << 20
 OBJECTS_AT_ONCE = 4
+REMOVE_AGAIN_SECONDS = 30.0
 
 T = TypeVar("T")
 _log = structlog.get_logger("flight_server.transfer.offloading")
@@ -69,6 +72,9 @@ class Offloads:
         self._written: set[Dataset] = set()  # that have an object
         # By address: these wait for a call that goes on after its deadline.
         self._late: dict[str, asyncio.Task[None]] = {}
+        # By address: those that the storage has not deleted, and when that is tried again, by the event loop's clock.
+        self._left: dict[str, StoredObject] = {}
+        self._removes_again_at = 0.0
 
     def check(self, dataset: Dataset, prefix: str) -> str:
         """The allowed prefix that a dataset may be offloaded below.
@@ -116,6 +122,7 @@ class Offloads:
         began = time.monotonic()
         if stored.address in self._late:
             raise self._refusal(dataset, stored, "no answer yet to an earlier call")
+        self._left.pop(stored.address, None)
         try:
             await self._frames(dataset, stored)
             await self._call(stored, stored.finish)
@@ -156,17 +163,28 @@ class Offloads:
             stored.end_partition(partition.index, totals.rows, totals.frames, totals.crc32c)
 
     async def forget(self, dataset: Dataset) -> None:
-        """Delete the object of a dataset that has ended, if it has one; what the storage refuses is logged."""
+        """Delete the object of a dataset that has ended, if it has one. What the storage refuses is logged."""
         stored, dataset.stored = dataset.stored, None
         self._written.discard(dataset)
         if stored is not None:
             await self._remove(stored)
 
     async def forget_ended(self) -> None:
-        """As :meth:`forget`, of each dataset that has left its name: its lease has ended, or another one has it."""
+        """As :meth:`forget`, of each dataset that has left its name: its lease has ended, or another one has it. And
+        try again what the storage has refused.
+        """
         for dataset in [*self._written]:
             if dataset.dropped or dataset.ended:
                 await self.forget(dataset)
+        now = asyncio.get_running_loop().time()
+        if not self._left or now < self._removes_again_at:
+            return
+        self._removes_again_at = now + REMOVE_AGAIN_SECONDS
+        for address in [*self._left]:
+            async with self._disk.turn(address):
+                # Otherwise it was written again meanwhile.
+                if (stored := self._left.get(address)) is not None:
+                    await self._remove(stored)
 
     def close(self) -> None:
         """End the threads. Blocks. Twice is fine."""
@@ -179,7 +197,11 @@ class Offloads:
         try:
             await self._call(stored, stored.remove)
         except (OSError, pa.ArrowException) as error:
-            _log.warning("object_not_deleted", address=shown(stored.address), trouble=shown(str(error)))
+            if stored.address not in self._left:
+                _log.warning("object_not_deleted", address=shown(stored.address), trouble=shown(str(error)))
+            self._left[stored.address] = stored
+        else:
+            self._left.pop(stored.address, None)
 
     async def _call(self, stored: StoredObject, work: Callable[..., T], *arguments: object) -> T:
         """The result of work in a thread. A cancellation comes after it. Raises TimeoutError: it goes on."""

@@ -39,7 +39,7 @@ from flight_server.protocol import (
     CorruptFrame,
     Unavailable,
 )
-from flight_server.tiering import ReadBack, Reader, frame_lost
+from flight_server.tiering import Loading, ReadBack, Reader, frame_lost
 
 from .delivery import Delivery
 from .frame_ranges import FrameRange
@@ -87,16 +87,16 @@ class Gathering(NamedTuple):
 class FrameBurst(list[Outgoing]):
     """The messages of one item, see "Bursts"."""
 
-    __slots__ = ("_back", "_partition", "_told", "size_bytes")
+    __slots__ = ("_back", "_noting", "_partition", "size_bytes")
 
     def __init__(
-        self, back: ReadBack, partition: Partition, told: Callable[[], AbstractContextManager[None]]
+        self, back: ReadBack, partition: Partition, noting: Callable[[], AbstractContextManager[None]]
     ) -> None:
         super().__init__()
         self.size_bytes = 0
         self._back = back
         self._partition = partition
-        self._told = told
+        self._noting = noting
 
     def release(self) -> None:
         """Drop the messages, with their bytes and room."""
@@ -117,7 +117,7 @@ class FrameBurst(list[Outgoing]):
             FlightShuffleError: the partition has failed or was dropped meanwhile.
         """
         self._partition.check()
-        with self._told():
+        with self._noting():
             outgoing.payload, outgoing.room = await self._back.next_to_send(outgoing.message)
 
 
@@ -144,6 +144,7 @@ class Reads:
         self.budget = catalogue.budget
         self.counters = counters
         self._disk = catalogue.disk
+        self.loading = Loading(catalogue.disk, catalogue.budget.metadata)
         self._waits = waits
         self._schema_seconds = schema_seconds
         self._resume_seconds = resume_seconds
@@ -179,7 +180,7 @@ class Reads:
         self,
         dataset: Dataset,
         reader: Reader,
-        wanted: FrameRange,
+        frame_range: FrameRange,
         *,
         burst_bytes: int = 0,
         gathering: Gathering | None = None,
@@ -189,18 +190,20 @@ class Reads:
         Raises:
             Released: retention has released the first frame, or a later one before this reader took it.
             InvalidRequest: see :meth:`FrameRange.check`.
+            OutOfBudget: see :meth:`Loading.load`.
             ReadTrouble: the disk does not give a frame back now.
             Conflict: the reader's name has gone on in another connection.
             FlightShuffleError: the partition failed or was dropped.
         """
         partition = dataset.partition(reader.partition)
         dataset.want(reader.partition)
+        await self.loading.load(dataset, partition)
         if partition.state is PartitionState.SEALED:
-            wanted.check(partition)
-        subscription, epoch = partition.subscribe(wanted.start, wanted.until), partition.epoch
+            frame_range.check(partition)
+        subscription, epoch = partition.subscribe(frame_range.start, frame_range.until), partition.epoch
         with self.delivery.reading(subscription, reader, dataset), self._place(dataset, reader, subscription):
             waiting: deque[Message] = deque()
-            told = partial(self._corruption_told, dataset, partition, epoch)
+            noting = partial(self._noting_corruption, dataset, partition, epoch)
             back = ReadBack(
                 reader,
                 subscription,
@@ -211,14 +214,14 @@ class Reads:
                 counted=self.counters.frame_read_back,
             )
             cursor = _Cursor(
-                self.counters, dataset, subscription, waiting, back, wanted=wanted, pace=reader.pace
+                self.counters, dataset, subscription, waiting, back, frame_range=frame_range, pace=reader.pace
             )
-            burst = FrameBurst(back, partition, told)
+            burst = FrameBurst(back, partition, noting)
             try:
                 while True:
                     cursor.take(burst, reader.pace.allowed_bytes(burst_bytes), gathering)
                     if not burst and cursor.waiting:
-                        with told():
+                        with noting():
                             await cursor.fetch(burst)
                     back.drop_kept()
                     if burst:
@@ -227,8 +230,8 @@ class Reads:
                         reader.pace.took(burst.size_bytes)
                         back.release_sent(burst.release)
                     elif cursor.ended:
-                        if subscription.position != wanted.until:
-                            wanted.check(partition)
+                        if subscription.position != frame_range.until:
+                            frame_range.check(partition)
                         return
                     else:
                         with self._waits.enter(
@@ -245,12 +248,12 @@ class Reads:
                 reader.pace.on_stall = None  # a reference cycle would keep the frames of a released partition
 
     @contextmanager
-    def _corruption_told(self, dataset: Dataset, partition: Partition, epoch: int) -> Iterator[None]:
+    def _noting_corruption(self, dataset: Dataset, partition: Partition, epoch: int) -> Iterator[None]:
         """Fail the partition when a frame comes back damaged from disk."""
         try:
             yield
         except CorruptFrame as corrupt:
-            raise frame_lost(self._disk.disposal, dataset, partition, epoch, corrupt).fresh() from corrupt
+            raise frame_lost(self._disk.quarantine, dataset, partition, epoch, corrupt).fresh() from corrupt
 
     @contextmanager
     def _place(self, dataset: Dataset, reader: Reader, subscription: Subscription[Frame]) -> Iterator[None]:
@@ -277,7 +280,7 @@ class _Cursor:
         waiting: deque[Message],
         back: ReadBack,
         *,
-        wanted: FrameRange,
+        frame_range: FrameRange,
         pace: Pace,
     ) -> None:
         self._pace = pace
@@ -286,7 +289,7 @@ class _Cursor:
         self.counters = counters
         self._dataset = dataset
         self._subscription = subscription
-        self._wanted = wanted
+        self._frame_range = frame_range
         self._back = back
         self._sent = NO_DICTIONARIES
 
@@ -337,7 +340,7 @@ class _Cursor:
         room = self._back.room_nowait(size_bytes) if payloads else None
         if room is None:
             return False
-        self._taken(run[: len(payloads)], rows, size_bytes)
+        self._count(run[: len(payloads)], rows, size_bytes)
         burst.size_bytes = size_bytes
         burst += map(Outgoing, run, payloads, repeat(room))
         return True
@@ -357,12 +360,12 @@ class _Cursor:
             return False
         self.waiting += (*missing_messages(self._sent, frame.dictionaries), frame)
         self._sent = frame.dictionaries
-        self._taken([frame], frame.rows, frame.size_bytes)
+        self._count([frame], frame.rows, frame.size_bytes)
         return True
 
-    def _taken(self, frames: list[Frame], rows: int, size_bytes: int) -> None:
+    def _count(self, frames: list[Frame], rows: int, size_bytes: int) -> None:
         self._subscription.take(len(frames))
-        self._wanted.sent(frames)
+        self._frame_range.sent(frames)
         self._pace.rows += rows
         self._dataset.touch()
         self.counters.frames_sent(len(frames), size_bytes)

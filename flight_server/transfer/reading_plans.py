@@ -9,12 +9,13 @@ Each slice can be read by a ticket with ``from`` and ``until``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import NamedTuple
 
-from flight_server.concurrency import in_slices
+from flight_server.concurrency import Slice, in_slices
 from flight_server.datasets import Dataset, PartitionState
 from flight_server.protocol import InvalidRequest, PlanRequest, dump_json
+from flight_server.tiering import Loading
 
 MAX_SLICES = 200_000
 """In one answer, which is then about 5 MB."""
@@ -43,14 +44,14 @@ async def plan_bytes(dataset: Dataset, request: PlanRequest) -> int:
     return slices * _SLICE_BYTES + _HEAD_BYTES
 
 
-async def plan_json(dataset: Dataset, request: PlanRequest) -> bytes:
+async def plan_json(dataset: Dataset, request: PlanRequest, loading: Loading) -> bytes:
     """The slices of the partitions, in their order, as the answer to ``plan``. Other tasks run while a long answer is
     made. Raises as :func:`planned`.
     """
     head = dump_json({"dataset": dataset.name, "generation": dataset.generation, "pieces": []})
     parts = [head.decode().removesuffix("]}")]
     texts: list[str] = []
-    async for number, first, end, size_bytes in planned(dataset, request):
+    async for number, first, end, size_bytes in planned(dataset, request, loading):
         texts.append(f"[{number},{first},{end},{size_bytes}]")
         if len(texts) == _AT_ONCE:
             parts.append(",".join(texts) + ",")
@@ -58,13 +59,16 @@ async def plan_json(dataset: Dataset, request: PlanRequest) -> bytes:
     return ("".join([*parts, ",".join(texts)]).removesuffix(",") + "]}").encode()
 
 
-async def planned(dataset: Dataset, request: PlanRequest) -> AsyncGenerator[PlannedSlice, None]:
+async def planned(
+    dataset: Dataset, request: PlanRequest, loading: Loading
+) -> AsyncGenerator[PlannedSlice, None]:
     """The slices of the partitions, in their order. Other tasks run between them.
 
     Raises:
         Conflict: a partition is not sealed. InvalidRequest: none ever is (``Attachment.not_sealed``).
         InvalidRequest: there would be more than ``MAX_SLICES``.
         NotFound: the dataset has no such partition.
+        OutOfBudget, ReadTrouble: see :meth:`Loading.load`.
     """
     dataset.touch()
     numbers = (
@@ -75,35 +79,30 @@ async def planned(dataset: Dataset, request: PlanRequest) -> AsyncGenerator[Plan
     if not dataset.sealed and request.partitions is None:
         raise dataset.attached.not_sealed(dataset)
     count = 0
-    async for each in in_slices(_cut_all(dataset, numbers, request.target_bytes), _AT_ONCE):
-        if each is None:
-            continue
-        if count == MAX_SLICES:
-            raise InvalidRequest(
-                f"plan: dataset {dataset.name!r} has more than {MAX_SLICES} pieces of {request.target_bytes} bytes; "
-                "give a larger 'target_bytes', or ask for some of its 'partitions' at a time",
-                dataset=dataset.name,
-            )
-        count += 1
-        yield each
-
-
-def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Iterator[PlannedSlice | None]:
-    """The slices of the partitions; None for each frame or partition without one, so that a caller can count the
-    work.
-    """
+    present = Slice()
     for number in numbers:
+        await present.end()
         if dataset.lacks_frames(number):
-            yield None
             continue
         partition = dataset.partition(number)
         partition.check()
         if partition.state is not PartitionState.SEALED:
             raise dataset.attached.not_sealed(dataset)
+        await loading.load(dataset, partition)
         first = partition.table.first
-        yield None
-        for found in cut(partition.table.sizes(), target_bytes):
-            yield found and PlannedSlice(number, first + found[0], first + found[1], found[2])
+        for frame, piece in enumerate(cut(partition.table.sizes(), request.target_bytes), 1):
+            if frame % _AT_ONCE == 0:
+                await present.end()
+            if piece is None:
+                continue
+            if count == MAX_SLICES:
+                raise InvalidRequest(
+                    f"plan: dataset {dataset.name!r} has more than {MAX_SLICES} pieces of {request.target_bytes} "
+                    "bytes; give a larger 'target_bytes', or ask for some of its 'partitions' at a time",
+                    dataset=dataset.name,
+                )
+            count += 1
+            yield PlannedSlice(number, first + piece[0], first + piece[1], piece[2])
 
 
 def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int] | None]:
@@ -123,10 +122,10 @@ def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int
             # Half of the frames at this border: the end of a slice of equal size that lies there is nearest to it.
             nearest_below = -(-(2 * end_bytes + sizes[number]) // 2)
             share = -(-nearest_from * count // total_bytes)
-            wanted = 1 <= share < count and total_bytes * share // count < nearest_below
+            ends = 1 <= share < count and total_bytes * share // count < nearest_below
         else:
-            wanted = True
-        if wanted:
+            ends = True
+        if ends:
             yield start, number, end_bytes - start_bytes
             start, start_bytes = number, end_bytes
         else:

@@ -383,21 +383,21 @@ class _Put:
             )
 
     def _is_whole(self, message: bytes) -> bool:
-        said = self._answers.checksum
-        if said is None:
+        declared = self._answers.checksum
+        if declared is None:
             return True
         try:
             parts = locate(message)
         except BadFrame:
             return False
         checksum = message_crc32c(parts.header, parts.body)
-        return said == sent_crc32c(checksum, parts.metadata, parts.descriptor)
+        return declared == sent_crc32c(checksum, parts.metadata, parts.descriptor)
 
-    def _compare(self, said: int | None, arrived: int) -> None:
+    def _compare(self, declared: int | None, arrived: int) -> None:
         """Return if all messages so far are those that the client sent."""
-        if said is not None and said != arrived:
+        if declared is not None and declared != arrived:
             raise DamagedMessage(
-                f"{self._where()}: what arrived has checksum {arrived:08x}, and {said:08x} was sent; nothing of it "
+                f"{self._where()}: what arrived has checksum {arrived:08x}, and {declared:08x} was sent; nothing of it "
                 "was kept, write it again",
                 dataset=self._command.dataset if self._command is not None else None,
                 producer=self._command.producer if self._command is not None else None,
@@ -485,9 +485,9 @@ def parse_descriptor(data: bytes) -> PutCommand:
     raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
 
 
-def _decode(decoder: FrameDecoder, inspected: Inspected, said: int | None, room: Reservation) -> Accepted:
+def _decode(decoder: FrameDecoder, inspected: Inspected, declared: int | None, room: Reservation) -> Accepted:
     """Runs in a thread, and holds the room until it ends, also when the put was cancelled."""
     try:
-        return decoder.decode(inspected, said)
+        return decoder.decode(inspected, declared)
     finally:
         room.free()

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, SupportsIndex
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, NumericType, StructField, StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.jobs import check_key, spark_field
 from spark_client.placement import check_groupable
@@ -122,7 +122,11 @@ def _asked(exprs: Sequence[Any], named: Mapping[str, Any], stage: str) -> Iterat
 def _function(name: Any, stage: str) -> str:
     function = SYNONYMS.get(name, name) if isinstance(name, str) else ""
     if function not in FUNCTIONS:
-        raise InvalidRequest(f"{stage}: no function {name!r}; there are {', '.join(FUNCTIONS)}", stage=stage)
+        raise InvalidRequest(
+            f"{stage}: no function {name!r}; there are {', '.join(FUNCTIONS)}"
+            f"{did_you_mean(name, (*FUNCTIONS, *SYNONYMS))}",
+            stage=stage,
+        )
     return function
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.jobs import (
     Shares,
@@ -213,7 +213,8 @@ def find_columns(
         (columns if same else missing).append(same[0] if same else key)
     if missing:
         raise InvalidRequest(
-            f"{where}: no column {', '.join(map(repr, missing))} {place}; it has {', '.join(map(repr, names))}",
+            f"{where}: no column {', '.join(map(repr, missing))} {place}; it has {', '.join(map(repr, names))}"
+            f"{did_you_mean(missing[0], names)}",
             column=missing[0],
         )
     return tuple(columns)

@@ -127,10 +127,10 @@ def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
 def dataset_name(exchange: Exchange, token: str, number: int) -> str:
     """The name of an exchange's dataset: ``number`` tells it from others of ``token``."""
     if exchange.name is None:
-        return f"exchange/{token}/{number}"
+        return f"exchange/{token}/e{number}"
     # Neither two dots in a row, nor one alone, may be in a name.
     name = re.sub(r"\.\.+|^\.$|[^A-Za-z0-9._-]", "-", exchange.name)
-    return f"exchange/{name}/{token}/{number}"
+    return f"exchange/{name}/{token}/e{number}"
 
 
 class Execution:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest
+from spark_client.connection import short_traces
 from spark_client.jobs import check_key
 from spark_client.joining import KeyForm
 from spark_client.placement import check_groupable
@@ -69,6 +70,7 @@ def group_by(
 
 
 @dataclass(frozen=True, eq=False)
+@short_traces
 class GroupedPipeline(Generic[AnySteps]):
     """The result of :meth:`Pipeline.groupBy`."""
 
@@ -215,6 +217,7 @@ class GroupedPipeline(Generic[AnySteps]):
 
 
 @dataclass(frozen=True, eq=False)
+@short_traces
 class CogroupedPipeline(Generic[AnySteps]):
     """The result of :meth:`GroupedPipeline.cogroup`."""
 

@@ -7,6 +7,7 @@ from types import FunctionType
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.connection import short_traces
 from spark_client.jobs import Shuffles
 from spark_client.scan import Scan
 
@@ -23,6 +24,7 @@ from . import (
 from .base import Steps, leg_of_frame, leg_of_scan
 
 
+@short_traces
 class Pipeline(Steps):
     """Steps over DataFrames and scans; each method that does not run the plan returns a new pipeline."""
 

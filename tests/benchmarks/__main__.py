@@ -13,6 +13,7 @@ SUITES = {
     "large_partition": "peak memory of a task that groups a partition of 1.5 GB, within the budget and far over it",
     "footprint": "what many small things cost: resident size against what the limits allow",
     "idle": "what one, two and four idle workers take: resident size, anonymous and file-backed, CPU time, wake-ups",
+    "records": "durable puts and commits a second, a start with 100,000 datasets, their drop; --against another clone",
     "spread": "the driver's part in a dataset on 1 to 1,000 servers: seconds, bytes sent, memory; no server runs",
     "trees": "a broadcast of 1 GiB to 50 hosts, simulated by the real tree; no server runs",
     "floods": "the longest of a small client's calls while others flood the server, of nine kinds",

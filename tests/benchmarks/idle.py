@@ -43,7 +43,7 @@ def _row(workers: int, seconds: float) -> list[str]:
         pids = [server.pid, *(each.pid for each in psutil.Process(server.pid).children())]
         before = _uses(pids)
         time.sleep(seconds)
-        after, sizes = _uses(pids), _sizes_bytes(pids)
+        after, sizes = _uses(pids), sizes_bytes(pids)
     return [
         str(workers),
         str(len(pids)),
@@ -52,7 +52,7 @@ def _row(workers: int, seconds: float) -> list[str]:
     ]
 
 
-def _sizes_bytes(pids: list[int]) -> Counter[str]:
+def sizes_bytes(pids: list[int]) -> Counter[str]:
     """By the names of ``smaps_rollup``; ``File`` is what is resident and not anonymous."""
     found = Counter[str]()
     for pid in pids:

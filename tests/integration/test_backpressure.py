@@ -29,8 +29,9 @@ from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, PartitionFailed, ReaderTooSlow
+from flight_server.records import DiskTrouble
 from flight_server.storage.disk import Disk
-from flight_server.storage.segments import DiskTrouble, SegmentSlice
+from flight_server.storage.segments import SegmentSlice
 from flight_server.tiering.readback import Reader
 from flight_server.transfer import FrameRange
 from flight_server.transfer.delivery import READER_STALL_SECONDS

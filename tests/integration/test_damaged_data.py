@@ -1,8 +1,9 @@
-"""Data that was damaged on disk: kept aside, named, never deleted, and never replaced by older data in silence."""
+"""Frames, runs and dictionaries that were damaged on disk: kept where they are, named, and never replaced by older data
+in silence.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,7 +14,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support.durable import action, get, names, put, put_attempt, table
+from tests.support import changelogs
+from tests.support.changelogs import LATEST, rates
+from tests.support.damaging import cut, files_of, flip, quarantine, refusal
+from tests.support.durable import action, files, get, names, put, put_attempt, table
 from tests.support.faulty_disk import FaultyServer
 from tests.support.polling import eventually
 
@@ -23,11 +27,11 @@ Servers = Callable[..., FaultyServer]
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
+def servers(data_dir: Path) -> Iterator[Servers]:
     started: list[FaultyServer] = []
 
     def start(**settings: Any) -> FaultyServer:
-        started.append(FaultyServer.start(tmp_path / "data", **settings))
+        started.append(FaultyServer.start(data_dir, **settings))
         return started[-1]
 
     yield start
@@ -40,34 +44,29 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def flip(path: Path, place: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
-
-
-def refusal(client: flight.FlightClient, dataset: str, partition: int = 0) -> dict[str, Any]:
-    with pytest.raises(flight.FlightInternalError, match=f"dataset .{dataset}.") as caught:
-        get(client, dataset, partition)
-    assert "data loss" in str(caught.value)
-    said: dict[str, Any] = json.loads(caught.value.extra_info)
-    return said
-
-
-def quarantine(client: flight.FlightClient) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = action(client, "statistics")["quarantine"]
-    return listed
-
-
 def create(client: flight.FlightClient, name: str, **options: Any) -> None:
     action(client, "create", dataset=name, durable=True, **options)
 
 
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "gone": Path.unlink,
+    "cut": lambda path: cut(path, 1),
+    "empty": lambda path: os.truncate(path, 0),
+    "fifo": fifo,
+    "link": lambda path: path.rename(path.with_name("moved")) and path.symlink_to("moved"),
+}
+
+
 @pytest.mark.parametrize(
     "damage",
-    ["flipped_manifest", "fifo_segment", pytest.param("cut_segment", marks=pytest.mark.long)],
+    [name if name in ("gone", "fifo") else pytest.param(name, marks=pytest.mark.long) for name in DAMAGE],
 )
-def test_what_is_damaged_at_the_start_is_kept_aside_and_the_rest_is_served(
+def test_what_is_damaged_at_the_start_is_named_and_kept_and_the_rest_is_served(
     damage: str, data_dir: Path, servers: Servers
 ) -> None:
     server = servers()
@@ -76,59 +75,59 @@ def test_what_is_damaged_at_the_start_is_kept_aside_and_the_rest_is_served(
             create(client, name)
             put(client, OLD, dataset=name)
     assert server.terminate() == 0
-    (directory,) = (data_dir / "datasets").glob("damaged-*")
-    kind, _, what = damage.partition("_")
-    victim = directory / ("manifest" if what == "manifest" else "segment-000001")
-    if kind == "cut":
-        os.truncate(victim, victim.stat().st_size - 1)
-    elif kind == "fifo":
-        victim.unlink()
-        os.mkfifo(victim)
-    else:
-        flip(victim, 100)
-    left = {path.name for path in directory.iterdir()}
+    (victim,) = files_of(data_dir, "damaged")
+    DAMAGE[damage](victim)
+    left = files(data_dir)
+    listed: list[dict[str, Any]] = []
     for _ in range(2):  # it is known after another restart, too
         server = servers()
         with closing(flight.connect(server.location)) as client:
             assert names(client) == {"whole"}
             assert get(client, "whole") == OLD
-            (listed,) = quarantine(client)
-            aside = Path(listed["path"])
-            assert aside == data_dir / "quarantine" / directory.name
-            assert {path.name for path in aside.iterdir()} == {*left, "quarantine.json"}
+            (entry,) = listed = quarantine(client)
+            assert (entry["dataset"], entry["files"]) == ("damaged", [victim.name])
+            assert entry["reason"]
             said = refusal(client, "damaged")
-            assert (said["error"], said["path"]) == ("data_quarantined", str(aside))
+            assert (said["error"], said["files"]) == ("data_quarantined", victim.name)
+            assert "drop" in said["message"]
         server.kill()
+    assert files(data_dir) == left
     with closing(flight.connect(servers().location)) as client:
         put(client, NEW, dataset="damaged")
         assert get(client, "damaged") == NEW
-        assert quarantine(client) == [listed]
+        assert quarantine(client) == listed
 
 
-def test_an_older_generation_is_neither_served_nor_lost_when_the_newer_one_is_damaged(
+def test_a_drop_of_a_name_that_only_the_quarantine_has_deletes_its_files(
     data_dir: Path, servers: Servers
 ) -> None:
     server = servers()
     with closing(flight.connect(server.location)) as client:
         create(client, "d")
         put(client, OLD, dataset="d")
-        (old,) = (data_dir / "datasets").iterdir()
-        server.fail(unlink="EIO")  # the older manifest stays
-        put(client, NEW, dataset="d", mode="overwrite")
-        assert get(client, "d") == NEW
+        put(client, OLD, dataset="other")
     server.kill()
-    (new,) = set((data_dir / "datasets").iterdir()) - {old}
-    flip(new / "manifest", 50)
+    (victim,) = files_of(data_dir, "d")
+    cut(victim, 1)
     server = servers()
     with closing(flight.connect(server.location)) as client:
-        assert names(client) == set()
-        assert {Path(each["path"]).name for each in quarantine(client)} == {old.name, new.name}
-        assert refusal(client, "d")["error"] == "data_quarantined"
-    assert server.terminate() == 0
-    (data_dir / "quarantine" / old.name).rename(old)
+        refusal(client, "d")
+        server.fail(wal_write="ENOSPC")
+        with pytest.raises(flight.FlightUnavailableError):
+            action(client, "drop", dataset="d")
+        assert len(quarantine(client)) == 1
+        assert victim.exists()
+        server.heal()
+        action(client, "drop", dataset="d")
+        assert quarantine(client) == []
+        eventually(victim.exists, False)
+        with pytest.raises(pa.ArrowKeyError, match="no dataset"):
+            get(client, "d")
+        with pytest.raises(pa.ArrowKeyError, match="no dataset"):
+            action(client, "drop", dataset="d")
+    server.kill()
     with closing(flight.connect(servers().location)) as client:
-        assert get(client, "d") == OLD
-        assert [Path(each["path"]).name for each in quarantine(client)] == [new.name]
+        assert quarantine(client) == []
 
 
 def test_a_flipped_bit_costs_one_partition_only_and_is_not_deleted_with_the_next_generation(
@@ -140,8 +139,8 @@ def test_a_flipped_bit_costs_one_partition_only_and_is_not_deleted_with_the_next
         put_attempt(client, "d", {0: OLD, 1: OLD})
         action(client, "seal", dataset="d")
     assert server.terminate() == 0
-    (directory,) = (data_dir / "datasets").iterdir()
-    flip(directory / "segment-000001", 1000)
+    (victim,) = files_of(data_dir, "d")
+    flip(victim, 1500)
     for _ in range(2):
         server = servers()
         with closing(flight.connect(server.location)) as client:
@@ -149,15 +148,18 @@ def test_a_flipped_bit_costs_one_partition_only_and_is_not_deleted_with_the_next
             assert (said["error"], said["partition"]) == ("corrupt_frame", 0)
             assert get(client, "d", 1) == OLD
             (listed,) = quarantine(client)
-            assert (listed["dataset"], listed["path"]) == ("d", str(directory))
+            assert (listed["dataset"], listed["files"]) == ("d", [victim.name])
         server.kill()
     server = servers()
     with closing(flight.connect(server.location)) as client:
         put(client, NEW, dataset="d", mode="overwrite")
         assert get(client, "d") == NEW
-        aside = data_dir / "quarantine" / directory.name
-        eventually(lambda: [each["path"] for each in quarantine(client)], [str(aside)])
-        assert (aside / "segment-000001").exists()
+        (listed,) = quarantine(client)
+        assert listed["files"] == [victim.name]
+    server.kill()
+    with closing(flight.connect(servers().location)) as client:
+        assert get(client, "d") == NEW
+        assert victim.exists()
 
 
 def test_a_drop_deletes_what_is_damaged(data_dir: Path, servers: Servers) -> None:
@@ -166,12 +168,56 @@ def test_a_drop_deletes_what_is_damaged(data_dir: Path, servers: Servers) -> Non
         create(client, "d")
         put(client, OLD, dataset="d")
     server.kill()
-    (directory,) = (data_dir / "datasets").iterdir()
-    flip(directory / "segment-000001", 1000)
+    (victim,) = files_of(data_dir, "d")
+    flip(victim, 1500)
     with closing(flight.connect(servers().location)) as client:
         refusal(client, "d")
         action(client, "drop", dataset="d")
         assert quarantine(client) == []
-        assert not directory.exists()
+        eventually(victim.exists, False)
         with pytest.raises(pa.ArrowKeyError, match="no dataset"):
             get(client, "d")
+
+
+def test_an_older_generation_is_not_served_where_the_newer_one_is_damaged(
+    data_dir: Path, servers: Servers
+) -> None:
+    server = servers()
+    with closing(flight.connect(server.location)) as client:
+        create(client, "d")
+        put(client, OLD, dataset="d")
+        old = files_of(data_dir, "d")
+        server.fail(unlink="EIO")  # the older one's file stays
+        put(client, NEW, dataset="d", mode="overwrite")
+        assert get(client, "d") == NEW
+    server.kill()
+    (new,) = {*files_of(data_dir, "d")} - {*old}
+    cut(new, 1)
+    with closing(flight.connect(servers().location)) as client:
+        assert names(client) == set()
+        assert [each["files"] for each in quarantine(client)] == [[new.name]]
+        assert refusal(client, "d")["error"] == "data_quarantined"
+
+
+def test_a_changelog_whose_run_is_damaged_is_named_and_the_others_go_on(
+    data_dir: Path, servers: Servers
+) -> None:
+    large = rates(*((f"c{number}", number, 1.0) for number in range(40_000)))
+    memory = {"memory_limit": "16MiB"}  # a put of a MiB is a run's file
+    server = servers(**memory)
+    with closing(flight.connect(server.location)) as client:
+        for name in ("damaged", "whole"):
+            changelogs.create(client, name, changelogs.SCHEMA, keep=LATEST, delay_seconds=3600)
+            assert changelogs.put(client, name, large)["version"] == 1
+    server.kill()
+    victim, *_ = files_of(data_dir, "damaged")
+    assert victim.suffix == ".run"
+    flip(victim, victim.stat().st_size // 2)
+    with closing(flight.connect(servers(**memory).location)) as client:
+        with pytest.raises(flight.FlightInternalError, match="data loss"):
+            changelogs.snapshot(client, "damaged")
+        assert len(changelogs.snapshot(client, "whole")) == large.num_rows
+        assert {each["dataset"] for each in quarantine(client)} == {"damaged"}
+        with pytest.raises(flight.FlightInternalError, match="damaged"):
+            changelogs.put(client, "damaged", rates(("EUR", 1, 1.0)))
+        assert changelogs.put(client, "whole", rates(("EUR", 1, 1.0)))["version"] == 2

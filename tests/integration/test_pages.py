@@ -167,6 +167,7 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
         "http": found["http"] + "\nassert countries.num_rows == frame.height == count[0][0] == 2\n",
         "client": found["client"],
         "async": found["async"],
+        "errors": found["errors"],
         "changelogs": found["changelogs"],
         "wire": found["wire"],
         # The last one ends with an error, so all before it have ended without one.

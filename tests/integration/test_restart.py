@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.support.damaging import files_of
 from tests.support.durable import action, files, get, names, put, put_attempt, segment_bytes, table
 from tests.support.faulty_disk import FaultyServer
 from tests.support.server_process import ServerProcess
@@ -22,7 +24,8 @@ OLD, NEW = table(1000), table(900, seed=5000)
 # 5 MiB of RAM for frames: BIG is partly on disk long before its seal.
 MEMORY = {"memory_limit": "8MiB", "segment_size": "1MiB"}
 BIG = pa.table({"bytes": [os.urandom(1 << 16) for _ in range(100)]})
-MAX_STEPS = 60
+MAX_STEPS = 100
+FILE_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.frames")
 
 Servers = Callable[..., FaultyServer]
 
@@ -148,14 +151,9 @@ def test_sigkill_at_any_step_leaves_what_was_acknowledged_and_never_half(
 def assert_files_are_exactly_those_of(
     present: dict[str, list[pa.Table]], client: flight.FlightClient, data_dir: Path
 ) -> None:
-    directories = [path for path in files(data_dir) if path.is_dir()]
-    assert len(directories) == len(present)
-    for directory in directories:
-        assert {path.name.partition("-")[0] for path in directory.iterdir()} == {
-            "flight",
-            "manifest",
-            "segment",
-        }
+    each_file = [path for name in present for path in files_of(data_dir, name)]
+    assert sorted(each_file) == files(data_dir)
+    assert all(FILE_NAME.fullmatch(path.name) for path in each_file)
     assert action(client, "statistics")["disk"]["used_bytes"] == segment_bytes(data_dir)
 
 

@@ -19,9 +19,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
-from tests.load.name_model import REFUSED, Call, Ended, Phase, State, expired
+from tests.load.name_model import REFUSED, Call, Ended, Phase, State
 
 MAX_LINES = 400
 
@@ -34,10 +34,24 @@ class Inexplicable(AssertionError):
     """No order of the calls explains an answer."""
 
 
+class NameState(Protocol):
+    """What a server knows of a name, by a model; hashable."""
+
+    def expired(self) -> Iterator[Self]:
+        """Without what may have gone by itself."""
+
+    def without_volatile(self) -> Self:
+        """Without a dataset that no start finds."""
+
+    def crashed(self) -> Self:
+        """After the process has ended."""
+
+
 class World(NamedTuple):
     """One explanation of the answers so far."""
 
-    state: State
+    state: Any
+    """A :class:`NameState`."""
     phases: frozenset[tuple[int, Phase]]
     """Of the calls that have begun and are not answered; those without a step yet are left out."""
 
@@ -47,14 +61,15 @@ class CallHistory:
 
     Args:
         began: when the run began, on the monotonic clock; the log's times count from there.
+        state: of a name that leads to no dataset, by the model of this name's calls.
     """
 
-    def __init__(self, name: str, began: float) -> None:
+    def __init__(self, name: str, began: float, state: NameState | None = None) -> None:
         self.name = name
         self.log: deque[str] = deque(maxlen=MAX_LINES)
         self._began = began
         self._lock = threading.Lock()
-        self._worlds = {World(State(), frozenset())}
+        self._worlds = {World(State() if state is None else state, frozenset())}
         self._open: dict[int, Call] = {}
         self._given_up: dict[int, float] = {}
 
@@ -72,7 +87,7 @@ class CallHistory:
         """When the last of them ended, on the monotonic clock."""
         return max(self._given_up.values(), default=0.0)
 
-    def states(self) -> set[State]:
+    def states(self) -> set[Any]:
         """What the name may be now, as far as the answers tell."""
         with self._lock:
             return {world.state for world in self._worlds}
@@ -167,7 +182,7 @@ class CallHistory:
                     waiting.append(following)
 
     def _following(self, world: World, phases: dict[int, Phase], until: int | None) -> Iterator[World]:
-        for without in expired(world.state):
+        for without in world.state.expired():
             yield World(without, world.phases)
         for number, call in self._open.items():
             before = phases.get(number)

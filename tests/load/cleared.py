@@ -5,7 +5,7 @@ works.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,33 +14,47 @@ from flight_server.protocol import FlightShuffleError
 from spark_client.connection import RemoteServer
 from tests.load.torture_calls import Fault, Name
 from tests.load.torture_jobs import Jobs
+from tests.load.torture_logs import LogCalls
 from tests.support.forked_server import ForkedServer
 
 SECONDS = 20.0
 
 
-def clear(calls: Jobs, server: RemoteServer, names: Iterable[Name], process: ForkedServer) -> None:
+DATA = frozenset({"datasets", "changelogs", "segments"})
+"""The folders of a data directory that have nothing in them then."""
+
+
+def clear(
+    calls_for: Callable[[Name], Jobs | LogCalls],
+    server: RemoteServer,
+    names: Iterable[Name],
+    process: ForkedServer,
+) -> None:
     """Drop all names and staged writes, while there is no other traffic.
 
     Raises:
         Fault: something is left ``SECONDS`` later, or the next put fails.
         Inexplicable: an answer cannot be.
     """
-    calls.hurries = False
+    jobs: Jobs | None = None
     for name in names:
-        calls.use(name)
+        calls = calls_for(name)
+        calls.hurries = False
         calls.clear()
+        jobs = calls if isinstance(calls, Jobs) else jobs
     deadline = time.monotonic() + SECONDS
     while left := _left(server, process):
         if time.monotonic() > deadline:
             raise Fault(f"after everything was dropped there is left {left}; {server.action('why')}")
         time.sleep(0.05)
-    if not calls.put():
+    if jobs is not None and not jobs.put():
         raise Fault("a server that holds nothing has refused a put")
 
 
 def _left(server: RemoteServer, process: ForkedServer) -> dict[str, Any]:
-    folder = Path(process.ready["data_dir"]) / "datasets"
+    root = Path(process.ready["data_dir"])
+    folders = [root / name for name in DATA]
+    within = tuple(f"{folder}/" for folder in folders)
     statistics = server.action("statistics")
     for name in statistics["datasets"]:
         with suppress(FlightShuffleError):  # it has gone by itself
@@ -51,8 +65,8 @@ def _left(server: RemoteServer, process: ForkedServer) -> dict[str, Any]:
         "bytes in memory": statistics["memory"]["used_bytes"],
         "bytes on disk": statistics["disk"]["used_bytes"],
         "waits": statistics["waits"],
-        "files": [str(path) for path in folder.rglob("*")],
-        "open files": [each for each in _open_files(process.pid) if each.startswith(str(folder))],
+        "files": [str(path) for folder in folders for path in folder.rglob("*")],
+        "open files": [each for each in _open_files(process.pid) if each.startswith(within)],
     }
     return {what: amount for what, amount in found.items() if amount}
 

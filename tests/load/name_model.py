@@ -6,16 +6,21 @@ whether there are moments that explain all answers.
 
 Each call may be refused without an effect. What must be NOT_FOUND, and what a reader may get, is exact.
 
-Left out: retention, sources, changelogs.
+Changelogs have a model of their own, ``changelog_model``. Left out: which frames retention by readers has released
+(``torture_calls`` counts the readers).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-Kind = Literal["stream", "shuffle"]
+CLOCK_SECONDS = 0.05
+"""The wall clock, by which a retention goes on after a restart, may be so far off."""
+
+Kind = Literal["stream", "shuffle", "source"]
 Status = Literal["open", "sealed", "failed"]
 
 
@@ -38,12 +43,26 @@ class Held(NamedTuple):
     places: tuple[Place, ...] = ()
     """The partitions of a stream."""
     added: tuple[int, ...] = ()
-    """The write that a shuffle was sealed with, and what was appended."""
+    """The write that a shuffle was sealed with, and what was appended; of a source its rows."""
     transactions: frozenset[tuple[str, int]] = frozenset()
+    seconds: float | None = None
+    """Its retention: so long after its seal it goes, and no earlier."""
+    sealed_from: float = 0.0
+    """It was sealed no earlier, on the monotonic clock."""
+
+    @property
+    def may_go(self) -> bool:
+        """Whether its lease or its retention may have ended."""
+        outlived = (
+            self.seconds is not None
+            and self.status == "sealed"
+            and time.monotonic() >= self.sealed_from + self.seconds - CLOCK_SECONDS
+        )
+        return self.leased or outlived
 
     @property
     def status(self) -> Status:
-        if self.kind == "shuffle":
+        if self.kind != "stream":
             return "sealed" if self.added else "open"
         statuses = {place.status for place in self.places}
         return "failed" if "failed" in statuses else "sealed" if statuses == {"sealed"} else "open"
@@ -84,6 +103,14 @@ class State(NamedTuple):
         """After the process has ended: the durable dataset that the name led to, or nothing."""
         return State(self.without_volatile().held)
 
+    def expired(self) -> Iterator[State]:
+        """Without the dataset, or one of the staged writes, whose time may be over."""
+        if self.held is not None and self.held.may_go:
+            yield self._replace(held=None)
+        for each in self.staged:
+            if each.leased:
+                yield self._replace(staged=self.staged - {each})
+
     def without_volatile(self) -> State:
         """Without a dataset that no start finds."""
         held = self.held
@@ -104,7 +131,8 @@ class Ended(NamedTuple):
 
 Phase = object
 """How far a call is: ``None`` before its first step, then what it has to remember, at last :class:`Ended`."""
-Step = tuple[State, Phase]
+Step = tuple[Any, Phase]
+"""The state that it leads to, of the call's model, and how far the call is then."""
 REFUSED, NOT_FOUND, OK = Ended("refused"), Ended("not found"), Ended("ok")
 
 
@@ -114,7 +142,10 @@ class Call:
 
     number: int
 
-    def steps(self, state: State, phase: Phase) -> Iterator[Step]:
+    sees_absence: ClassVar[bool] = False
+    """Whether NOT_FOUND says that there is no dataset of this name, and nothing else."""
+
+    def steps(self, state: Any, phase: Phase) -> Iterator[Step]:
         """Where the next step may lead; none after the last phase."""
         if phase is None:
             yield state, REFUSED
@@ -122,26 +153,32 @@ class Call:
         elif not isinstance(phase, Ended):
             yield from self.go_on(state, phase)
 
-    def begin(self, state: State) -> Iterator[Step]:
+    def begin(self, state: Any) -> Iterator[Step]:
         raise NotImplementedError
 
-    def go_on(self, state: State, phase: Phase) -> Iterator[Step]:
+    def go_on(self, state: Any, phase: Phase) -> Iterator[Step]:
         raise AssertionError(f"{self} has one step")
 
 
 @dataclass(frozen=True)
 class Create(Call):
-    """Action ``create`` of kind stream or shuffle. Its answer is whether a dataset was made."""
+    """Action ``create`` of a kind without versions. Its answer is whether a dataset was made."""
 
     kind: Kind
     durable: bool
     leased: bool
     partitions: int = 1
+    seconds: float | None = None
+    rows: int | None = None
+    """The write whose rows a source has."""
 
     def begin(self, state: State) -> Iterator[Step]:
         if state.held is None or state.held.status == "failed":
             places = (Place(),) * self.partitions if self.kind == "stream" else ()
-            made = Held(self.number, self.kind, self.durable, self.leased, places)
+            added = () if self.rows is None else (self.rows,)
+            made = Held(
+                self.number, self.kind, self.durable, self.leased, places, added, seconds=self.seconds
+            )
             yield state.replaced(made), Ended("made")
         else:
             yield state, Ended("there")
@@ -151,6 +188,7 @@ class _Begun(NamedTuple):
     dataset: int
     durable: bool
     leased: bool
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -159,6 +197,8 @@ class Put(Call):
 
     overwrites: bool
     partition: int = 0
+    began: float = 0.0
+    """On the monotonic clock."""
 
     def begin(self, state: State) -> Iterator[Step]:
         held, index = state.held, self.partition
@@ -169,9 +209,9 @@ class Put(Call):
                 return
             new = Held(self.number, "stream", places=mine)
         elif fails and (self.overwrites or len(held.places) == 1):
-            new = Held(self.number, "stream", held.durable, held.leased, mine)
+            new = Held(self.number, "stream", held.durable, held.leased, mine, seconds=held.seconds)
         elif self.overwrites:
-            yield state, _Begun(self.number, held.durable, held.leased)
+            yield state, _Begun(self.number, held.durable, held.leased, held.seconds)
             return
         elif index < len(held.places) and held.places[index] == Place():
             new = held.with_place(index, "open", self.number)
@@ -179,21 +219,30 @@ class Put(Call):
             if held.kind == "shuffle" and held.status == "open":
                 yield state, OK  # without rows it may be an attempt, which no seal names
             return
-        yield state.replaced(new), _Begun(new.made_by, new.durable, new.leased)
+        yield state.replaced(new), _Begun(new.made_by, new.durable, new.leased, new.seconds)
 
     def go_on(self, state: State, phase: Phase) -> Iterator[Step]:
         assert isinstance(phase, _Begun)
         held = state.held
         if held is not None and held.made_by == phase.dataset:
             yield state._replace(held=held.with_place(self.partition, "failed", self.number)), REFUSED
-            yield state._replace(held=held.with_place(self.partition, "sealed", self.number)), OK
+            sealed_held = held.with_place(self.partition, "sealed", self.number)
+            yield state._replace(held=sealed_held._replace(sealed_from=self.began)), OK
             return
         yield state, REFUSED
         if self.overwrites:
             if _would_come_back(held, durable=phase.durable):
                 return
             sealed = (Place("sealed", self.number),)
-            new = Held(self.number, "stream", phase.durable, phase.leased, sealed)
+            new = Held(
+                self.number,
+                "stream",
+                phase.durable,
+                phase.leased,
+                sealed,
+                seconds=phase.seconds,
+                sealed_from=self.began,
+            )
             yield state.replaced(new), OK
         else:
             yield state, OK  # it was replaced while it was written: only its readers see it
@@ -276,6 +325,8 @@ class Drop(Call):
     write: int | None = None
     staged_only: bool = False
 
+    sees_absence: ClassVar[bool] = True
+
     def begin(self, state: State) -> Iterator[Step]:
         held = state.held
         if self.write is None:
@@ -291,6 +342,8 @@ class Drop(Call):
 @dataclass(frozen=True)
 class Renew(Call):
     """Action ``renew`` of the name."""
+
+    sees_absence: ClassVar[bool] = True
 
     def begin(self, state: State) -> Iterator[Step]:
         yield state, NOT_FOUND if state.held is None else OK
@@ -313,12 +366,3 @@ class Read(Call):
             yield state, NOT_FOUND
         else:
             yield state, Ended(Found(held.status, held.writes))
-
-
-def expired(state: State) -> Iterator[State]:
-    """Without the dataset, or one of the staged writes, whose short lease may have ended."""
-    if state.held is not None and state.held.leased:
-        yield state._replace(held=None)
-    for each in state.staged:
-        if each.leased:
-            yield state._replace(staged=state.staged - {each})

@@ -8,9 +8,14 @@ if every server started, answered its health check, logged none of ``LOGGED_FAUL
 limit and ``CONSTANT_BYTES``; and if one whose datasets were all dropped held nothing.
 
 A life of a server
-    Some seconds of traffic by ``WORKERS`` clients and ``SLOW_READERS``; then SIGKILL, at a random moment or soon after
-    a call was given up, or SIGTERM, or SIGKILL after every name was read or dropped. Then a new server on the same
-    directory, with other limits; every name is read before the traffic goes on.
+    Some seconds of traffic by ``WORKERS`` clients and ``SLOW_READERS``; in some lives the disk is full or fails for
+    moments (``_TROUBLES``). Then SIGKILL, at a random moment or soon after a call was given up, or SIGTERM, or SIGKILL
+    after every name was read or dropped, or the loss of the machine's power, which takes back what was not synced. Then
+    a new server on the same directory, with other limits; every name is read before the traffic goes on.
+
+What it uses
+    Streams and shuffles, durable and not, staged writes, changelogs of two rules, a source, which is gone with its
+    server and the same when it is made again, and datasets whose retention counts readers, or seconds.
 
 The seed decides what is chosen, not when it happens: a fault may need several runs with its seed.
 """
@@ -18,6 +23,7 @@ The seed decides what is chosen, not when it happens: a fault may need several r
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -26,27 +32,40 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from flight_server.protocol import FlightShuffleError
+import pyarrow as pa
+from pyarrow import parquet
+
+from flight_server.protocol import FlightShuffleError, Retention
 from spark_client.connection import RemoteServer, Timeouts, Writing
+from tests.load import marked_rows
 from tests.load.cleared import clear
-from tests.load.torture_calls import HANG_SECONDS, Hang, Name, Shared, Unreadable
+from tests.load.torture_calls import HANG_SECONDS, Calls, Hang, Name, Shared, Unreadable
 from tests.load.torture_jobs import Jobs
+from tests.load.torture_logs import LogCalls, LogName
+from tests.support import platter
 from tests.support.forked_server import ForkedServer, ServerFork
 from tests.support.proxy import Proxy
+from tests.support.ram_directory import ram_directory
 
 MIB = 1 << 20
 MOST_MEMORY_BYTES = 64 * MIB
 # The process itself, the libraries' own buffers and holes in the heap.
 CONSTANT_BYTES = 224 * MIB
-NAMES, WORKERS, SLOW_READERS = 10, 8, 2
+NAMES, WORKERS, SLOW_READERS = 14, 8, 2
+TROUBLE_SHARE = 0.4
+"""The lives with a disk that fails."""
 USERS_AT_ONCE = 3
 # After a call was given up the server may still work at it; after this, and when nothing waits, it does not.
 SETTLED_SECONDS = 0.5
 HEALTH_SECONDS = 0.25
+DOUBT_SECONDS = 2.0
+"""So long after a disk works again a server has written over what it refused."""
 LOGGED_FAULTS = frozenset(
     {
         "background_task_failed",
@@ -67,7 +86,23 @@ _TIMEOUTS = Timeouts(
     stream_seconds=HANG_SECONDS,
     tries=2,
 )
-_ENDS = ("SIGKILL", "read, then SIGKILL", "SIGTERM", "drop, then SIGKILL")
+POWER_LOSS = "loss of power"
+_ENDS = {"SIGKILL": 9, POWER_LOSS: 6, "read, then SIGKILL": 5, "SIGTERM": 2, "drop, then SIGKILL": 1}
+_AT_ONCE = ("SIGKILL", POWER_LOSS)
+"""The ends in the middle of the traffic."""
+_WRITES = ("open", "mkdir", "write", "pwrite", "pwritev", "wal_write", "db_write")
+_SYNCS = ("fsync", "fdatasync", "wal_sync", "db_sync")
+_TROUBLES = (
+    dict.fromkeys(_WRITES, "ENOSPC"),
+    dict.fromkeys((*_WRITES, *_SYNCS), "EIO"),
+    dict.fromkeys(_SYNCS, "EIO"),
+    {"pwritev": "ENOSPC"},
+    {"wal_write": "ENOSPC"},
+    {"wal_sync": "EIO"},
+    {"db_write": "EIO", "db_sync": "EIO"},
+    {"rename": "EIO", "unlink": "EIO"},
+)
+"""See ``faulty_disk``. Reads do not fail: what was acknowledged stays readable."""
 _VERBS = {
     "put": 8,
     "overwrite": 12,
@@ -78,13 +113,17 @@ _VERBS = {
     "renew": 2,
     "read": 20,
 }
+_RETAINED_VERBS = {"put": 8, "overwrite": 10, "create": 30, "drop": 5, "renew": 2, "read": 45}
+_SOURCE_VERBS = {"source": 30, "drop": 10, "renew": 2, "read": 40}
+_LOG_VERBS = {"create": 5, "drop": 1, "commit": 35, "take_away": 12, "hold": 12, "read": 30}
+_SOURCE_FILES, _SOURCE_ROWS = 3, 4_000
 
 
 class Torture:
     """One run.
 
     Args:
-        directory: for the server's data and log.
+        directory: for the server's log and the files of a source; its data is in memory (``ram_directory``).
         faults_wanted: the run ends early with so many.
     """
 
@@ -94,20 +133,48 @@ class Torture:
         self.kills = Counter[str]()
         self.longest_health_seconds = 0.0
         self._directory = directory
+        self._sources = directory / "sources"
         self.seed = seed
         self._chance = random.Random(seed)
         self._began = time.monotonic()
         self._ends = self._began + seconds
         self._faults_wanted = faults_wanted
         self._lock = threading.Condition()
+        self._retired = 0
         self._names = [self._name(index) for index in range(NAMES)]
-        self._retired: set[str] = set()
+        self._write_source()
         self._traffic_ends = threading.Event()
         self._process: ForkedServer | None = None
 
-    def _name(self, number: int) -> Name:
+    def _name(self, index: int) -> Name:
+        """The name at this place of the list; another one each time."""
+        name, began = f"torture/{index}-r{self._retired}", self._began
+        match index:
+            case 0 | 1:
+                return LogName(name, began, "latest", self.shared)
+            case 2:
+                return LogName(name, began, "all", self.shared)
+            case 3:
+                return Name(name, began, durable_share=0.5, retention=Retention(readers=2))
+            case 4:
+                return Name(name, began, durable_share=0.5, retention=Retention(seconds=2.0))
+            case 5:
+                return SourceName(name, began)
         # Half of the names rarely are durable.
-        return Name(f"torture/{number}", self._began, durable_share=(0.05, 0.7)[number % 2])
+        return Name(name, began, durable_share=(0.05, 0.7)[index % 2])
+
+    def _write_source(self) -> None:
+        """Files for sources. Each text names its own row's number, so that a batch may begin anywhere."""
+        streams = [marked_rows.stream_number(0, file) for file in range(_SOURCE_FILES)]
+        self.shared.source = "rows"
+        self.shared.source_rows = self.shared.new_write(self._names[0], dict.fromkeys(streams, _SOURCE_ROWS))
+        folder = self._sources / self.shared.source
+        folder.mkdir(parents=True)
+        for stream in streams:
+            rows = marked_rows.batch(self.shared.source_rows, stream, 0, _SOURCE_ROWS)
+            texts = [f"{self.shared.source_rows}/{stream}/{row}/{row % 5}" for row in range(_SOURCE_ROWS)]
+            table = pa.Table.from_batches([rows]).set_column(4, "text", pa.array(texts))
+            parquet.write_table(table, folder / f"{stream}.parquet", row_group_size=_SOURCE_ROWS // 3)
 
     @property
     def done(self) -> Counter[str]:
@@ -125,7 +192,7 @@ class Torture:
 
     def run(self) -> None:
         """Let one server after the other live and die until the time is over."""
-        with ServerFork() as self._fork:
+        with ram_directory() as self._ram, ServerFork() as self._fork:
             while time.monotonic() < self._ends and not self._must_stop():
                 self._life()
 
@@ -135,9 +202,13 @@ class Torture:
         self._traffic_ends.clear()
         self.shared.killed.clear()
         self.shared.over.clear()
+        self.shared.disk_doubtful_until = 0.0
         faults_before = len(self.faults)
+        how = self._chance.choices(list(_ENDS), list(_ENDS.values()))[0]
+        if how == POWER_LOSS and not self._ram.is_relative_to("/dev/shm"):
+            how = "SIGKILL"  # another file system uses inode numbers again, see ``platter``
         try:
-            process = self._started()
+            process = self._started(loses_power=how == POWER_LOSS)
         except RuntimeError as error:
             self._fault(None, f"the server did not start: {error}")
             self._ends = 0
@@ -150,33 +221,52 @@ class Torture:
             watchdog.start()
             try:
                 self._verify_all(ways, "after the start")
-                how = self._traffic(process, ways)
-                if how != "SIGKILL":
+                self._traffic(process, ways, how)
+                if how not in _AT_ONCE:
                     self._verify_all(ways, "at the end of the traffic")
                     self._check_memory(process)
                 if how == "drop, then SIGKILL":
-                    calls = Jobs(self.shared, ways[:2], self._chance)
-                    self._guarded(calls, lambda: clear(calls, ways[0], self._names, process))
+                    client = self._client(ways[:2], self._chance)
+                    self._guarded(client.jobs, lambda: clear(client.calls, ways[0], self._names, process))
             finally:
                 self._traffic_ends.set()
                 watchdog.join()
         self._end(process, "SIGTERM" if how == "SIGTERM" else "SIGKILL", faults_before)
+        if how == POWER_LOSS:
+            platter.restore(self._store, self._data_dir)
+        for name in self._names:
+            name.crash()
 
-    def _started(self) -> ForkedServer:
+    @property
+    def _data_dir(self) -> Path:
+        return self._ram / "data"
+
+    @property
+    def _store(self) -> Path:
+        return self._ram / "platter"
+
+    def _started(self, *, loses_power: bool) -> ForkedServer:
         """A new server. RuntimeError if it does not start."""
         options = self._options()
-        log, data_dir = self._directory / "server.log", self._directory / "data"
+        if loses_power:
+            options["store"] = self._store
         try:
-            return self._fork.start(log, data_dir=data_dir, **options)
+            return self._fork.start(self._directory / "server.log", **options)
         except RuntimeError as error:
             # What is recovered must have room in memory: a smaller limit than the last server's may be too small.
             if "or raise --memory-limit" not in str(error):
                 raise
-            return self._fork.start(log, data_dir=data_dir, **options | {"memory_limit": MOST_MEMORY_BYTES})
+            shutil.rmtree(self._store, ignore_errors=True)
+            return self._fork.start(
+                self._directory / "server.log", **options | {"memory_limit": MOST_MEMORY_BYTES}
+            )
 
     def _options(self) -> dict[str, Any]:
         chance = self._chance
         return {
+            "data_dir": self._data_dir,
+            "control": self._ram / "control",
+            "source_roots": self._sources,
             "memory_limit": chance.choice((16 * MIB, 24 * MIB, 32 * MIB, MOST_MEMORY_BYTES)),
             "segment_size": chance.choice((1 << 18, 1 << 20, 4 << 20)),
             "disk_limit": chance.choice((None, None, 64 * MIB, 256 * MIB)),
@@ -200,10 +290,9 @@ class Torture:
             stack.callback(way.close)
         return ways
 
-    def _traffic(self, process: ForkedServer, ways: list[RemoteServer]) -> str:
-        """Let the clients work for some seconds; how the server ends: has ended, if it is killed meanwhile."""
+    def _traffic(self, process: ForkedServer, ways: list[RemoteServer], how: str) -> None:
+        """Let the clients work for some seconds. Where the server ends ``_AT_ONCE``, it has ended then."""
         chance = self._chance
-        how = chance.choices(_ENDS, (12, 5, 2, 1))[0]
         life_seconds = min(chance.uniform(0.5, 7), max(0.5, self._ends - time.monotonic()))
         ends = time.monotonic() + life_seconds
         stop = threading.Event()
@@ -219,11 +308,14 @@ class Torture:
         for thread in threads:
             thread.start()
         wants_given_up = chance.random() < 0.5
+        trouble = _Trouble(process, chance, self.shared) if chance.random() < TROUBLE_SHARE else None
         while (left := ends - time.monotonic()) > 0 and not self._must_stop():
             time.sleep(min(left, 0.1))
             if chance.random() < 0.05:
                 self._proxy.cut()
-        if how == "SIGKILL":
+            if trouble is not None:
+                trouble.tick()
+        if how in _AT_ONCE:
             if wants_given_up:
                 self.shared.gave_up.clear()
                 self.shared.gave_up.wait(1.0)
@@ -233,7 +325,8 @@ class Torture:
             self._traffic_ends.set()
             self.shared.killed.set()
             process.kill()
-            self.kills["SIGKILL"] += 1
+            self.kills[how] += 1
+        process.disk.heal()
         stop.set()
         self.shared.over.set()
         deadline = time.monotonic() + HANG_SECONDS * 2
@@ -243,7 +336,6 @@ class Torture:
             self._fault(None, f"clients do not end: {_stacks(None)}")
             self.shared.killed.set()
             process.kill()
-        return how
 
     def _check_memory(self, process: ForkedServer) -> None:
         most_bytes = int(process.ready["memory_limit_bytes"]) + CONSTANT_BYTES
@@ -266,29 +358,32 @@ class Torture:
         logged = [line for event in LOGGED_FAULTS for line in process.events(event)]
         if logged and len(self.faults) == faults_before:  # else that is what it logged
             self._fault(None, f"the server has logged {logged[:3]}")
-        for name in self._names:
-            name.history.crash()
 
     def _verify_all(self, ways: list[RemoteServer], when: str) -> None:
         """Read every name, while there is no other traffic."""
-        calls = Jobs(self.shared, ways[:2], self._chance)
+        client = self._client(ways[:2], self._chance)
         for name in list(self._names):
             name.history.note(f"read {when}")
-            calls.use(name)
-            self._guarded(calls, lambda: self._verify(calls, HANG_SECONDS))
+            calls = client.calls(name)
+            self._guarded(calls, partial(self._verify, calls, HANG_SECONDS))
 
     # The clients.
 
     def _work(
         self, ways: list[RemoteServer], chance: random.Random, stop: threading.Event, *, slowly: bool
     ) -> None:
-        calls = Jobs(self.shared, ways, chance)
+        client = self._client(ways, chance)
         while (name := self._take(chance, stop)) is not None:
-            calls.use(name)
-            verb = "read_slowly" if slowly else chance.choices(list(_VERBS), list(_VERBS.values()))[0]
+            calls, verbs = client.calls(name), _verbs(name)
+            is_log = isinstance(name, LogName)
+            verb = (
+                "read_slowly"
+                if slowly and not is_log
+                else chance.choices(list(verbs), list(verbs.values()))[0]
+            )
             try:
                 if name.alone:
-                    self._guarded(calls, lambda: self._verify(calls, 5.0))
+                    self._guarded(calls, partial(self._verify, calls, 5.0))
                 else:
                     self._guarded(calls, getattr(calls, verb))
             finally:
@@ -316,11 +411,14 @@ class Torture:
             name.alone = False
             self._lock.notify_all()
 
-    def _verify(self, calls: Jobs, patience_seconds: float) -> None:
+    def _client(self, ways: list[RemoteServer], chance: random.Random) -> _Client:
+        return _Client(Jobs(self.shared, ways, chance), LogCalls(self.shared, ways, chance))
+
+    def _verify(self, calls: Jobs | LogCalls, patience_seconds: float) -> None:
         if self._settled(calls, patience_seconds):
             calls.verify()
 
-    def _settled(self, calls: Jobs, patience_seconds: float) -> bool:
+    def _settled(self, calls: Calls, patience_seconds: float) -> bool:
         """Wait until the server works no more at calls of this name that were given up; whether it does."""
         name, deadline = calls.name, time.monotonic() + patience_seconds
         waits: Any = None
@@ -329,7 +427,10 @@ class Torture:
                 return True
             with suppress(FlightShuffleError):
                 waits = calls.server.action("why", {"dataset": name.name}).get("waits")
-                if not waits and time.monotonic() > name.history.last_given_up + SETTLED_SECONDS:
+                settled_at = max(
+                    name.history.last_given_up + SETTLED_SECONDS, self.shared.disk_doubtful_until
+                )
+                if not waits and time.monotonic() > settled_at:
                     name.history.settle()
                     return True
             if self.shared.killed.is_set():
@@ -341,7 +442,7 @@ class Torture:
 
     # Faults.
 
-    def _guarded(self, calls: Jobs, work: Callable[[], object]) -> None:
+    def _guarded(self, calls: Calls, work: Callable[[], object]) -> None:
         """Do something with a name; a fault that it finds is noted, and the name is used no more."""
         try:
             work()
@@ -363,8 +464,9 @@ class Torture:
             kills = sum(self.kills.values())
             self.faults.append(f"seed {self.seed}, after {seconds:.1f} s and {kills} ends: {text}{log}")
             if name is not None and name in self._names:
-                self._retired.add(name.name)
-                self._names[self._names.index(name)] = self._name(len(self._retired) + NAMES)
+                self._retired += 1
+                index = self._names.index(name)
+                self._names[index] = self._name(index)
 
     def _must_stop(self) -> bool:
         return len(self.faults) >= self._faults_wanted
@@ -384,6 +486,56 @@ class Torture:
                 process.kill()
                 return
             self.longest_health_seconds = max(self.longest_health_seconds, time.monotonic() - began)
+
+
+class SourceName(Name):
+    """A name of sources."""
+
+
+@dataclass(frozen=True)
+class _Client:
+    """The calls of one client, by what a name is for."""
+
+    jobs: Jobs
+    logs: LogCalls
+
+    def calls(self, name: Name) -> Jobs | LogCalls:
+        """For this name, from now on."""
+        calls = self.logs if isinstance(name, LogName) else self.jobs
+        calls.use(name)
+        return calls
+
+
+class _Trouble:
+    """A disk that is full, or fails, for moments."""
+
+    def __init__(self, process: ForkedServer, chance: random.Random, shared: Shared) -> None:
+        self._process = process
+        self._shared = shared
+        self._chance = chance
+        self._until = 0.0
+
+    def tick(self) -> None:
+        """Begin or end a moment, by chance."""
+        chance = self._chance
+        if self._until and time.monotonic() > self._until:
+            self._until = 0.0
+            self._process.disk.heal()
+        elif not self._until and chance.random() < 0.2:
+            self._until = time.monotonic() + chance.choice((0.05, 0.3, 1.5))
+            functions = chance.choice(_TROUBLES)
+            if not functions.keys().isdisjoint(_SYNCS):
+                self._shared.disk_doubtful_until = self._until + DOUBT_SECONDS
+            self._process.disk.fail(**functions)
+
+
+def _verbs(name: Name) -> dict[str, int]:
+    """How often each of a client's methods is called for it."""
+    if isinstance(name, LogName):
+        return _LOG_VERBS
+    if isinstance(name, SourceName):
+        return _SOURCE_VERBS
+    return _VERBS if name.retention == Retention() else _RETAINED_VERBS
 
 
 def _stacks(pid: int | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import random
 import threading
 import time
@@ -30,8 +31,11 @@ from flight_server.protocol import (
     FlightShuffleError,
     InternalError,
     NotFound,
+    OutOfBudget,
     PartitionFailed,
     PutCommand,
+    Released,
+    Retention,
     StaleTicket,
     Ticket,
     Unavailable,
@@ -41,6 +45,7 @@ from spark_client.connection import RemoteServer, TimedOut
 from spark_client.lanes import BrokenStream, Closed, PutStream, partition_streams
 from tests.load import marked_rows, name_model
 from tests.load.call_history import CallHistory
+from tests.load.changelog_model import Update
 from tests.load.marked_rows import SCHEMA, Rows, Seen, WrongRows
 from tests.load.name_model import Call, Found
 
@@ -87,6 +92,8 @@ class Name:
     name: str
     began: float
     durable_share: float = 0.0
+    retention: Retention = field(default_factory=Retention)
+    """Of all that is created under it."""
     history: CallHistory = field(init=False)
     users: int = 0
     alone: bool = False
@@ -95,6 +102,16 @@ class Name:
     """The last version of each id of a transaction."""
     ended: dict[int, float | None] = field(default_factory=dict)
     """When each write was answered, on the monotonic clock; None: not yet, or never."""
+    readers: Counter[str] = field(default_factory=Counter)
+    """How many reads of each generation have begun, if its retention counts them; of one that was recovered those only
+    that had begun before it was sealed."""
+    early_readers: Counter[str] = field(default_factory=Counter)
+    """Of these, those that had begun before it was sealed."""
+
+    def crash(self) -> None:
+        """The server's process has ended."""
+        self.history.crash()
+        self.readers = self.early_readers.copy()
 
     def __post_init__(self) -> None:
         self.history = CallHistory(self.name, self.began)
@@ -107,7 +124,15 @@ class Shared:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     written: dict[int, Rows] = field(default_factory=dict)
     """The rows of each write that may become visible."""
+    updates: dict[int, Update] = field(default_factory=dict)
+    """What the commits to changelogs bring."""
+    times: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Of these."""
     done: Counter[str] = field(default_factory=Counter)
+    source: str = ""
+    """The path of files for datasets of kind ``source``, below the directory that servers may read."""
+    source_rows: int = 0
+    """The write whose rows they have."""
     http: str = ""
     """The present server's address on the bulk lane."""
     gave_up: threading.Event = field(default_factory=threading.Event)
@@ -116,6 +141,10 @@ class Shared:
     """Set at the end of the traffic: no new calls are made."""
     killed: threading.Event = field(default_factory=threading.Event)
     """Set before the server is killed during the traffic."""
+    disk_doubtful_until: float = 0.0
+    """Until then, on the monotonic clock, a change that was refused may be in a log, where a crash makes it count."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Of what clients count together."""
 
     def new_write(self, name: Name, rows: Rows) -> int:
         number = next(self.numbers)
@@ -147,7 +176,8 @@ class Calls:
     def put(self, partition: int = 0, *, overwrites: bool = False) -> bool:
         """Put some rows; whether they were taken."""
         rows = {marked_rows.stream_number(0, partition): self.some_rows()}
-        call = name_model.Put(self.shared.new_write(self.name, rows), overwrites, partition)
+        number = self.shared.new_write(self.name, rows)
+        call = name_model.Put(number, overwrites, partition, time.monotonic())
         return self.made(call, lambda: self._put(call, rows), f"{rows} rows") is not None
 
     def overwrite(self) -> None:
@@ -161,8 +191,18 @@ class Calls:
         call = name_model.Renew(next(self.shared.numbers))
         self.made(call, lambda: self.action("renew", {"dataset": self.name.name}))
 
-    def made(self, call: Call, make: Callable[[], Any], said: str = "") -> Any:
-        """Make a call and tell the history; its answer, None if there was none or it was refused."""
+    def made(
+        self,
+        call: Call,
+        make: Callable[[], Any],
+        said: str = "",
+        told: Callable[[Any], object] | None = None,
+    ) -> Any:
+        """Make a call and tell the history; its answer, None if there was none or it was refused.
+
+        Args:
+            told: the model's answer that is in the server's; ``ok`` without it.
+        """
         history, what = self.name.history, type(call).__name__.lower()
         if self.hurries and self.shared.over.is_set():
             return None
@@ -173,26 +213,29 @@ class Calls:
         except FlightShuffleError as error:
             text = f"{error.code}: {error.message[:300]}"
             self.check(error, time.monotonic() - began)
-            if not _is_answer(error):
+            if not _is_answer(error) or self._is_doubtful(error):
                 history.give_up(call, text)
                 self.shared.done[f"{what}: given up"] += 1
                 self.shared.gave_up.set()
                 return None
-            observes = isinstance(call, name_model.Drop | name_model.Renew)
-            missing = observes and isinstance(error, NotFound) and not isinstance(error, StaleTicket)
+            missing = call.sees_absence and isinstance(error, NotFound) and not isinstance(error, StaleTicket)
             self.name.ended[call.number] = time.monotonic()
             self._answered(call, "not found" if missing else "refused", text)
             self.shared.done[f"{what}: {error.code}"] += 1
             return None
         self.name.ended[call.number] = time.monotonic()
-        created = isinstance(call, name_model.Create)
-        wanted = ("made" if answer["created"] else "there") if created else "ok"
-        self._answered(call, wanted, wanted)
+        result = "ok" if told is None else told(answer)
+        self._answered(call, result, result)
         self.shared.done[what] += 1
         return answer
 
-    def _answered(self, call: Call, wanted: str, said: str) -> None:
-        self.name.history.answered(call, lambda found: found == wanted, said)
+    def _is_doubtful(self, error: FlightShuffleError) -> bool:
+        """Whether a disk that did not sync may have taken what was refused."""
+        retryable = isinstance(error, Unavailable | OutOfBudget)
+        return retryable and time.monotonic() < self.shared.disk_doubtful_until
+
+    def _answered(self, call: Call, result: object, said: object) -> None:
+        self.name.history.answered(call, lambda answer: answer == result, said)
 
     def check(self, error: FlightShuffleError, seconds: float) -> None:
         """Raise what no server may answer."""
@@ -238,7 +281,7 @@ class Calls:
         if self.hurries and self.shared.over.is_set():
             raise Closed("the traffic is over")
         patience = self.patience_seconds(0.25)
-        with PutStream(self.server, command, SCHEMA) as stream, _cancelled_after(stream.cancel, patience):
+        with PutStream(self.server, command, SCHEMA) as stream, cancelled_after(stream.cancel, patience):
             for write, number, partition, count in streams:
                 for batch in marked_rows.batches(write, number, count, self._batch_rows(count)):
                     stream.write(batch, partition)
@@ -277,11 +320,17 @@ class Calls:
         history, began = self.name.history, time.monotonic()
         history.begin(call)
         try:
-            if self.likely(0.2):
+            if self.likely(0.2) and self.name.retention.readers is None:
                 found = self._read_stream(deadline)
             else:
                 info = self.server.flight_info(self.name.name, _left(deadline))
                 found = self._read(info, deadline, pause_seconds)
+        except Released as error:
+            history.answered(
+                call, lambda answer: isinstance(answer, Found), f"released: {error.message[:80]}"
+            )
+            self.shared.done["read: released"] += 1
+            return "released"
         except NotFound as error:
             self._answered(call, "not found", error.message[:80])
             self.shared.done["read: not found"] += 1
@@ -316,14 +365,24 @@ class Calls:
     def _read(self, info: flight.FlightInfo, deadline: float, pause_seconds: float) -> tuple[int, ...]:
         seen = Seen()
         lane = self.chance.choice(_LANES)
+        generation = json.loads(info.endpoints[0].ticket.ticket)["generation"]
+        with self.shared.lock:
+            self.name.readers[generation] += 1
+            if info.total_records < 0:
+                self.name.early_readers[generation] += 1
         for index, stream in enumerate(partition_streams(self.server, info.endpoints, lane=lane)):
             try:
-                with _cancelled_after(stream.cancel, _left(deadline)):
+                with cancelled_after(stream.cancel, _left(deadline)):
                     while (run := stream.read_burst()) is not None:
                         for batch in run.batches:
                             seen.add(index, batch)
                         if pause_seconds and self.shared.over.wait(min(pause_seconds, _left(deadline))):
                             raise Closed("the traffic is over")
+            except Released as error:
+                most = self.name.retention.readers
+                if most is None or self.name.readers[generation] <= most:
+                    raise Fault(f"{self.name.name}: {error.message}") from error
+                raise
             except NotFound as error:
                 raise Gone(error.message) from error
             finally:
@@ -359,13 +418,21 @@ class Calls:
         sealed, found = False, None
         for _ in range(5):
             held = [state.held for state in self.name.history.states()]
-            sealed = all(each is not None and each.status == "sealed" and not each.leased for each in held)
+            sealed = all(
+                each is not None and each.status == "sealed" and not each.leased and each.seconds is None
+                for each in held
+            )
             found = self.read_until(time.monotonic() + (HANG_SECONDS if sealed else 1.5))
             if not isinstance(found, Unavailable | Gone) or self.shared.killed.is_set():
                 break
             time.sleep(0.2)
         if sealed and isinstance(found, FlightShuffleError):
             raise Unreadable(f"{self.name.name} is sealed and cannot be read: {found.code}: {found.message}")
+
+
+def created(answer: dict[str, Any]) -> str:
+    """The model's answer to a ``create``."""
+    return "made" if answer["created"] else "there"
 
 
 def _left(deadline: float) -> float:
@@ -379,7 +446,7 @@ def _is_answer(error: FlightShuffleError) -> bool:
 
 
 @contextmanager
-def _cancelled_after(cancel: Callable[[], None], seconds: float) -> Iterator[None]:
+def cancelled_after(cancel: Callable[[], None], seconds: float) -> Iterator[None]:
     timer = threading.Timer(seconds, cancel)
     timer.daemon = True
     timer.start()

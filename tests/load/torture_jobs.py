@@ -17,7 +17,7 @@ from flight_server.protocol import (
 )
 from tests.load import marked_rows, name_model
 from tests.load.marked_rows import Rows
-from tests.load.torture_calls import SCHEMA_TEXT, Calls
+from tests.load.torture_calls import SCHEMA_TEXT, Calls, created
 
 PARTITIONS, STAGED_PARTITIONS = 4, 100
 LEASE_SECONDS = 1.5
@@ -33,11 +33,25 @@ class Jobs(Calls):
             return
         durable, leased = self.likely(self.name.durable_share), self.likely(0.1)
         partitions = self.chance.choice((1, 1, 2, 3))
-        call = name_model.Create(next(self.shared.numbers), "stream", durable, leased, partitions)
+        if self.name.retention.seconds is not None:
+            partitions = 1  # its retention counts from the last seal
+        call = name_model.Create(
+            next(self.shared.numbers), "stream", durable, leased, partitions, self.name.retention.seconds
+        )
         if self._create(call) is not None:
             for index in self.chance.sample(range(partitions), partitions):
                 if self.likely(0.9):
                     self.put(index)
+
+    def source(self) -> None:
+        """The rows of files that the server pulls, always the same."""
+        call = name_model.Create(
+            next(self.shared.numbers), "source", durable=False, leased=False, rows=self.shared.source_rows
+        )
+        request = CreateRequest(
+            self.name.name, Kind.SOURCE, source={"format": "parquet", "path": self.shared.source}
+        )
+        self.made(call, lambda: self.action("create", request.encode()), told=created)
 
     def shuffle(self) -> None:
         """A shuffle that has the name from the beginning."""
@@ -95,10 +109,14 @@ class Jobs(Calls):
             partitions=call.partitions if isinstance(call, name_model.Create) else STAGED_PARTITIONS,
             lease_seconds=LEASE_SECONDS if call.leased else None,
             durable=call.durable,
+            retention=self.name.retention,
             mode=WriteMode(call.mode) if isinstance(call, name_model.Stage) else None,
             write=f"w{call.write}" if isinstance(call, name_model.Stage) else None,
         )
-        answer: dict[str, Any] | None = self.made(call, lambda: self.action("create", request.encode()))
+        told = None if staged else created
+        answer: dict[str, Any] | None = self.made(
+            call, lambda: self.action("create", request.encode()), told=told
+        )
         return answer
 
     def _rows_of_streams(self) -> Rows:

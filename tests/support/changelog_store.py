@@ -24,6 +24,7 @@ from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import Budget
 from flight_server.protocol import DIFF_COLUMN, CreateRequest, KeepRule, Kind, Transaction
 from flight_server.storage import Disk
+from flight_server.tiering import delete_garbage
 
 NAME = "log"
 
@@ -55,13 +56,12 @@ class Engine:
         self.schema = schema
         budget = Budget(256 << 20, None)
         self.disk = Disk(budget.disk, directory)
-        self.disk.use(directory, owner="test", lasting=True)
         self.catalogue = Catalogue(budget, self.disk)
         self.background = Background(_raise)
         self.store: Store = self.run(self._make())
-        (directory / "datasets").mkdir(exist_ok=True)
         try:
             recover_changelogs(self.store)
+            delete_garbage(self.catalogue)
         except BaseException:
             self.close()
             raise

@@ -1,7 +1,9 @@
 """Every moment at which a process, or its machine, may end while it works on a directory.
 
 ``with CrashPoints(root, copies) as points:`` wraps the functions of :mod:`os` that change what is below ``root``. After
-each of them, and in the middle of each write, it keeps two images of the directory:
+each of them, and in the middle of each write, it keeps two images of the directory; and, for the files of SQLite,
+before and after each sync, and after each removal. So a commit has an image with its whole transaction in an unsynced
+log.
 
 * of a killed process: all that it has written is there;
 * of a machine without power: a file has the bytes that it had at its last fsync, a directory the entries that it had
@@ -9,7 +11,8 @@ each of them, and in the middle of each write, it keeps two images of the direct
 
 ``points.acknowledged`` goes with each image. Equal images with equal facts are kept once.
 
-Limits: only calls through :mod:`os` are seen; inode numbers must not be used again while it runs, as on tmpfs.
+Limits: only calls through :mod:`os` and of SQLite (``sqlite_files``) are seen; inode numbers must not be used again
+while it runs, as on tmpfs.
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.support import sqlite_files
 
 _WRITES = ("write", "pwrite", "pwritev")
 _BY_FD = (*_WRITES, "fsync", "fdatasync", "ftruncate")
@@ -51,6 +57,7 @@ class CrashPoints:
         self._synced: dict[int, bytes] = {}  # by inode
         self._entries: dict[Path, dict[str, int]] = {}  # by directory
         self._known: set[tuple[bytes, int]] = set()
+        self._watching = ExitStack()
 
     def __enter__(self) -> Self:
         for path in [self._root, *self._root.rglob("*")]:  # what is there has been there for long
@@ -58,11 +65,13 @@ class CrashPoints:
         for name in (*_BY_FD, *_BY_PATH):
             self._originals[name] = getattr(os, name)
             setattr(os, name, self._wrapped(name, getattr(os, name)))
+        self._watching.enter_context(sqlite_files.watching(self._around))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watching.close()
         for name, function in self._originals.items():
             setattr(os, name, function)
 
@@ -72,7 +81,7 @@ class CrashPoints:
         """
         kinds: dict[tuple[str, int], list[Image]] = {}
         for image in self.images:
-            kind = re.sub(r"-[0-9a-f-]+", "", image.step)
+            kind = re.sub(r"-?\b[0-9a-f]{16}\b|-[0-9a-f-]+\b", "", image.step)
             kinds.setdefault((kind, image.acknowledged if thorough else 0), []).append(image)
         if not thorough:
             return [images[len(images) // 2] for images in kinds.values()]
@@ -102,6 +111,22 @@ class CrashPoints:
 
         return wrapper
 
+    def _around(self, what: str, path: Path, work: Callable[[], None]) -> None:
+        """A step of SQLite's."""
+        if not path.is_relative_to(self._root):
+            work()
+            return
+        with self._lock:
+            if what == "sync":
+                self._keep(f"writes to {path.name}")
+            work()
+            if what == "sync":
+                if path.name.endswith(sqlite_files.LOGS) and path.stat().st_ino not in self._synced:
+                    self._sync(path.parent)
+                self._sync(path)
+            if what != "write":
+                self._keep(f"{what} of {path.name}")
+
     def _sync(self, path: Path) -> None:
         if path.is_dir():
             self._entries[path] = {entry.name: entry.stat().st_ino for entry in path.iterdir()}
@@ -109,9 +134,10 @@ class CrashPoints:
             self._synced[path.stat().st_ino] = path.read_bytes()
 
     def _keep(self, step: str) -> None:
-        there = sorted(self._root.rglob("*"))
+        # SQLite makes its -shm anew.
+        paths = sorted(path for path in self._root.rglob("*") if not path.name.endswith("-shm"))
         self._keep_image(
-            f"killed after {step}", {path: None if path.is_dir() else path.read_bytes() for path in there}
+            f"killed after {step}", {path: None if path.is_dir() else path.read_bytes() for path in paths}
         )
         self._keep_image(f"without power after {step}", self._durable(self._root))
 

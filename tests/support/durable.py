@@ -91,14 +91,10 @@ def names(client: flight.FlightClient) -> set[str]:
 
 
 def files(data_dir: Path) -> list[Path]:
-    """Every file and directory of datasets; one may go meanwhile, which ``rglob`` does not allow."""
-    return sorted(
-        Path(parent, name)
-        for parent, directories, plain in os.walk(data_dir / "datasets")
-        for name in (*directories, *plain)
-    )
+    """Every file of frames and of runs."""
+    return sorted(Path(entry.path) for entry in os.scandir(data_dir / "segments"))
 
 
 def segment_bytes(data_dir: Path) -> int:
-    """The size of all segments, by the file system's word."""
-    return sum(path.stat().st_size for path in files(data_dir) if path.name.startswith("segment-"))
+    """The size of all of them, by the file system's word."""
+    return sum(path.stat().st_size for path in files(data_dir))

@@ -4,7 +4,7 @@ Guarantee: as ``server_process``, but a start takes a tenth of the time, most of
 file. In tests the servers' event loops are watched (``watched_server``).
 
 This module, run as a program, is the process that is forked from. It uses no gRPC itself, which does not work in a fork
-of a process that has used it. It reads requests as lines of JSON, ``["start", log, disk_seconds, settings]`` and
+of a process that has used it. It reads requests as lines of JSON, ``["start", log, disk, settings]`` and
 ``["poll", pid]``, and answers with a pid, an exit code or null. It and its servers end with its standard input.
 """
 
@@ -23,10 +23,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from .faulty_disk import DiskOrders, FaultyDisk
 from .server_process import flags, program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,13 +52,23 @@ class ServerFork:
         )
         self._lock = threading.Lock()
 
-    def start(self, log: Path, *, disk_seconds: float = 0.0, **settings: Any) -> ForkedServer:
+    def start(
+        self,
+        log: Path,
+        *,
+        control: Path | None = None,
+        store: Path | None = None,
+        disk_seconds: float = 0.0,
+        **settings: Any,
+    ) -> ForkedServer:
         """Start a server and return once it serves.
 
         Args:
             log: the file of its log.
-            disk_seconds: how long the disk takes at most, in three of ten cases, for an fsync, a rename or a removal:
-                what comes in between is then seen more often.
+            control: for orders to its disk, which are ``ForkedServer.disk``.
+            store: of its ``platter``: where what it has synced is noted.
+            disk_seconds: how long the disk takes at most, in three of ten cases, for an fsync, a rename or a removal,
+                and with ``control`` a sync of SQLite: what comes in between is then seen more often.
             settings: of ``flight_server.config``, such as ``memory_limit``; ports are any free ones.
 
         Raises:
@@ -64,7 +76,9 @@ class ServerFork:
         """
         log.unlink(missing_ok=True)
         given: dict[str, Any] = {"port": 0, "http_port": 0, "log_format": "json", **settings}
-        server = ForkedServer(self, self.ask("start", str(log), disk_seconds, given), log)
+        orders = None if control is None else DiskOrders(control)
+        disk = {"control": control, "store": store, "seconds": disk_seconds}
+        server = ForkedServer(self, self.ask("start", str(log), disk, given), log, orders)
         server.wait_until_ready()
         return server
 
@@ -89,8 +103,9 @@ class ServerFork:
 class ForkedServer:
     """A running server."""
 
-    def __init__(self, fork: ServerFork, pid: int, log: Path) -> None:
+    def __init__(self, fork: ServerFork, pid: int, log: Path, disk: DiskOrders | None) -> None:
         self.pid = pid
+        self._disk = disk
         self._fork = fork
         self._log = log
         self._returncode: int | None = None
@@ -107,6 +122,12 @@ class ForkedServer:
                 )
             time.sleep(0.01)
         (self._ready,) = ready
+
+    @property
+    def disk(self) -> DiskOrders:
+        """Orders to the disk of a server that was started with ``control``."""
+        assert self._disk is not None
+        return self._disk
 
     @property
     def ready(self) -> dict[str, Any]:
@@ -189,12 +210,16 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
+def _pause(disk_seconds: float) -> None:
+    # Not in the event loop's thread, which calls none of these after the start.
+    if threading.current_thread() is not threading.main_thread() and random.random() < 0.3:
+        time.sleep(random.uniform(0, disk_seconds))
+
+
 def _slow(disk_seconds: float) -> None:
     def slowly(work: Callable[..., Any]) -> Callable[..., Any]:
         def late(*arguments: Any, **more: Any) -> Any:
-            # Not in the event loop's thread, which calls none of these after the start.
-            if threading.current_thread() is not threading.main_thread() and random.random() < 0.3:
-                time.sleep(random.uniform(0, disk_seconds))
+            _pause(disk_seconds)
             return work(*arguments, **more)
 
         return late
@@ -203,7 +228,7 @@ def _slow(disk_seconds: float) -> None:
         setattr(os, name, slowly(getattr(os, name)))
 
 
-def _start(serve: Any, log: str, disk_seconds: float, settings: dict[str, Any]) -> int:
+def _start(serve: Any, log: str, disk: dict[str, Any], settings: dict[str, Any]) -> int:
     parent = os.getpid()
     if pid := os.fork():
         return pid
@@ -216,8 +241,12 @@ def _start(serve: Any, log: str, disk_seconds: float, settings: dict[str, Any]) 
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (file, 1), (file, 2)):
             os.dup2(source, target)
-        if disk_seconds:
-            _slow(disk_seconds)
+        if disk["seconds"]:
+            _slow(disk["seconds"])
+        if disk["control"] is not None:
+            store = None if disk["store"] is None else Path(disk["store"])
+            pause = partial(_pause, disk["seconds"])
+            FaultyDisk(Path(settings["data_dir"]), Path(disk["control"]), store, pause).install()
         sys.argv = ["flight-server", *flags(settings)]
         serve()
     except SystemExit as end:

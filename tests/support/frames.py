@@ -25,6 +25,9 @@ class _InRam(Segment):
         self._passing = passing
         self._damaged = damaged
 
+    def __del__(self) -> None:
+        """There is no file to close."""
+
     def uncache(self, offset: int, size_bytes: int) -> None:
         self._passing = False
 

@@ -44,10 +44,6 @@ class KeptItems(Generic[T]):
             del self.kept[index]
         self.first = stop
 
-    def skip(self, count: int, size_bytes: int) -> None:
-        self.first = self._length = count
-        self._total_bytes = size_bytes
-
 
 def kept_queue(retain_readers: int | None = None) -> BroadcastQueue[int]:
     """A queue with items of its own."""

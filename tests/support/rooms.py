@@ -54,6 +54,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kinds.changelog.runs",
         "frames",
         "storage",
+        "records",
         "access",
         "memory",
         "concurrency",

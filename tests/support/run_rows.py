@@ -1,8 +1,9 @@
-"""Columns of every type that a changelog keeps, and updates made of rows."""
+"""Columns of every type that a changelog keeps, updates made of rows, and a folder for their files."""
 
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from flight_server.keys import Hashes, key_hashes
-from flight_server.kinds.changelog.runs import Layout, MemoryRun, Updates, layout
-from flight_server.memory import MemoryPool
+from flight_server.kinds.changelog.runs import Layout, MemoryRun, RunFolder, Updates, layout
+from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol import KeepRule
+from flight_server.storage import FileHeader, Folder
 
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 SCHEMA = pa.schema([("key", pa.string()), ("time", pa.int64()), ("value", pa.list_(pa.int8()))])
@@ -84,6 +86,18 @@ def memory_run(updates: Updates) -> MemoryRun:
     versions = updates.versions
     room = MemoryPool(None).reserve(0)
     return MemoryRun(updates, int(versions.min(initial=1)), int(versions.max(initial=1)), room)
+
+
+def run_folder(directory: Path, disk: MemoryPool) -> RunFolder:
+    """One that deletes files at once."""
+
+    def delete(path: Path, room: Reservation) -> None:
+        path.unlink(missing_ok=True)  # hypothesis may hold it for longer than there is its directory
+        room.free()
+
+    owner = "0" * 16
+    header = FileHeader(owner, "d", "g", "changelog", durable=True)
+    return RunFolder(Folder(directory, owner), header, disk, delete)
 
 
 def fewer_bits(patch: pytest.MonkeyPatch, mask: int) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import sqlite3
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,11 @@ from flight_server.memory.accounts import Budget
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage.disk import Disk
-from flight_server.storage.durable_files import MANIFEST_NAME
-from flight_server.tiering.recovery import recover
+from flight_server.records import DATABASE_NAME
+from flight_server.storage import RECORDS_NAME, Disk
+from flight_server.storage.folder import SEGMENTS_NAME
+from flight_server.tiering.loading import Loading
+from flight_server.tiering.recovery import delete_garbage, recover
 from tests.support.catalogues import new_catalogue
 
 SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))
@@ -48,10 +52,10 @@ class Held:
         self._reached, self._opened = threading.Event(), threading.Event()
         original = getattr(owner, method)
 
-        def held(*arguments: Any) -> Any:
+        def held(*arguments: Any, **options: Any) -> Any:
             self._reached.set()
             self._opened.wait(30)
-            return original(*arguments)
+            return original(*arguments, **options)
 
         monkeypatch.setattr(owner, method, held)
 
@@ -97,21 +101,55 @@ def seal(dataset: Dataset, index: int) -> None:
     dataset.end_stream(dataset.partition(index))
 
 
-def manifests(tmp_path: Path) -> list[Path]:
-    return [path for path in files(tmp_path) if path.name == MANIFEST_NAME]
+def committed(tmp_path: Path) -> list[str]:
+    """The generations of name ``d`` in the records."""
+    with closing(sqlite3.connect(tmp_path / RECORDS_NAME / DATABASE_NAME)) as connection:
+        return [each for (each,) in connection.execute("SELECT generation FROM dataset WHERE name = 'd'")]
 
 
 def files(tmp_path: Path) -> list[Path]:
-    # Unlike ``rglob``, ``walk`` passes over a directory that is just being deleted.
-    return [Path(directory, name) for directory, _, names in os.walk(tmp_path) for name in names]
+    """Those of frames."""
+    return sorted((tmp_path / SEGMENTS_NAME).iterdir())
 
 
 def restarted(tmp_path: Path, **options: Any) -> Catalogue:
     """What the next server finds."""
     catalogue = new_catalogue(tmp_path, LIMIT_BYTES, **options)
     recover(catalogue)
+    delete_garbage(catalogue)
     return catalogue
 
 
-def bytes_of(dataset: Dataset, index: int) -> list[bytes]:
-    return [each.read_back() for each in dataset.partition(index).frames()]
+async def frames_of(catalogue: Catalogue, dataset: Dataset, index: int) -> list[Frame]:
+    """The frames of a partition, loaded if need be."""
+    partition = dataset.partition(index)
+    await Loading(catalogue.disk, catalogue.budget.metadata).load(dataset, partition)
+    return list(partition.frames())
+
+
+async def bytes_of(catalogue: Catalogue, dataset: Dataset, index: int) -> list[bytes]:
+    return [each.read_back() for each in await frames_of(catalogue, dataset, index)]
+
+
+async def bytes_after_restart(tmp_path: Path, index: int = 0) -> list[bytes] | None:
+    """The frames of a partition of ``d`` that the next server finds; None if it finds no such dataset."""
+    with closing(restarted(tmp_path)) as catalogue:
+        dataset = catalogue.get("d")
+        return None if dataset is None else await bytes_of(catalogue, dataset, index)
+
+
+def hold_commit(node: Node, monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Holds the next transaction of the records, and those after it."""
+    return Held(node.catalogue.records, "_before_commit", monkeypatch)
+
+
+@contextmanager
+def refused_commits(node: Node) -> Iterator[None]:
+    """Within it the disk refuses every transaction of the records."""
+
+    def refuse() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.catalogue.records, "_before_commit", refuse)
+        yield

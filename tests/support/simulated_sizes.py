@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,11 @@ from flight_server.kinds.changelog import compactor as compactors
 from flight_server.kinds.changelog import planning
 from flight_server.kinds.changelog.changelog import Changelog
 from flight_server.kinds.changelog.compactor import Compactor
-from flight_server.kinds.changelog.journal import StateRecord
 from flight_server.kinds.changelog.planning import Plan
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MemoryRun, Updates
 from flight_server.memory import MemoryPool, Metadata
+from flight_server.records import ChangelogRecords, Declared, NoDatabase
 from tests.support.clocks import Clock
 from tests.support.run_rows import latest
 
@@ -101,21 +100,20 @@ class Simulation:
             patch.setattr(module, name, getattr(module, name) // SCALE)
         patch.setattr(compactors, "time", self.clock)
         patch.setattr(compactors, "Merge", self._merge)
-        patch.setattr(compactors, "next_log", lambda changelog: None)
         patch.setattr(changelogs, "time", self.clock)
         self.compactor = Compactor(MemoryPool(None))
-        state = StateRecord("log", "1", "", None, delay_seconds, None)
+        disk = MemoryPool(None)
+        nowhere: Any = None
         self.changelog = Changelog(
-            state,
+            Declared("log", "1", b"", None, delay_seconds, None),
             latest(),
             make_rule(None, latest().schema),
-            Path("/nowhere"),
-            disk=MemoryPool(None),
+            ChangelogRecords(NoDatabase(), disk),
+            nowhere,
             metadata=Metadata(),
             max_lag_seconds=1e9,
             hooks=Hooked(self.compactor),
         )
-        self.changelog.new_log(1)
         self.loop = asyncio.new_event_loop()
         self.history: list[Update] = []
         self.top: Counter[int] = (

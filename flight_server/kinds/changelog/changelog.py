@@ -8,7 +8,11 @@ read. *close*: it was dropped, or the server stops. An error is ``DatasetDropped
 Who holds what
     The event loop alone changes a changelog, in synchronous steps; threads get views (``views``), which never change.
     ``commits`` adds runs at the newer end, ``merges`` replaces neighbouring ones. Both hold ``turn`` from the moment
-    when they write to disk until they have published, so the order on disk and in RAM is the same.
+    when they change the records until they have published, so the order on disk and in RAM is the same.
+
+Disk
+    The ``records`` have what a restart needs, see ``records.changelog_records``; beside them are the run files, in the
+    data directory's folder of files.
 
 Versions
     ``upper`` is the newest version. ``since`` is the oldest that can be asked for; a merge moves it up when it begins.
@@ -18,18 +22,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from flight_server.concurrency import Changes, transitions
 from flight_server.datasets import Append, Attachment, Dataset, Sees, Transactions
-from flight_server.memory import MemoryPool, Metadata, Reservation
+from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import (
     DIFF_COLUMN,
     Conflict,
@@ -40,19 +41,24 @@ from flight_server.protocol import (
     InvalidRequest,
     KeepRule,
 )
-from flight_server.storage import Forgotten
+from flight_server.records import ChangelogRecords, Declared
 
 from .holds import Holds, gone
-from .journal import StateRecord, log_name, run_name
 from .planning import waiting
 from .rules import Rule
-from .runs import Layout, LogFile, MemoryRun, Run, RunFile
-from .timeline import Timeline, past_time
+from .runs import Layout, MemoryRun, Run, RunFile, RunFolder
+from .timeline import Timeline
 from .views import View
 
 DEFAULT_DELAY_SECONDS = 1.0
 FUEL_OF_A_ROW = 4
 """How many rows of merging a committed row buys."""
+KEPT_DISK_PARTS = 8
+"""While there is a changelog, one part in so many of the disk limit is kept for work that makes room: see the next two.
+"""
+OF_KEPT_FOR_DELETES = 0.5
+OF_KEPT_FOR_MERGES = 1.0
+"""The share that each may take of it: deletes leave room for the merges that they need."""
 
 
 class ChangelogState(StrEnum):
@@ -88,8 +94,7 @@ class Changelog:
     """The state of one changelog.
 
     Args:
-        state: as it was created, or found on disk.
-        disk: counts its files.
+        declared: as it was created.
         metadata: counts its transactions.
         hooks: are told of each change.
     """
@@ -102,47 +107,40 @@ class Changelog:
 
     def __init__(
         self,
-        state: StateRecord,
+        declared: Declared,
         layout: Layout,
         rule: Rule,
-        directory: Path,
+        records: ChangelogRecords,
+        folder: RunFolder,
         *,
-        disk: MemoryPool,
         metadata: Metadata,
         max_lag_seconds: float,
         hooks: Hooks,
     ) -> None:
-        self.name = state.dataset
-        self.generation = state.generation
+        self.name = declared.dataset
+        self.generation = declared.generation
         self.state = ChangelogState.OPEN
-        self.declared = state
+        self.declared = declared
         self.layout = layout
         self.rule = rule
-        self.directory = directory
-        self.disk = disk
-        self.delay_seconds = state.delay_seconds
+        self.records = records
+        self.folder = folder
+        self.delay_seconds = declared.delay_seconds
         self.turn = asyncio.Lock()
         self.changes = Changes()  # of ``upper`` and of the state
         self.holds = Holds(self.name, max_lag_seconds, metadata)
         self.runs: tuple[Run, ...] = ()
-        self.since = state.since
-        self.upper = state.covered
-        self.timeline = Timeline(state.delay_seconds, state.covered, past_time(state.covered_time))
-        self.transactions = Transactions(self.name, metadata, state.transactions, state.forgotten)
-        # The last one takes appends; each with the last version in it.
-        self.logs: list[tuple[int, LogFile]] = []
+        self.since = 0
+        self.upper = 0
+        self.timeline = Timeline(declared.delay_seconds, 0, time.monotonic())
+        self.transactions = Transactions(self.name, metadata)
         self.merges: list[Any] = []  # at most one of runs in memory and one of files, see ``merges``
-        # Runs that the state file on the medium may name, since it could not be replaced for certain.
-        self.doubtful: list[RunFile] = []
         self.room: Reservation | None = None  # of ``metadata``
-        self.save: Callable[[StateRecord], None] = _not_on_disk
-        self.check_held: Callable[[], None] = _held  # see ``Disk.check_held``
         self.fuel_rows = 0
         # Of the compactor: when the next tick brings fuel, and since when old rows wait that are too few for a merge.
         self.tick_at = 0.0
         self.old_since: float | None = None
         self.readers = 0  # open streams
-        self._next_run = 1
         self._hooks = hooks
 
     # States
@@ -154,15 +152,18 @@ class Changelog:
             if self.state is ChangelogState.DAMAGED:
                 raise DataQuarantined(
                     f"data loss: changelog {self.name!r} was found damaged on disk and takes nothing more: "
-                    f"{self.damage}. Its files are in {self.directory}; read what is whole, drop it and write it again",
+                    f"{self.damage}. Its files are in {self.folder.path}; read what is whole, drop it and write it "
+                    "again",
                     dataset=self.name,
-                    path=str(self.directory),
+                    path=str(self.folder.path),
                 )
-            raise DatasetDropped(
-                f"changelog {self.name!r} {self.why_closed}; ask for it again",
-                dataset=self.name,
-            )
+            raise self.dropped()
         return after
+
+    def dropped(self) -> DatasetDropped:
+        """The error of one that is closed, or will be in a moment."""
+        why = self.why_closed or "is being removed"
+        return DatasetDropped(f"changelog {self.name!r} {why}; ask for it again", dataset=self.name)
 
     def step(self, verb: str) -> None:
         """Change to the state that the verb leads to, or raise and change nothing."""
@@ -179,20 +180,15 @@ class Changelog:
         self.step("damage")
 
     def close(self, why: str) -> None:
-        """Take nothing more; followers get an error with ``why``. The files stay. Twice is fine. Reads of a version
-        that have begun go on to their end, unless memory gets short (``final``).
+        """Take nothing more; followers get an error with ``why``. The files stay, if the records name them. Twice is
+        fine. Reads of a version that have begun go on to their end, unless memory gets short (``final``).
         """
         self.why_closed = why
         if self.state is not ChangelogState.CLOSED and self.readers:
             self.final = self.view()
         self.step("close")
-        runs, self.runs = self.runs, ()
-        for run in runs:
-            if isinstance(run, RunFile):
-                with suppress(OSError):
-                    run.keep_readable()
+        self.runs = ()
         self.wake()  # so that its merge is abandoned
-        self.save = _forgotten  # its files refer to it: without a cycle all of it is released at once
 
     # Writing
 
@@ -260,25 +256,6 @@ class Changelog:
         wanted = self.horizon(now)
         return max(self.since, wanted if held is None else min(wanted, held))
 
-    # Files
-
-    def next_run(self) -> Path:
-        self._next_run += 1
-        return self.directory / run_name(self._next_run - 1)
-
-    def numbers_from(self, run: int) -> None:
-        """Names of run files begin here."""
-        self._next_run = max(self._next_run, run)
-
-    def new_log(self, number: int) -> LogFile:
-        log = LogFile(self.directory / log_name(number), self.disk.empty())
-        self.logs.append((self.upper, log))
-        return log
-
-    @property
-    def log(self) -> LogFile:
-        return self.logs[-1][1]
-
     # Numbers
 
     @property
@@ -298,11 +275,7 @@ class Changelog:
 
     @property
     def disk_bytes(self) -> int:
-        return self.log_bytes + sum(run.size_bytes for run in self.runs if isinstance(run, RunFile))
-
-    @property
-    def log_bytes(self) -> int:
-        return sum(log.size_bytes for _, log in self.logs)
+        return self.records.size_bytes + sum(run.size_bytes for run in self.runs if isinstance(run, RunFile))
 
     @property
     def debt_rows(self) -> int:
@@ -419,15 +392,3 @@ class AttachedChangelog(Attachment):
 
     def stored(self) -> tuple[int, int, int]:
         return self.changelog.rows, self.changelog.memory_bytes, self.changelog.disk_bytes
-
-
-def _forgotten(state: StateRecord) -> None:
-    raise Forgotten(state.dataset)
-
-
-def _held() -> None:
-    """There is no disk whose data directory could be gone."""
-
-
-def _not_on_disk(state: StateRecord) -> None:
-    raise AssertionError(f"changelog {state.dataset!r} has no files yet")

@@ -1,7 +1,7 @@
-"""Commits: makes versions of producers' writes, in groups that share a log entry and an fsync.
+"""Commits: makes versions of producers' writes, in groups that share one change of the records and a block of rows.
 
-Guarantee: a commit that returned is on disk and readable; one that raised is not there, unless the log is ``suspect``
-(see ``runs.log``). Each commit is one version. Versions count up in the order of the calls.
+Guarantee: a commit that returned is on disk and readable; one that raised is not there, unless the server was going
+down. Each commit is one version. Versions count up in the order of the calls.
 
 Grouping
     While one group is written, further commits wait; then they are the next group, up to ``GROUP_ROWS``. One task for
@@ -13,8 +13,8 @@ Repetition
     may have been, or that another one of its id has overtaken, is refused (``datasets.transactions``).
 
 A full disk
-    Commits that only retract or delete may take a part of the bytes that the disk pool keeps (``saving``), because
-    merges free the rows that they remove. In a group that has no room the others are refused first.
+    Commits that only retract or delete may take a part of the bytes that the disk pool keeps (``KEPT_DISK_PARTS``),
+    because merges free the rows that they remove. In a group that has no room the others are refused first.
 
 Waiting
     While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` runs, commits wait for the
@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import structlog
 
-from flight_server.concurrency import Background, Waits
+from flight_server.concurrency import Background, Waits, in_thread
 from flight_server.memory import MemoryPool, reserve
 from flight_server.protocol import (
     DatasetDropped,
@@ -42,12 +42,10 @@ from flight_server.protocol import (
     Transaction,
     Unavailable,
 )
-from flight_server.storage import DiskTrouble, in_thread, sync_directory
+from flight_server.records import DiskTrouble, RecordGone, StoredVersions
 
-from .changelog import Changelog, ChangelogState
-from .journal import LoggedCommit, commit_entry
-from .runs import LogEntry, MemoryRun, Run, RunFile, Updates, to_block
-from .saving import OF_KEPT_FOR_DELETES
+from .changelog import OF_KEPT_FOR_DELETES, Changelog, ChangelogState
+from .runs import MemoryRun, Run, RunFile, Updates, to_block
 from .timeline import wall_time
 
 GROUP_ROWS = 64 << 10
@@ -66,6 +64,12 @@ class _Waiting:
     transaction: Transaction | None
     only_removes: bool = False
     done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def refuse(self, why: FlightShuffleError) -> None:
+        """Answer that it was not made."""
+        self.files.clear()  # a caller may hold its error for long, and through that this object
+        if not self.done.done():
+            self.done.set_exception(why.fresh())
 
 
 class Commits:
@@ -115,11 +119,7 @@ class Commits:
             file.retractions + file.tombstones == file.rows for file in files
         )
         waiting = _Waiting(updates, files, rows, transaction, only_removes)
-        try:
-            changelog.check_step("write")
-        except FlightShuffleError:
-            self._abandon(waiting)
-            raise
+        changelog.check_step("write")
         queue = self._queues.get(changelog)
         if queue is None:
             queue = self._queues[changelog] = deque()
@@ -140,20 +140,18 @@ class Commits:
                         await self._write(changelog, group)
                     group = []
         except BaseException as error:
-            refusal = error if isinstance(error, FlightShuffleError) else None
-            for waiting in queue:  # the log may have those of the group
-                self._abandon(waiting)
+            known = isinstance(error, FlightShuffleError)
+            refusal = (
+                error
+                if isinstance(error, FlightShuffleError)
+                else Unavailable(
+                    f"dataset {changelog.name!r}: the server is going down, or has a bug; write it again"
+                )
+            )
             for waiting in [*group, *queue]:
-                if not waiting.done.done():
-                    waiting.done.set_exception(
-                        Unavailable(
-                            f"dataset {changelog.name!r}: the server is going down, or has a bug; write it again"
-                        )
-                        if refusal is None
-                        else refusal.fresh()
-                    )
+                waiting.refuse(refusal)
             queue.clear()
-            if refusal is None:
+            if not known:
                 raise
         finally:
             del self._queues[changelog]
@@ -210,37 +208,36 @@ class Commits:
                 return False
             version = changelog.transactions.find(transaction)
             if version is not None:
-                self._abandon(waiting)
+                waiting.files.clear()
                 waiting.done.set_result(version)
                 return True
             changelog.transactions.check_after(transaction)
         except FlightShuffleError as error:
-            self._abandon(waiting)
-            waiting.done.set_exception(error.fresh())
+            waiting.refuse(error)
             return True
         return False
 
-    def _abandon(self, waiting: _Waiting) -> None:
-        for file in waiting.files:
-            delete_soon(self._threads, file)
-
     async def _write(self, changelog: Changelog, group: list[_Waiting]) -> None:
         now = time.monotonic()
-        first = changelog.upper + 1
-        commits = [
-            LoggedCommit(
-                version,
-                wall_time(now),
-                waiting.rows,
-                None
-                if waiting.transaction is None
-                else (waiting.transaction.id, waiting.transaction.version),
-            )
+        first, last = changelog.upper + 1, changelog.upper + len(group)
+        numbered = [
+            (version, waiting.transaction.id, waiting.transaction.version)
             for version, waiting in enumerate(group, first)
+            if waiting.transaction is not None
         ]
-        files = [file for waiting in group for file in waiting.files]
+        noted = changelog.transactions.noted
+        entries = {id_: noted(id_, number, version) for version, id_, number in numbered}
         try:
-            updates = await in_thread(self._threads, _append, changelog, commits, group, files)
+            updates, block = await in_thread(self._threads, _encoded, changelog, first, group)
+            await changelog.records.add(
+                StoredVersions(first, last, wall_time(now), block),
+                entries,
+                [file for waiting in group for file in waiting.files],
+                of_kept=OF_KEPT_FOR_DELETES if all(waiting.only_removes for waiting in group) else 0.0,
+                then=lambda: self._made(changelog, group, updates, now),
+            )
+        except RecordGone:
+            self._refuse(changelog, group, None)
         except DiskTrouble as trouble:
             _log.warning("commit_failed", dataset=changelog.name, trouble=str(trouble))
             frees = [waiting for waiting in group if waiting.only_removes] if trouble.full else []
@@ -249,20 +246,26 @@ class Commits:
             self._refuse(changelog, [waiting for waiting in group if waiting not in frees], trouble)
             if frees:
                 await self._write(changelog, frees)
-            return
+
+    def _made(self, changelog: Changelog, group: list[_Waiting], updates: Updates, now: float) -> None:
+        """The versions of the group are on disk."""
         if changelog.state is ChangelogState.CLOSED:
             self._refuse(changelog, group, None)
             return
-        last = commits[-1].version
-        runs: list[Run] = list(files)
+        first, last = changelog.upper + 1, changelog.upper + len(group)
+        runs: list[Run] = [file for waiting in group for file in waiting.files]
         if len(updates):
             runs.append(MemoryRun(updates, first, last, self.memory.reserve(updates.size_bytes)))
-        for commit in commits:
-            changelog.transactions.note(commit.transaction, commit.version, commit.time)
-        changelog.logs[-1] = (last, changelog.log)
-        changelog.published(runs, last, now, sum(commit.rows for commit in commits))
-        for waiting, commit in zip(group, commits, strict=True):
-            waiting.done.set_result(commit.version)
+        forgotten: dict[str, int] = {}
+        for version, waiting in enumerate(group, first):
+            if waiting.transaction is not None:
+                id_number = waiting.transaction.id, waiting.transaction.version
+                forgotten |= changelog.transactions.note(id_number, version)
+        if forgotten:
+            changelog.records.forget(forgotten)
+        changelog.published(runs, last, now, sum(waiting.rows for waiting in group))
+        for version, waiting in enumerate(group, first):
+            waiting.done.set_result(version)
 
     def _refuse(self, changelog: Changelog, group: list[_Waiting], trouble: DiskTrouble | None) -> None:
         """Answer that nothing of these was kept, because of the trouble or because the changelog is closed."""
@@ -280,39 +283,18 @@ class Commits:
                 dataset=changelog.name,
             )
         for waiting in group:
-            if not changelog.log.suspect:  # else the log may name its files
-                self._abandon(waiting)
-            waiting.done.set_exception(refusal.fresh())
+            waiting.refuse(refusal)
 
 
-def _append(
-    changelog: Changelog, commits: list[LoggedCommit], group: list[_Waiting], files: list[RunFile]
-) -> Updates:
-    """Write the group's entry to the log; its updates with their versions. Runs in a thread. Raises DiskTrouble."""
-    changelog.check_held()
+def _encoded(changelog: Changelog, first: int, group: list[_Waiting]) -> tuple[Updates, bytes]:
+    """The group's updates with their versions, and their block. Blocks."""
     versioned = []
-    for commit, part in zip(commits, (waiting.updates for waiting in group), strict=True):
+    for version, waiting in enumerate(group, first):
+        part = waiting.updates
         if part is not None and len(part):
-            versions = np.full(len(part), commit.version, np.int64)
+            versions = np.full(len(part), version, np.int64)
             versioned.append(Updates(part.layout, part.rows, part.hashes, versions, part.diffs))
+        for file in waiting.files:
+            file.commit(version)
     updates = Updates.joined(changelog.layout, versioned)
-    if files:
-        for file in files:
-            file.commit(commits[0].version)
-        try:
-            sync_directory(changelog.directory)
-        except OSError as error:
-            raise DiskTrouble(f"{changelog.directory}: {error.strerror or error}", full=False) from error
-    body = to_block(updates).to_pybytes() if len(updates) else b""
-    entry: LogEntry = commit_entry(commits, [file.path.name for file in files], body)
-    frees = all(waiting.only_removes for waiting in group)
-    changelog.log.append([entry], of_kept=OF_KEPT_FOR_DELETES if frees else 0.0)
-    return updates
-
-
-def delete_soon(threads: Executor, file: RunFile) -> None:
-    """Delete a run file of a write that is not committed, in a thread; at once if the server stops."""
-    try:
-        threads.submit(file.delete)
-    except RuntimeError:
-        file.delete()
+    return updates, changelog.records.block(lambda: to_block(updates).to_pybytes()) if len(updates) else b""

@@ -32,15 +32,15 @@ from itertools import chain, islice
 
 import structlog
 
+from flight_server.concurrency import in_thread
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DataQuarantined, DatasetDropped
-from flight_server.storage import DiskTrouble, Forgotten, in_thread
+from flight_server.records import DiskTrouble, RecordGone
 
 from .changelog import Changelog, ChangelogState
 from .merges import Merge
-from .planning import LOG_BYTES, Plan, cost_rows, memory_groups, plan_files, plan_memory
+from .planning import Plan, cost_rows, plan_files, plan_memory
 from .runs import Damaged
-from .saving import begin_log, next_log
 
 TICK_SECONDS = 0.02
 TICK_ROWS = 64 << 10
@@ -68,8 +68,8 @@ class Compactor:
         self._due: OrderedDict[Changelog, None] = OrderedDict()
         self._soon: dict[Changelog, float] = {}  # when they are due, in this order
         # When changelogs are looked at again. Each has one entry that counts; an earlier one replaces it, and entries
-        # that were replaced are harmless. A changelog that was dropped is not held: its log counts as disk that is used
-        # until nothing refers to it.
+        # that were replaced are harmless. A changelog that was dropped is not held: its files stay, and count as disk
+        # that is used, until nothing refers to them.
         self._later: list[tuple[float, int, weakref.ref[Changelog]]] = []
         self._times: weakref.WeakKeyDictionary[Changelog, float] = weakref.WeakKeyDictionary()
         self._entered = 0
@@ -132,26 +132,24 @@ class Compactor:
     async def look(self, changelog: Changelog) -> None:
         """Begin the merges that are due, and do the next slice of each."""
         if changelog.state is not ChangelogState.OPEN:
-            await self._abandon(changelog)
+            self._abandon(changelog)
             return
         try:
-            await self._begin(changelog)
+            self._begin(changelog)
             for merge in list(changelog.merges):
                 await self._work(changelog, merge)
-            if not changelog.merges and changelog.log.size_bytes > LOG_BYTES:  # of holds
-                await begin_log(changelog, self._threads)
         except (DiskTrouble, OSError) as trouble:
             _log.warning("merge_failed", dataset=changelog.name, trouble=str(trouble))
-            await self._abandon(changelog)
+            self._abandon(changelog)
             self._look_at(changelog, time.monotonic() + TROUBLE_SECONDS)
         except Damaged as damage:
             _log.error("changelog_damaged", dataset=changelog.name, damage=str(damage))
-            await self._abandon(changelog)
+            self._abandon(changelog)
             changelog.damaged(str(damage))
-        except (DatasetDropped, DataQuarantined, Forgotten):
-            await self._abandon(changelog)
+        except (DatasetDropped, DataQuarantined, RecordGone):
+            self._abandon(changelog)
 
-    async def _begin(self, changelog: Changelog) -> None:
+    def _begin(self, changelog: Changelog) -> None:
         now = time.monotonic()
         found = self._plans(changelog, slow=False)
         if not found and not changelog.merges:
@@ -159,16 +157,8 @@ class Compactor:
             if not found and again_at < math.inf:
                 self._look_at(changelog, again_at)
         for plan in found:
-            if plan.of_files or not plan.to_file:
-                self._merge(changelog, plan)
-                continue
-            async with (
-                changelog.turn
-            ):  # no commit is being written, so the new log begins with the updates that are not in the plan
-                changelog.step("merge")
-                group = next(group for group in memory_groups(changelog.runs) if group[0] is plan.runs[0])
-                next_log(changelog)
-                self._merge(changelog, Plan(group, to_file=True))
+            changelog.since = changelog.advanced_since(now)
+            Merge(changelog, plan, changelog.since)
 
     def _plans(self, changelog: Changelog, *, slow: bool) -> list[Plan]:
         since = changelog.advanced_since(time.monotonic())
@@ -180,7 +170,12 @@ class Compactor:
             short = self._memory.available_bytes == 0 or self._memory.waiting > 0
             found.append(
                 plan_memory(
-                    changelog.runs, since, changelog.log_bytes, short=short, slow=slow, files_busy=files_busy
+                    changelog.runs,
+                    since,
+                    changelog.records.size_bytes,
+                    short=short,
+                    slow=slow,
+                    files_busy=files_busy,
                 )
             )
         return [plan for plan in found if plan is not None]
@@ -206,10 +201,6 @@ class Compactor:
         self._slow_at = now + sum(cost_rows(plan) for plan in found) / SLOW_ROWS
         return found, again_at
 
-    def _merge(self, changelog: Changelog, plan: Plan) -> None:
-        changelog.since = changelog.advanced_since(time.monotonic())
-        Merge(changelog, plan, changelog.since)
-
     async def _work(self, changelog: Changelog, merge: Merge) -> None:
         files = merge.of_files
         if files and changelog.fuel_rows <= 0:
@@ -225,9 +216,10 @@ class Compactor:
             await merge.publish(self._threads, self._memory)
         self.poke(changelog)
 
-    async def _abandon(self, changelog: Changelog) -> None:
+    @staticmethod
+    def _abandon(changelog: Changelog) -> None:
         for merge in list(changelog.merges):
-            await in_thread(self._threads, merge.abandon)
+            merge.abandon()
 
     def _look_at(self, changelog: Changelog, when: float) -> None:
         if when < self._times.get(changelog, math.inf):

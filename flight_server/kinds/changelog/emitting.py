@@ -34,12 +34,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import structlog
 
-from flight_server.concurrency import Background
+from flight_server.concurrency import Background, in_thread
 from flight_server.protocol import FlightShuffleError, Transaction
-from flight_server.storage import DiskTrouble, in_thread
+from flight_server.records import DiskTrouble
 
 from .changelog import Changelog, ChangelogState
-from .commits import Commits, delete_soon
+from .commits import Commits
 from .folding import emitted
 from .runs import Damaged, RunFile, Updates
 from .views import View
@@ -165,21 +165,16 @@ class Emitter:
         files: list[RunFile] = []
         parts = self._changes(view, after)
         rows = 0
-        try:
-            while (part := await in_thread(self._threads, next, parts, None)) is not None:
-                waiting.append(part)
-                rows += len(part)
-                size_bytes = sum(each.size_bytes for each in waiting)
-                if sum(map(len, waiting)) >= CHUNK_ROWS or size_bytes >= CHUNK_BYTES:
-                    files.append(await self._file(waiting))
-                    waiting = []
-            if files and waiting:
+        while (part := await in_thread(self._threads, next, parts, None)) is not None:
+            waiting.append(part)
+            rows += len(part)
+            size_bytes = sum(each.size_bytes for each in waiting)
+            if sum(map(len, waiting)) >= CHUNK_ROWS or size_bytes >= CHUNK_BYTES:
                 files.append(await self._file(waiting))
                 waiting = []
-        except BaseException:
-            for file in files:
-                delete_soon(self._threads, file)
-            raise
+        if files and waiting:
+            files.append(await self._file(waiting))
+            waiting = []
         if rows:
             updates = (
                 await in_thread(self._threads, Updates.joined, self._target.layout, waiting)
@@ -190,8 +185,7 @@ class Emitter:
         self._position = view.upper
 
     async def _file(self, parts: list[Updates]) -> RunFile:
-        target = self._target
-        return await in_thread(self._threads, RunFile.of, target.next_run(), parts, target.disk.empty())
+        return await in_thread(self._threads, RunFile.of, self._target.folder, parts)
 
     async def _commit(self, updates: Updates | None, files: list[RunFile], rows: int, version: int) -> None:
         transaction = Transaction(self._id, version, self._after)

@@ -169,18 +169,35 @@ class Holds:
         owner: str | None = None,
         principal: str | None = None,
     ) -> Hold:
-        """Take, renew or move it. One that there is keeps ``taken``, its principal, and its owner if none comes. A
-        hold that was on disk is taken whether there is room or not.
+        """Take, renew or move it; see :meth:`renewed` and :meth:`take`."""
+        hold = self.renewed(name, version, until, taken=taken, owner=owner, principal=principal)
+        self.take(name, hold)
+        return hold
+
+    def renewed(
+        self,
+        name: str,
+        version: int,
+        until: float,
+        *,
+        taken: float,
+        owner: str | None = None,
+        principal: str | None = None,
+    ) -> Hold:
+        """The hold for :meth:`take`, which is new, renewed or moved. One that there is keeps ``taken``, its principal,
+        and its owner if none comes. Changes nothing.
         """
-        held = self.named.get(name)
-        if held is None:
-            held = Hold(version, until, taken, owner, principal=principal)
-        passed = held.passed if held.version == version else None
-        held = replace(held, version=version, until=until, owner=owner or held.owner, passed=passed)
+        known = self.named.get(name)
+        if known is None:
+            return Hold(version, until, taken, owner, principal=principal)
+        passed = known.passed if known.version == version else None
+        return replace(known, version=version, until=until, owner=owner or known.owner, passed=passed)
+
+    def take(self, name: str, hold: Hold) -> None:
+        """Let the hold have the name. One that is on disk is taken whether there is room or not."""
         self._release(name)
-        self._room.grow(_held_bytes(held))
-        self.named[name] = held
-        return held
+        self._room.grow(_held_bytes(hold))
+        self.named[name] = hold
 
     def _check_room(self) -> None:
         what = f"another hold of dataset {self._dataset!r}"
@@ -231,11 +248,15 @@ class Holds:
         ended = self._end_due(self.named, now, upper)
         for name in ended:
             self._room.shrink(_held_bytes(before[name]))
-            self._room.grow(LAPSED_BYTES)
-            self.lapsed[name] = before[name].version
+            self.add_lapsed(name, before[name].version)
         while len(self.lapsed) > MAX_LAPSED:
             self._release(next(iter(self.lapsed)))
         return ended + [FOLLOWER for _ in self._end_due(self._followers, now, upper)]
+
+    def add_lapsed(self, name: str, version: int) -> None:
+        """Remember the name of a hold that there is not, which had this version."""
+        self._room.grow(LAPSED_BYTES)
+        self.lapsed[name] = version
 
     def _end_due(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
         ended = []

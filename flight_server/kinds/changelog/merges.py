@@ -19,7 +19,11 @@ Leaving out
     includes the oldest run (``deletes``).
 
 Crashes
-    The output counts once the state file names it. A merge that crashed begins again.
+    The output counts once the records name it. A merge that crashed begins again.
+
+Covering
+    The records have the rows of small puts that no file has yet. With an output in a file they lose those of all
+    versions before the first run that is in memory only, and are read after all files that were merged.
 
 Two at once
     A merge of files may take minutes, so runs in memory are merged meanwhile, in memory or to a file. Each slice looks
@@ -36,19 +40,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.concurrency import at_once
+from flight_server.concurrency import at_once, in_thread
 from flight_server.keys import unique
 from flight_server.memory import MemoryPool, Reservation
-from flight_server.storage import in_thread
 
 from . import views
-from .changelog import Changelog, ChangelogState
+from .changelog import OF_KEPT_FOR_MERGES, Changelog, ChangelogState
 from .deletes import living
 from .folding import Elsewhere, added_up, compacted
 from .large_keys import needed, pieces
 from .planning import Plan
-from .runs import DELETE, MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
-from .saving import OF_KEPT_FOR_MERGES, delete_covered, rotate, save, state_of
+from .runs import DELETE, MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Updates
 from .views import View, slice_end
 
 LEADING_BITS = 20
@@ -174,9 +176,8 @@ class Merge:
             return
         if self._writer is None:
             self._writer = RunWriter(
-                self.changelog.next_run(),
+                self.changelog.folder,
                 self.changelog.layout,
-                self.changelog.disk.empty(),
                 since=self._settles,
                 of_kept=OF_KEPT_FOR_MERGES,
             )
@@ -201,7 +202,7 @@ class Merge:
 
     async def publish(self, threads: Executor, memory: MemoryPool) -> None:
         """Put the output in the place of the runs, on disk and in memory. Cancelling is safe. Raises DiskTrouble,
-        Forgotten: nothing was changed; the merge is to be abandoned.
+        RecordGone: nothing was changed; the merge is to be abandoned.
         """
         changelog = self.changelog
         if self._to_file:
@@ -210,33 +211,31 @@ class Merge:
         async with changelog.turn:
             changelog.step("merge")
             outputs = await in_thread(threads, self._finish, memory)
+            changelog.step("merge")
             if not self._to_file:
-                changelog.replaced(self.runs, outputs)
-                changelog.merges.remove(self)
+                self._replace(outputs)
                 return
             start = changelog.runs.index(self.runs[0])
-            runs = (*changelog.runs[:start], *outputs, *changelog.runs[start + len(self.runs) :])
-            changelog.merges.remove(self)
-            rotate(changelog, runs)
-            state = state_of(changelog, runs)
-            try:
-                await in_thread(threads, save, changelog, state)
-            except Uncertain:
-                changelog.doubtful += [run for run in outputs if isinstance(run, RunFile)]
-                self._outputs = None
-                changelog.merges.append(self)
-                raise
-            except BaseException:
-                changelog.merges.append(self)
-                raise
-            if changelog.state is ChangelogState.CLOSED:
-                return
+            place = sum(isinstance(run, RunFile) for run in changelog.runs[:start])
+            count = len(self.runs) if self.of_files else 0
+            in_memory = [run for run in self._others if isinstance(run, MemoryRun)]
+            await changelog.records.publish(
+                slice(place, place + count),
+                [run for run in outputs if isinstance(run, RunFile)],
+                changelog.since,
+                in_memory[0].first_version - 1 if in_memory else changelog.upper,
+                then=lambda: self._replace(outputs),
+            )
+        # The last references go in a thread: to unmap large files takes tens of milliseconds.
+        replaced: list[object] = [self.runs, self._view]
+        self.runs, self._view = (), replace(self._view, runs=())
+        await in_thread(threads, replaced.clear)
+
+    def _replace(self, outputs: list[Run]) -> None:
+        changelog = self.changelog
+        changelog.merges.remove(self)
+        if changelog.state is not ChangelogState.CLOSED:
             changelog.replaced(self.runs, outputs)
-            await in_thread(threads, delete_covered, changelog, self.runs, state.covered)
-            # The last references go in a thread: to unmap large files takes tens of milliseconds.
-            replaced: list[object] = [self.runs, self._view]
-            self.runs, self._view = (), replace(self._view, runs=())
-            await in_thread(threads, replaced.clear)
 
     def _finish(self, memory: MemoryPool) -> list[Run]:
         """The output as runs, in files if it leaves memory, with what all commits so far retracted. Again is fine."""
@@ -249,8 +248,6 @@ class Merge:
             self._outputs = []
             if self._writer is not None and self._writer.blocks:
                 self._outputs.append(self._file(self._writer))
-            elif self._writer is not None:
-                self._writer.abandon()
             self._writer = None
         upto = self.changelog.upper
         for patch in self._patches(self._outputs):
@@ -306,22 +303,15 @@ class Merge:
         return MemoryRun(updates, first, last, room, since=self._settles)
 
     def _file(self, writer: RunWriter) -> RunFile:
-        writer.finish()
-        run = RunFile(writer.path, self.changelog.layout, writer.room)
+        run = writer.finish()
         run.first_version, run.last_version = self.runs[0].first_version, self.runs[-1].last_version
         return run
 
     def abandon(self) -> None:
-        """Delete the output so far. Blocks. Twice is fine."""
+        """Give it up. Twice is fine."""
         if self in self.changelog.merges:
             self.changelog.merges.remove(self)
-        if self._writer is not None:
-            self._writer.abandon()
-            self._writer = None
-        for run in self._outputs or ():
-            if isinstance(run, RunFile):
-                run.delete()
-        self._outputs = None
+        self._writer = self._outputs = None
 
 
 def _parts(runs: Sequence[Run], hash_: int) -> list[list[Updates]]:

@@ -27,8 +27,9 @@ Tiers
 Memory and files
     Runs in memory are merged with their neighbours in memory, and files with files; one merge of each goes on at a
     time, so a long merge of files delays none in memory. A group of memory runs becomes a file when it is large, when
-    the log is, when memory is short, or when a merge of files waits for it: for its old rows, or because it lies
-    between files (the state file names runs up to one version only, ``journal``, "Covering").
+    the records have many bytes of rows that no file has, when memory is short, or when a merge of files waits for it:
+    for its old rows, or because it lies between files (merged files have all versions up to one, and no others:
+    ``merges``, "Covering").
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MERGE_ROWS = 1 << 10
 FILE_ROWS = 64 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
-LOG_BYTES = 8 << 20
+RECORDS_BYTES = 8 << 20
 
 Runs = tuple[Run, ...]
 
@@ -68,13 +69,13 @@ class Plan:
 
 
 def plan_memory(
-    runs: Sequence[Run], since: int, log_bytes: int, *, short: bool, slow: bool, files_busy: bool
+    runs: Sequence[Run], since: int, records_bytes: int, *, short: bool, slow: bool, files_busy: bool
 ) -> Plan | None:
     """The next merge of memory runs; None if none is due.
 
     Args:
         since: the version up to which compaction may go.
-        log_bytes: of all logs.
+        records_bytes: of the rows in the records that no file has.
         short: memory is short.
         slow: see "Whole merges".
         files_busy: files are being merged.
@@ -84,7 +85,7 @@ def plan_memory(
     if not memory:
         return None
     flush = Plan(memory[0], to_file=True)
-    if short or log_bytes > LOG_BYTES or any(map(_is_large, memory)):
+    if short or records_bytes > RECORDS_BYTES or any(map(_is_large, memory)):
         return flush
     if sum(len(group) for group in groups[1:] if not isinstance(group[0], MemoryRun)) >= FAN_IN:
         return flush  # so that they become neighbours of the first files

@@ -36,7 +36,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.concurrency import Waits
+from flight_server.concurrency import Waits, in_thread
 from flight_server.kinds import VersionBurst, VersionedMessage
 from flight_server.memory import Budget, MemoryPool, Reservation, reserve
 from flight_server.protocol import (
@@ -50,7 +50,6 @@ from flight_server.protocol import (
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
-from flight_server.storage import in_thread
 from flight_server.tiering import Reader
 
 from .changelog import Changelog
@@ -223,9 +222,9 @@ class ChangelogReads:
             changelog.damaged(str(damage))
             raise DataQuarantined(
                 f"data loss: changelog {changelog.name!r} is damaged on disk: {damage}. Its files are kept in "
-                f"{changelog.directory}; other keys may be whole",
+                f"{changelog.folder.path}; other keys may be whole",
                 dataset=changelog.name,
-                path=str(changelog.directory),
+                path=str(changelog.folder.path),
             ) from None
         except InvalidRequest as failure:
             raise InvalidRequest(

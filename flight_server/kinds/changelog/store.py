@@ -1,8 +1,8 @@
 """Store: the changelogs of one server: creates them, finds them by their datasets, and has their shared parts.
 
 A changelog is a dataset of kind ``changelog``: the catalogue has its name, lease and drop, and the dataset holds the
-changelog. It is on disk in the directory ``changelogs`` of the data directory before ``create`` returns, also on a
-server whose data directory ends with it.
+changelog. Its row is in the records before ``create`` returns. A server without a lasting data directory keeps no
+records of it; its run files are in the temporary one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import structlog
 
 from flight_server.access import ANYONE, Permission
-from flight_server.concurrency import Background, Waits
+from flight_server.concurrency import Background, Waits, in_thread
 from flight_server.datasets import Append, Caller, Catalogue, Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
@@ -33,28 +32,40 @@ from flight_server.protocol import (
     NotFound,
     OutOfBudget,
     Unavailable,
-    directory_name,
 )
-from flight_server.storage import DiskTrouble, Quarantined, in_thread
+from flight_server.records import (
+    ChangelogRecords,
+    Declared,
+    DiskTrouble,
+    NoDatabase,
+    Quarantined,
+    RecordGone,
+    StoredHold,
+)
+from flight_server.storage import FileHeader
 
-from .changelog import DEFAULT_DELAY_SECONDS, AttachedChangelog, Changelog, ChangelogState
-from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
+from .changelog import (
+    DEFAULT_DELAY_SECONDS,
+    KEPT_DISK_PARTS,
+    AttachedChangelog,
+    Changelog,
+    ChangelogState,
+)
 from .commits import Commits
 from .compactor import Compactor
 from .emitting import Emitter
-from .holds import Hold
-from .journal import StateRecord, hold_entry, release_entry
+from .holds import MAX_LAPSED, Hold
 from .reads import ChangelogReads
 from .rules import make_rule
-from .runs import Layout
-from .saving import KEPT_DISK_PARTS, OF_KEPT_FOR_HOLDS
+from .runs import Layout, RunFile, RunFolder
+from .timeline import wall_time
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
 """Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""
 
 CHANGELOG_BYTES = 4096
-"""An idle changelog beside its dataset: the object, its state, its rule and its log."""
+"""An idle changelog beside its dataset: the object, its state, its rule and its records."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.store")
 
@@ -119,9 +130,10 @@ class Store:
     def damaged(self, changelog: Changelog, what: str) -> None:
         dataset = self.catalogue.get(changelog.name)
         # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
-        if dataset is not None and dataset.files is not None and changelog is _attached_to(dataset):
-            said = Quarantined.now(changelog.name, changelog.generation, changelog.directory, what)
-            self.catalogue.disk.disposal.damaged(dataset.files, said)
+        if dataset is not None and changelog is _attached_to(dataset):
+            files = [run.name for run in changelog.runs if isinstance(run, RunFile)]
+            entry = Quarantined.now(changelog.name, changelog.generation, what, files, served=True)
+            self.catalogue.disk.quarantine.note(entry)
 
     def short(self) -> None:
         """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that
@@ -168,33 +180,35 @@ class Store:
     async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored, lasting=True)
-        directory = self._directory(request.dataset, dataset.generation)
-        state = StateRecord.new(request, dataset.generation)
+        assert request.delay_seconds is not None
+        declared = Declared(
+            request.dataset,
+            dataset.generation,
+            stored.header,
+            None if request.keep is None else request.keep.to_json(),
+            request.delay_seconds,
+            request.lease_seconds,
+        )
+        disk = self.catalogue.disk
+        records = ChangelogRecords(disk.records or NoDatabase(), disk.pool)
         # In a thread: a rule's first use may import libraries.
-        changelog = await in_thread(self.threads, self.changelog_of, state, layout, request.keep, directory)
+        changelog = await in_thread(self.threads, self.changelog_of, declared, layout, request.keep, records)
         self._check_emitted(changelog)
         self._count(changelog)
-        files = ChangelogFiles(directory, self.catalogue.disk.marker(request.dataset, dataset.generation))
 
         def take_name() -> None:
             # Datasets that are not durable take names without the turn.
             meanwhile = self.catalogue.get(request.dataset)
             if meanwhile is not None and meanwhile.failure is None:
                 meanwhile.check_same(request, stored)
-            changelog.new_log(1)
-            self.add(dataset, changelog, files)
+            self.add(dataset, changelog)
             self.catalogue.install(dataset)
 
         try:
-            await in_thread(self.threads, files.create, changelog.declared, then=take_name)
-        except BaseException as error:
-            if dataset.files is not files:  # it has not got the name, so that no start may find it
-                self.catalogue.disk.disposal.forget(files)
-                await self.catalogue.disk.disposal.settled()
-            if not isinstance(error, (DiskTrouble, OSError)):
-                raise
+            await records.create(declared, wall_time(changelog.timeline.last), take_name)
+        except DiskTrouble as trouble:
             raise Unavailable(
-                f"dataset {request.dataset!r} cannot be created: {error}; try again when the disk works",
+                f"dataset {request.dataset!r} cannot be created: {trouble}; try again when the disk works",
                 dataset=request.dataset,
             ) from None
         return dataset
@@ -258,40 +272,42 @@ class Store:
             self.wake(changelog)
 
     def changelog_of(
-        self, state: StateRecord, layout: Layout, keep: KeepRule | None, directory: Path
+        self, declared: Declared, layout: Layout, keep: KeepRule | None, records: ChangelogRecords
     ) -> Changelog:
-        """A changelog in this state, without its runs and logs. Raises as :func:`make_rule`."""
+        """A changelog without its runs. Raises as :func:`make_rule`."""
         return Changelog(
-            state,
+            declared,
             layout,
             make_rule(keep, layout.schema),
-            directory,
-            disk=self.catalogue.disk.pool,
+            records,
+            self.folder_of(declared),
             metadata=self.catalogue.budget.metadata,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
         )
+
+    def folder_of(self, declared: Declared) -> RunFolder:
+        disk = self.catalogue.disk
+        assert disk.folder is not None  # it is set before the server listens
+        header = FileHeader(
+            disk.folder.owner, declared.dataset, declared.generation, Kind.CHANGELOG.value, disk.lasting
+        )
+        return RunFolder(disk.folder, header, disk.pool, disk.disposal.delete)
 
     def _count(self, changelog: Changelog) -> None:
         changelog.room = self.catalogue.budget.metadata.reserve(
             CHANGELOG_BYTES, f"changelog {changelog.name!r}", dataset=changelog.name
         )
 
-    def add(self, dataset: Dataset, changelog: Changelog, files: ChangelogFiles) -> None:
+    def add(self, dataset: Dataset, changelog: Changelog) -> None:
         if changelog.room is None:
             self._count(changelog)
-        dataset.files = files
+        if changelog.records.row is not None:
+            dataset.on_disk = self.catalogue.on_disk()
+            dataset.on_disk.commit(changelog.records.row, [changelog.records])
         dataset.attached = AttachedChangelog(changelog, self.append)
-        files.in_use = lambda: changelog.state is not ChangelogState.CLOSED
-        changelog.save = files.save
-        changelog.check_held = self.catalogue.disk.check_held
         self._changelogs[dataset.generation] = changelog
         self.catalogue.disk.pool.kept_parts = KEPT_DISK_PARTS
-
-    def _directory(self, name: str, generation: str) -> Path:
-        data_dir = self.catalogue.disk.data_dir
-        assert data_dir is not None  # it is set before the server listens
-        return data_dir / CHANGELOGS_NAME / f"{directory_name(name)}-{generation}"
 
     def write(self, dataset: Dataset, *, deletes: bool = False) -> ChangelogWrite:
         """A new write, of rows or of keys to delete. Raises DatasetDropped or DataQuarantined."""
@@ -300,14 +316,14 @@ class Store:
     # Holds
 
     async def hold(self, dataset: Dataset, request: HoldRequest, caller: Caller) -> dict[str, object]:
-        """Take, renew, move or release a hold; it is on disk.
+        """Take, renew, move or release a hold; it is on disk. Cancelling is safe: it is done to its end, or not begun.
 
         Raises:
             DatasetDropped, DataQuarantined: the changelog takes no writes.
             Compacted, InvalidRequest, OutOfBudget: see :meth:`Holds.check`.
             NotFound: a release of a hold that there is not.
             Forbidden: the hold, or the one to be released, is another principal's, and the caller is no admin.
-            Unavailable: the disk refuses.
+            Unavailable: the disk refuses; each time the holds are what they were.
         """
         changelog = self.of(dataset)
         async with changelog.turn:
@@ -327,28 +343,39 @@ class Store:
             now = time.monotonic()
             until = now + request.lease_seconds
             held = changelog.holds.named.get(request.hold)
-            entries = [release_entry(sorted(released))] if released else []
+            hold: Hold | None = None
             if request.release:
                 version = changelog.upper if held is None else held.version
             else:
                 version = changelog.holds.check(
                     request.hold, request.version, changelog.since, changelog.upper
                 )
-                # Before the disk is awaited, so that no merge goes past it meanwhile.
-                hold = changelog.holds.put(
+                hold = changelog.holds.renewed(
                     request.hold, version, until, taken=now, owner=request.owner, principal=_name_of(caller)
                 )
-                entries.append(hold_entry(request.hold, hold))
+
+            def written() -> None:
+                changelog.holds.release(released)
+                if hold is not None:
+                    changelog.holds.take(request.hold, hold)
+
+            # No merge goes past the new version while the disk is awaited, nor past the present one, which stays held
+            # if the disk refuses.
+            writing = object()
+            changelog.holds.follow(writing, version, request.owner, lasting=True)
             try:
-                await in_thread(
-                    self.threads, partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS)
+                await changelog.records.hold(
+                    [] if hold is None else [stored_hold(request.hold, hold)], released, written
                 )
+            except RecordGone:
+                raise changelog.dropped() from None
             except DiskTrouble as trouble:
                 raise Unavailable(
                     f"dataset {changelog.name!r}: the hold is not on disk: {trouble}; ask again",
                     dataset=changelog.name,
                 ) from None
-            changelog.holds.release(released)
+            finally:
+                changelog.holds.leave(writing)
         changelog.wake()
         return {
             "hold": request.hold,
@@ -377,10 +404,12 @@ class Store:
                 self._emitters.pop(generation, None)
                 if not self._changelogs:
                     self.catalogue.disk.pool.kept_parts = None
-                self.threads.submit(delete_forgotten, changelog.directory)
                 continue
             if len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
                 _log.info("holds_ended", dataset=changelog.name, holds=ended)
+                lapsed = changelog.holds.lapsed
+                versions = {name: lapsed[name] for name in ended if name in lapsed}
+                changelog.records.lapse(versions, wall_time(now), MAX_LAPSED)
                 changelog.wake()
             held = changelog.holds.long_held_back(changelog.horizon(now), now)
             if held is not None:
@@ -416,6 +445,12 @@ def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:
         CreateRequest(name, Kind.CHANGELOG, schema=text, delay_seconds=DEFAULT_DELAY_SECONDS),
         SchemaMessage.of(schema),
     )
+
+
+def stored_hold(name: str, hold: Hold) -> StoredHold:
+    """With times of the host's clock."""
+    until, taken = wall_time(hold.until), wall_time(hold.taken)
+    return StoredHold(name, hold.version, until, taken, hold.owner, hold.principal)
 
 
 def _check_owner(changelog: Changelog, hold: Hold | None, caller: Caller) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 
-from flight_server.concurrency import Background
+from flight_server.concurrency import Background, in_thread
 from flight_server.datasets import Attempt, Dataset, Sealed, check_mode
 from flight_server.frames import NO_DICTIONARIES, FrameDecoder, Inspected, Message, missing_messages
 from flight_server.memory import Reservation
@@ -26,7 +26,7 @@ from flight_server.protocol import (
     WriteMode,
     wire,
 )
-from flight_server.storage import DiskTrouble, in_thread
+from flight_server.records import DiskTrouble
 from flight_server.tiering import Admission
 
 from .store import Store

@@ -1,7 +1,7 @@
 """ChangelogWrite: the rows of one put, until they are a version.
 
 Guarantee: nothing of a write is readable before ``commit`` has returned, and nothing is left of one that was aborted
-or never committed (the next start deletes the files of a killed server).
+or never committed (``runs.run_files``; the next start deletes the files of a killed server).
 
 Rows are kept as they came, counted by their messages' reservations, until there are ``CHUNK_ROWS`` or ``CHUNK_BYTES``
 of them, or a quarter of the runs' share of memory. Then a thread sorts them into a run file. So a put of any size takes
@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.concurrency import in_thread
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
-from flight_server.storage import DiskTrouble, in_thread
+from flight_server.records import DiskTrouble
 
-from .changelog import Changelog
-from .commits import Commits, delete_soon
+from .changelog import OF_KEPT_FOR_DELETES, Changelog
+from .commits import Commits
 from .deletes import tombstones
 from .runs import RunFile, Updates, is_encoded
-from .saving import OF_KEPT_FOR_DELETES
 
 CHUNK_ROWS = 256 << 10
 CHUNK_BYTES = 16 << 20
@@ -142,10 +142,7 @@ class ChangelogWrite:
 
     def abort(self) -> None:
         """Leave nothing behind. Twice is fine."""
-        self._batches, self._rooms = [], []
-        files, self._files = self._files, []
-        for file in files:
-            delete_soon(self._threads, file)
+        self._batches, self._rooms, self._files = [], [], []
 
     async def _to_file(self) -> None:
         changelog = self.changelog
@@ -154,10 +151,8 @@ class ChangelogWrite:
         try:
             updates = await in_thread(self._threads, self._made, changelog, batches)
             of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
-            write = partial(RunFile.of, of_kept=of_kept)
-            file = await in_thread(
-                self._threads, write, changelog.next_run(), [updates], changelog.disk.empty()
-            )
+            write = partial(RunFile.of, changelog.folder, [updates], of_kept=of_kept)
+            file = await in_thread(self._threads, write)
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",

@@ -47,6 +47,7 @@ from flight_server.reporting import (
     statistics_answer,
     why_answer,
 )
+from flight_server.tiering import Loading
 from flight_server.transfer import MadeAnswer, Offloads, plan_bytes, plan_json
 
 
@@ -58,6 +59,7 @@ class Actions:
         observed: Observed,
         locations: Locations,
         offloads: Offloads,
+        loading: Loading,
         *,
         drain_requested: asyncio.Event,
         drain_grace_seconds: float,
@@ -67,6 +69,7 @@ class Actions:
         self._observed = observed
         self._lanes = locations
         self._offloads = offloads
+        self._loading = loading
         self._drain_requested = drain_requested
         self._drain_grace_seconds = drain_grace_seconds
         self._rows = {name: OPERATIONS[f"action {name}"] for name in (*_HANDLERS, *self._kinds.actions)}
@@ -129,13 +132,13 @@ class Actions:
             if request.offload is not None:
                 stored.append(await self._offloads.write(dataset, request.offload))
         if request.largest is None:
-            said = sealed.to_json()
+            answer = sealed.to_json()
         else:  # of up to a million partitions
-            said = await asyncio.to_thread(sealed.to_json, request.largest)
+            answer = await asyncio.to_thread(sealed.to_json, request.largest)
         return await dumped(
             {
                 "dataset": request.dataset,
-                **said,
+                **answer,
                 "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http]), *stored],
                 **({} if request.servers is None else {"start": own_start()}),
             }
@@ -150,6 +153,9 @@ class Actions:
                 request.dataset, request.generation, staged=True, why=dropped_by(caller.peer)
             )
         else:
+            caller.check(request.dataset, request.generation)
+            if (aside := await self._catalogue.drop_quarantined(request.dataset)) is not None:
+                return dump_json({"dropped": request.dataset, "generation": aside, "server_count": 0})
             dataset = await self._remove(request.dataset, request.generation, caller)
         return dump_json(
             {
@@ -191,7 +197,9 @@ class Actions:
     async def _plan(self, body: bytes, caller: Caller) -> MadeAnswer:
         request = PlanRequest.parse(body)
         dataset = caller.portion_of(request.dataset, request.generation, request.start)
-        return MadeAnswer(await plan_bytes(dataset, request), partial(plan_json, dataset, request))
+        return MadeAnswer(
+            await plan_bytes(dataset, request), partial(plan_json, dataset, request, self._loading)
+        )
 
     async def _copies(self, body: bytes, caller: Caller) -> bytes:
         request = CopiesRequest.parse(body)
@@ -249,8 +257,7 @@ class Actions:
         ticket = Ticket.parse(
             wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
         )
-        name, _ = caller.meant(ticket)
-        dataset = await self._remove(name, ticket.generation, caller)
+        dataset = await self._remove(ticket.dataset, ticket.generation, caller)
         # Of several servers each other one keeps its part until it is asked, or the lease ends.
         last = server_count(dataset) == 1
         return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED if last else wire.CANCEL_STATUS_CANCELLING)

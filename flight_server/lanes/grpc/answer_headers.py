@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from flight_server.storage import to_its_end
+from flight_server.concurrency import to_its_end
 
 SHORT_BYTES = 1 << 10
 

@@ -111,13 +111,13 @@ class GrpcGet:
             if ticket.partitions is not None:
                 await self._serve_several(dataset, ticket, reader, out)
                 return
-            wanted = FrameRange(ticket.from_, ticket.until)
-            async with aclosing(self._bursts(dataset, reader, wanted, out)) as bursts:
+            frame_range = FrameRange(ticket.from_, ticket.until)
+            async with aclosing(self._bursts(dataset, reader, frame_range, out)) as bursts:
                 async for burst in bursts:
                     await self._send(burst, reader, out)
             check_names_start(dataset, ticket.start)  # it may have been sealed meanwhile
-            context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
-            wanted.ended(dataset, reader)
+            context.set_trailing_metadata(tuple(frame_range.trailers(dataset.partition(index))))
+            frame_range.ended(dataset, reader)
         del room
 
     def _parsed(self, asked: bytes) -> tuple[Ticket, Reservation | None]:
@@ -145,16 +145,16 @@ class GrpcGet:
         asked = (BATCHES_HEADER, AS_STORED) in context.invocation_metadata()
         if self._joined is None or envelopes is not None or counts or asked:
             return None
-        checked = dataset.files is None or not dataset.files.found_at_start
+        checked = dataset.on_disk is None or not dataset.on_disk.recovered
         return self._joined.joiner(dataset, schema, checked=checked)
 
     def _bursts(
-        self, dataset: Dataset, reader: Reader, wanted: FrameRange, out: _Out
+        self, dataset: Dataset, reader: Reader, frame_range: FrameRange, out: _Out
     ) -> AsyncGenerator[FrameBurst, None]:
         if not out.gathers:
-            return self._reads.read(dataset, reader, wanted)
+            return self._reads.read(dataset, reader, frame_range)
         burst_bytes = min(MOST_BYTES, self._reads.budget.max_message_bytes // 4)
-        return self._reads.read(dataset, reader, wanted, burst_bytes=burst_bytes, gathering=GATHERING)
+        return self._reads.read(dataset, reader, frame_range, burst_bytes=burst_bytes, gathering=GATHERING)
 
     async def _serve_several(self, dataset: Dataset, ticket: Ticket, reader: Reader, out: _Out) -> None:
         assert ticket.partitions is not None
@@ -166,8 +166,8 @@ class GrpcGet:
         for index in indices:
             each = replace(reader, partition=index)
             if not dataset.lacks_frames(index):
-                wanted = FrameRange(first if index == indices[0] else 0)
-                async with aclosing(self._bursts(dataset, each, wanted, out)) as bursts:
+                frame_range = FrameRange(first if index == indices[0] else 0)
+                async with aclosing(self._bursts(dataset, each, frame_range, out)) as bursts:
                     async for burst in bursts:
                         await self._send(burst, each, out)
                         await present.end()
@@ -180,8 +180,8 @@ class GrpcGet:
         out.context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
         async for index in in_slices(indices):
             if not dataset.lacks_frames(index):
-                wanted = FrameRange(first if index == indices[0] else 0)
-                wanted.ended(dataset, replace(reader, partition=index))
+                frame_range = FrameRange(first if index == indices[0] else 0)
+                frame_range.ended(dataset, replace(reader, partition=index))
 
     async def _send_made(
         self,
@@ -258,8 +258,8 @@ def _sealable(outgoing: Outgoing) -> tuple[bytes, int, int]:
 async def _begin(dataset: Dataset, asked: bytes, context: Context) -> Envelopes | None:
     """Send the headers; the envelopes if the client has asked for checksums. ``asked`` is its ticket."""
     checked = (CHECKSUMS_HEADER, CHECKSUMS) in context.invocation_metadata()
-    said = [(CHECKSUMS_HEADER, CHECKSUMS)] if checked else []
-    await send_headers(context, (*head_of_read(dataset), *said))
+    extra = [(CHECKSUMS_HEADER, CHECKSUMS)] if checked else []
+    await send_headers(context, (*head_of_read(dataset), *extra))
     return Envelopes(asked) if checked else None
 
 

@@ -55,9 +55,9 @@ async def _messages(
     await producer.room()
     message = await _next_message(context, producer, reads, answers, first=True)
     while message is not None:
-        taken = [message]
+        cell = [message]
         del message
-        yield taken.pop()  # this generator keeps no reference to a yielded message
+        yield cell.pop()  # this generator keeps no reference to a yielded message
         await producer.room()
         message = await _next_message(context, producer, reads, answers)
 

@@ -62,9 +62,12 @@ class Health:
         return await context.abort(*refusal)
 
     async def _loaded(self) -> tuple[Any, ModuleType]:
-        if self._loading is None:
-            self._loading = asyncio.ensure_future(self._load())
-        return await asyncio.shield(self._loading)  # the call that came first may be given up
+        loading = self._loading
+        if loading is None or (
+            loading.done() and loading.exception() is not None
+        ):  # then a later call tries again
+            self._loading = loading = asyncio.ensure_future(self._load())
+        return await asyncio.shield(loading)  # the call that came first may be given up
 
     async def _load(self) -> tuple[Any, ModuleType]:
         library, messages = await asyncio.to_thread(_imported)

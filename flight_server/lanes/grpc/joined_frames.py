@@ -99,8 +99,8 @@ class JoinedFrames:
 
     def find(self, first: Frame, most_frames: int) -> JoinedMessage | None:
         """The message that begins with this frame, of at most so many."""
-        found = self._sent.get(first)
-        message = None if found is None else found()
+        reference = self._sent.get(first)
+        message = None if reference is None else reference()
         return None if message is None or message.frames > most_frames else message
 
     def add(self, dataset: Dataset, first: Frame, message: JoinedMessage) -> None:
@@ -180,7 +180,7 @@ GATHERING = Gathering(SMALL_BYTES, until_boundary)
 
 def _joinable(joiner: FrameJoiner, run: Sequence[Outgoing]) -> list[wire.FlightData]:
     """The parts of the frames, from the first on, that can be joined."""
-    found: list[wire.FlightData] = []
+    joinable: list[wire.FlightData] = []
     header_bytes = 0
     for outgoing in run:
         parts = joiner.parts_of(outgoing.data)
@@ -189,8 +189,8 @@ def _joinable(joiner: FrameJoiner, run: Sequence[Outgoing]) -> list[wire.FlightD
         header_bytes += len(parts.header)
         if header_bytes > _HEADERS_BYTES:
             break
-        found.append(parts)
-    return found
+        joinable.append(parts)
+    return joinable
 
 
 def small_run(burst: Sequence[Outgoing], at: int) -> Sequence[Outgoing]:

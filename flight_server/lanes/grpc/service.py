@@ -193,8 +193,8 @@ class FlightService:
 
     def _principal(self, context: Context) -> Principal:
         """Raises as :meth:`Authenticator.principal`."""
-        given = _metadata(context)
-        return self._authenticator.principal(given.get(AUTHORIZATION), given.get(SECOND_AUTHORIZATION))
+        metadata = _metadata(context)
+        return self._authenticator.principal(metadata.get(AUTHORIZATION), metadata.get(SECOND_AUTHORIZATION))
 
     async def handshake(
         self, _: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
@@ -204,13 +204,13 @@ class FlightService:
         Raises:
             Unauthenticated: there are none, or they are wrong.
         """
-        said: tuple[tuple[str, str], ...] = ()
+        headers: tuple[tuple[str, str], ...] = ()
         if self._authenticator.wants_token:
-            given = _metadata(context)
-            header = given.get(SECOND_AUTHORIZATION) or given.get(AUTHORIZATION)
+            metadata = _metadata(context)
+            header = metadata.get(SECOND_AUTHORIZATION) or metadata.get(AUTHORIZATION)
             self._authenticator.principal(header)
-            said = ((AUTHORIZATION, f"Bearer {token_in(header or '')}"),)
-        await send_headers(context, said)
+            headers = ((AUTHORIZATION, f"Bearer {token_in(header or '')}"),)
+        await send_headers(context, headers)
 
     async def list_flights(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         """The FlightInfo of each dataset whose name starts with the criteria, except failed and dropped ones."""
@@ -233,9 +233,9 @@ class FlightService:
     async def get_flight_info(
         self, request: bytes, context: Context, caller: Caller, call: ServedCall
     ) -> None:
-        found = _find(parse_descriptor(request), caller, call)
+        dataset, partition = _find(parse_descriptor(request), caller, call)
         await send_headers(context)
-        await self._send_info(flight_info, *found, context)
+        await self._send_info(flight_info, dataset, partition, context)
 
     async def poll_flight_info(
         self, request: bytes, context: Context, caller: Caller, call: ServedCall

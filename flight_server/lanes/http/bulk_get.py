@@ -208,6 +208,7 @@ class BulkRead:
         reads, dataset, peer = self.reads, self.dataset, self.peer
         first_index = self._first_index
         dataset.want(first_index)
+        await reads.loading.load(dataset, dataset.partition(first_index))
         self.check()
         pace = Pace(proven=not request.secure)  # see outlet
         call.reads(pace, dataset)
@@ -228,11 +229,11 @@ class BulkRead:
             for index in partitions:
                 reader = Reader(dataset.name, index, peer, pace, self.reader)
                 if ends is None or not dataset.lacks_frames(index):
-                    wanted = self._range(index)
-                    await self._send_partition(stream, reader, wanted, present, checked=checked)
+                    frame_range = self._range(index)
+                    await self._send_partition(stream, reader, frame_range, present, checked=checked)
                     await present.end()
                     # Not later: a source's partition may be released as soon as it has no reader.
-                    trailers.add(wanted, dataset.partition(index))
+                    trailers.add(frame_range, dataset.partition(index))
                 if ends is not None:
                     end = [FramedMessage(each.parts, each.crc32c) for each in await ends.of(index)]
                     await reads.delivery.deliver(stream.write, chunks_of(end, checked=checked), reader)
@@ -248,7 +249,7 @@ class BulkRead:
         return stream
 
     async def _send_partition(
-        self, stream: ArrowStream, reader: Reader, wanted: FrameRange, present: Slice, *, checked: bool
+        self, stream: ArrowStream, reader: Reader, frame_range: FrameRange, present: Slice, *, checked: bool
     ) -> None:
         reads, partition = self.reads, self.dataset.partition(reader.partition)
 
@@ -258,7 +259,7 @@ class BulkRead:
         outlet = stream.outlet(parked)
         most_bytes = SECURE_BURST_BYTES if outlet is None else BURST_BYTES
         burst_bytes = min(most_bytes, reads.budget.max_message_bytes // 8)
-        bursts = reads.read(self.dataset, reader, wanted, burst_bytes=burst_bytes)
+        bursts = reads.read(self.dataset, reader, frame_range, burst_bytes=burst_bytes)
         try:
             async with aclosing(bursts):
                 async for burst in bursts:
@@ -339,8 +340,8 @@ async def _begun(
 ) -> tuple[ArrowStream, bool]:
     """An answer whose head was sent, and whether its chunks have checksums. ``trailers``: their names."""
     checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
-    said = {CHECKSUMS_HEADER: CHECKSUMS} if checked else {}
-    stream = ArrowStream({**headers, "Trailer": ", ".join(trailers), **said})
+    extra = {CHECKSUMS_HEADER: CHECKSUMS} if checked else {}
+    stream = ArrowStream({**headers, "Trailer": ", ".join(trailers), **extra})
     await stream.prepare(request)
     return stream, checked
 

@@ -270,7 +270,7 @@ class Intake(asyncio.BufferedProtocol):
     async def _messages(self) -> AsyncGenerator[bytes, None]:
         incoming, loop = self._incoming, asyncio.get_running_loop()
         assert incoming is not None
-        taken = 0
+        at_once = 0
         while True:
             if self.producer.arrivals.used_bytes:
                 await self.producer.room()
@@ -285,14 +285,14 @@ class Intake(asyncio.BufferedProtocol):
                         # cycle around the part of a message that has come.
                         self._arrived = None
                         self._transport.pause_reading()
-                taken = 0
-            elif taken == MESSAGES_AT_ONCE:
+                at_once = 0
+            elif at_once == MESSAGES_AT_ONCE:
                 await asyncio.sleep(0)  # other streams have their turns between many small messages
-                taken = 0
+                at_once = 0
             message = incoming.take()
             if message is None:
                 return
-            taken += 1
+            at_once += 1
             yielded = [message]
             del message
             yield yielded.pop()  # this generator keeps no reference to a yielded message
@@ -367,8 +367,8 @@ class Intake(asyncio.BufferedProtocol):
 
 def _check(request: web.Request) -> None:
     connection = {token.strip().lower() for token in request.headers.get("Connection", "").split(",")}
-    wanted = request.headers.get("Upgrade", "").lower()
-    if "upgrade" not in connection or wanted != UPGRADE or request.version < (1, 1):
+    protocol = request.headers.get("Upgrade", "").lower()
+    if "upgrade" not in connection or protocol != UPGRADE or request.version < (1, 1):
         raise InvalidRequest(
             f"a put needs HTTP/1.1 with 'Connection: Upgrade' and 'Upgrade: {UPGRADE}'; or write with Arrow Flight"
         )

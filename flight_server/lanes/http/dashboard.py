@@ -60,10 +60,10 @@ class Dashboard:
 
     async def file(self, request: web.Request, _: object) -> web.StreamResponse:
         """One of its other files, at ``PAGE_PATH``. Raises HTTPNotFound: there is no such file."""
-        found = self._files.get(request.path)
-        if found is None:
+        file = self._files.get(request.path)
+        if file is None:
             raise web.HTTPNotFound
-        return self._answer(request, found)
+        return self._answer(request, file)
 
     @staticmethod
     def _answer(request: web.Request, file: _File) -> web.StreamResponse:

@@ -295,15 +295,15 @@ class HttpServer:
     def _principal(self, request: web.Request) -> Principal:
         """Raises as :meth:`Authenticator.principal`."""
         second = request.headers.get(SECOND_AUTHORIZATION)
-        given = request.headers.get(AUTHORIZATION) if second else self._logins.authorization(request)
-        return self._options.authenticator.principal(given, second)
+        credentials = request.headers.get(AUTHORIZATION) if second else self._logins.authorization(request)
+        return self._options.authenticator.principal(credentials, second)
 
     async def _read(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         # From the raw path: a slash that is escaped belongs to the name.
-        found = _RESOURCE.fullmatch(request.rel_url.raw_path.removeprefix(_DATASETS))
-        if found is None:
+        matched = _RESOURCE.fullmatch(request.rel_url.raw_path.removeprefix(_DATASETS))
+        if matched is None:
             raise InvalidRequest("the path has no dataset's name")
-        name = check_dataset_name(unquote(found["dataset"]))
+        name = check_dataset_name(unquote(matched["dataset"]))
         call: ServedCall = request[_CALL]
         call.dataset = name
         index: int | None = None
@@ -321,14 +321,12 @@ class HttpServer:
             "start",
         )
         versions = versions_of(query)
-        wanted: BulkRead | BulkVersionRead
+        bulk_read: BulkRead | BulkVersionRead
         generation, portion = query.get("generation"), query.get("start")
         start = frame_number(query, "from") or 0
-        if found["partition"] is not None:
-            index = parse_partition(found["partition"])
-            whole = f"{name}/partitions/{found['partition']}"
-            name, index = caller.one_meaning(whole, name, index, generation)
-            call.dataset, call.partition = name, index
+        if matched["partition"] is not None:
+            index = parse_partition(matched["partition"])
+            call.partition = index
         dataset = caller.portion_of(name, generation, portion)
         listed = listed_partitions(query, dataset, index)
         if index is not None:
@@ -336,22 +334,22 @@ class HttpServer:
         until = frame_number(query, "until")
         read = self._puts.kinds[dataset.kind].read(dataset, versions, until)
         if read is not None:
-            wanted = BulkVersionRead(self._reads, dataset, read, peer)
+            bulk_read = BulkVersionRead(self._reads, dataset, read, peer)
         else:
             of_one = {"until", "reader"} if listed is not None else {"from", "until", "reader"}
             if index is None and not query.keys().isdisjoint(of_one):
                 raise InvalidRequest("'from', 'until' and 'reader' go with one partition: …/partitions/0")
             check_range(start, until)
             reader = check_attempt(query["reader"], "reader") if "reader" in query else None
-            wanted = BulkRead(self._reads, dataset, index, start, peer, reader, until, listed, portion)
+            bulk_read = BulkRead(self._reads, dataset, index, start, peer, reader, until, listed, portion)
         dataset.touch()
         if request.method == "HEAD":
-            wanted.check()
-            return ArrowStream(await wanted.headers())
+            bulk_read.check()
+            return ArrowStream(await bulk_read.headers())
         self._catalogue.check_open()
         await self._newcomers.take(NEWCOMER_BYTES)
         with open_stream():
-            return await wanted.answer(request, call)
+            return await bulk_read.answer(request, call)
 
     async def _put(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         self._catalogue.check_open()

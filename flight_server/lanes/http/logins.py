@@ -65,9 +65,9 @@ class BrowserSessions:
         same = [key for key, session in self._open.items() if session.token == token]
         for key in same[: max(0, len(same) + 1 - SESSIONS_OF_A_TOKEN)]:
             del self._open[key]
-        found = secrets.token_urlsafe(_ID_BYTES)
-        self._open[_key(found)] = _Session(token, now + SESSION_SECONDS)
-        return found
+        session_id = secrets.token_urlsafe(_ID_BYTES)
+        self._open[_key(session_id)] = _Session(token, now + SESSION_SECONDS)
+        return session_id
 
     def token(self, session_id: str) -> str | None:
         """The token that a session stands for; None if it has ended or never was."""
@@ -105,10 +105,14 @@ class Logins:
 
     def authorization(self, request: web.Request) -> str | None:
         """The header ``authorization`` of a request, or what its cookie stands for."""
-        given = request.headers.get(AUTHORIZATION)
+        credentials = request.headers.get(AUTHORIZATION)
         session_id = request.cookies.get(self._cookie)
-        if given or session_id is None or (request.method not in _SAFE and "Origin" not in request.headers):
-            return given
+        if (
+            credentials
+            or session_id is None
+            or (request.method not in _SAFE and "Origin" not in request.headers)
+        ):
+            return credentials
         token = self._sessions.token(session_id)
         return None if token is None else f"Bearer {token}"
 

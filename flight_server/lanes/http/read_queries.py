@@ -30,13 +30,13 @@ def listed_partitions(query: dict[str, str], dataset: Dataset, index: int | None
     text = query.get("partitions")
     if text is None:
         return None
-    given = tuple(map(parse_partition, text.split(",")))
-    if index is not None or not are_partitions(given):
+    partitions = tuple(map(parse_partition, text.split(",")))
+    if index is not None or not are_partitions(partitions):
         raise InvalidRequest(
             "'partitions' lists each one once, as 3,7,9, and goes with a path that names none"
         )
-    dataset.listed(given)
-    return given
+    dataset.listed(partitions)
+    return partitions
 
 
 def frame_number(query: dict[str, str], key: str) -> int | None:
@@ -51,12 +51,12 @@ def frame_number(query: dict[str, str], key: str) -> int | None:
 
 def versions_of(query: dict[str, str]) -> Versions | None:
     """The versions that a query asks for; None if it asks for none. Raises InvalidRequest."""
-    wanted: dict[str, Any] = {key: _version(query[key]) for key in ("as_of", "after") if key in query}
+    values: dict[str, Any] = {key: _version(query[key]) for key in ("as_of", "after") if key in query}
     if "follow" in query:
         if query["follow"] not in ("true", "false"):
             raise InvalidRequest(f"'follow' is true or false, not {query['follow'][:40]!r}")
-        wanted["follow"] = query["follow"] == "true"
-    return Versions.find(Fields(wanted, "the query"))
+        values["follow"] = query["follow"] == "true"
+    return Versions.find(Fields(values, "the query"))
 
 
 def _version(text: str) -> int:

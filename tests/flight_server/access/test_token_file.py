@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -98,6 +101,60 @@ async def test_a_reload_keeps_the_tokens_while_the_file_is_wrong_and_names_who_h
     with pytest.raises(Unauthenticated):
         known.principal("Bearer t3")
     assert not known.principal("Bearer t1").sees("sales/x")
+
+
+@contextmanager
+def no_descriptor() -> Iterator[None]:
+    """Inside, this process can open nothing, as if it had as many files open as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_file_that_could_not_be_read_is_read_when_it_can_be(tmp_path: Path) -> None:
+    (file := tmp_path / "t.toml").write_text(ETL + LOG)
+    known = Authenticator(file=file)
+    refusals: list[str | None] = []
+    known.on_refusal = lambda: refusals.append(known.trouble)
+    file.write_text(ETL)
+    with no_descriptor():
+        await known.reload()
+        await known.reload()
+    assert refusals == [known.trouble]
+    assert "Too many open files" in str(known.trouble)
+    assert known.principal("Bearer t3").name == "log"
+    await known.reload()
+    assert known.trouble is None
+    with pytest.raises(Unauthenticated):
+        known.principal("Bearer t3")
+
+
+async def test_a_file_that_is_there_again_as_it_was_is_no_trouble(tmp_path: Path) -> None:
+    (file := tmp_path / "t.toml").write_text(LOG)
+    known = Authenticator(file=file)
+    file.rename(tmp_path / "moved")
+    await known.reload()
+    assert "cannot be read" in str(known.trouble)
+    (tmp_path / "moved").rename(file)
+    await known.reload()
+    assert (known.trouble, known.principal("Bearer t3").name) == (None, "log")
+
+
+async def test_a_file_that_stays_wrong_is_refused_once(tmp_path: Path) -> None:
+    (file := tmp_path / "t.toml").write_text(LOG)
+    known = Authenticator(file=file)
+    refusals: list[str | None] = []
+    known.on_refusal = lambda: refusals.append(known.trouble)
+    file.write_text("nonsense")
+    await known.reload()
+    await known.reload()
+    assert refusals == [known.trouble]
+    file.write_text(LOG)
+    await known.reload()
+    assert known.trouble is None
 
 
 async def test_a_file_that_was_written_anew_under_its_old_time_is_read(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_
         for _ in range(3):
             with pytest.raises(Gone) as gone:
                 take_one(slow)
-            assert (gone.value.wanted, gone.value.first) == (1, count)
+            assert (gone.value.item, gone.value.first) == (1, count)
             async with asyncio.timeout(10):
                 await slow.wait()
                 with pytest.raises(Gone):

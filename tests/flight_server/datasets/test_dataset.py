@@ -8,7 +8,8 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
-from flight_server.concurrency.broadcast_queue import EndOfQueue
+from flight_server.concurrency import at_once
+from flight_server.concurrency.broadcast_queue import EndOfQueue, WouldBlock
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.memory.pool import MemoryPool
@@ -159,19 +160,44 @@ def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:
         accept(dataset, None)
 
 
-def test_an_attempt_that_comes_between_the_choice_and_the_seal_is_told_that_it_is_too_late() -> None:
+def test_an_attempt_cannot_commit_between_the_choice_and_the_seal_and_is_discarded_with_that() -> None:
     pool = MemoryPool(None)
     dataset = shuffle()
     write(dataset, 0, "a", 0, pool=pool)
     late = dataset.begin_attempt(0, "late")
     accept(dataset, {0: "a"})
-    with pytest.raises(Conflict, match="is being sealed: producer 1 attempt a comes too late; stop"):
-        dataset.begin_attempt(1, "a")
-    with pytest.raises(Conflict, match="producer 0 attempt late comes too late"):
+    dataset.begin_attempt(1, "a").publish(0, frame(10, pool=pool))
+    with pytest.raises(Conflict, match="is being sealed: producer 0 attempt late comes too late; stop"):
         dataset.commit(late, Commit(0, 0))
     dataset.close()
+    with pytest.raises(Conflict, match="was sealed with other attempts; stop this task"):
+        late.publish(0, frame(10))
     assert contents(dataset, 0) == [b"0a0"]
     assert pool.used_bytes == 3
+
+
+def test_a_seal_that_is_undone_leaves_the_attempts_and_shows_readers_nothing() -> None:
+    pool = MemoryPool(None)
+    dataset = shuffle(partitions=9)
+    write(dataset, 0, "a", 1, 7, pool=pool)
+    write(dataset, 0, "b", 7, 7, pool=pool)
+    write(dataset, 1, "a", 0, 7, pool=pool)
+    reader = dataset.partition(0).subscribe()
+    for _ in range(2):
+        accept(dataset, {0: "a", 1: "a"}, partition_bytes=1000)
+        assert dataset.partition_count == 1
+        with pytest.raises(WouldBlock):
+            take_one(reader)
+        at_once(dataset.giving_back())
+        dataset.reopen()
+        assert (dataset.partition_count, dataset.attempts.accepted) == (9, None)
+    dataset.attempts.discard(next(iter(dataset.attempts)))  # (0, "a")
+    assert write(dataset, 2, "a", 8, pool=pool) is False
+    accept(dataset, None)
+    dataset.close()
+    assert [contents(dataset, index) for index in (0, 1, 7, 8)] == [[b"1a0"], [], [b"1a7"], [b"2a8"]]
+    assert take_one(reader).rows == 1
+    assert pool.used_bytes == 9
 
 
 def test_a_shuffle_that_is_replaced_before_its_seal_ends_its_attempts_and_readers() -> None:
@@ -193,6 +219,38 @@ def test_readers_finish_a_shuffle_that_is_replaced_while_it_is_being_sealed() ->
     accept(dataset, None)
     dataset.replaced()
     assert contents(dataset, 0) == [b"0a0"]
+
+
+def test_a_shuffle_that_is_replaced_while_its_seal_is_undone_ends_its_attempts_and_readers() -> None:
+    pool = MemoryPool(None)
+    dataset = shuffle()
+    write(dataset, 0, "a", 0, 1, pool=pool)
+    accept(dataset, None)
+    reader = dataset.partition(0).subscribe()
+    steps = dataset.giving_back()
+    next(steps)
+    dataset.replaced()
+    at_once(steps)
+    dataset.reopen()
+    with pytest.raises(DatasetDropped, match="'s' was overwritten"):
+        take_one(reader)
+    assert pool.used_bytes == 0
+
+
+def test_a_shuffle_that_is_dropped_while_its_seal_is_undone_leaves_nothing() -> None:
+    for done in range(4):
+        pool = MemoryPool(None)
+        dataset = shuffle()
+        write(dataset, 0, "a", 0, 1, pool=pool)
+        accept(dataset, None)
+        steps = dataset.giving_back()
+        for _ in range(done):
+            next(steps)
+        dataset.drop()
+        at_once(steps)
+        dataset.reopen()
+        assert dataset.dropped
+        assert pool.used_bytes == 0
 
 
 def test_a_lease_ends_unless_it_is_renewed() -> None:

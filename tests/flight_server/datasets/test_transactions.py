@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
+import sqlite3
 import tracemalloc
 from typing import Any
 
@@ -15,7 +15,8 @@ from flight_server.datasets import Transactions, transactions
 from flight_server.memory import Metadata
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Conflict, OutOfBudget, Transaction
-from flight_server.storage import parse_transaction
+from flight_server.records import put_transactions, transactions_of
+from flight_server.records.tables import TABLES
 from tests.support.clocks import Clock
 
 DAY = 86_400.0
@@ -30,9 +31,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def stored(known: Transactions) -> Transactions:
     """What a restart makes of it."""
-    said = json.loads(json.dumps(known.entries()))
-    entries = {name: parse_transaction(value) for name, value in said.items()}
-    return Transactions("d", None, entries, known.forgotten)
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(TABLES)
+    put_transactions(connection, 1, known.entries(), known.forgotten)
+    return Transactions("d", None, *transactions_of(connection, 1))
 
 
 WRITES = st.lists(
@@ -172,11 +174,3 @@ def test_an_id_takes_no_more_than_is_reserved_for_it() -> None:
         assert (tracemalloc.get_traced_memory()[0] - before) / ids < transactions.ID_BYTES
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize(
-    "value", [None, 7, "7", [], [7, 3], [1, 2, 3], [1, 0, 5, 1, 5, 2], [1, -1, 5, 1], {"a": 1}, [[1], [2]]]
-)
-def test_what_is_no_transaction_is_refused(value: Any) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        parse_transaction(value)

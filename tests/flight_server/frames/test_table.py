@@ -6,9 +6,10 @@ from pathlib import Path
 
 from flight_server.frames import FrameTable
 from flight_server.frames.message import Frame
-from flight_server.memory import MemoryPool, Metadata
+from flight_server.memory import Metadata
 from flight_server.storage.segments import SegmentWriter
 from tests.support.frames import frame
+from tests.support.segment_files import segment_writer
 
 
 def written(writer: SegmentWriter, *frames: Frame) -> None:
@@ -19,8 +20,7 @@ def written(writer: SegmentWriter, *frames: Frame) -> None:
 
 
 def test_a_table_that_adopts_frames_finds_each_in_the_segment_of_its_own_writer(tmp_path: Path) -> None:
-    disk = MemoryPool(None)
-    staged, target = (SegmentWriter(tmp_path / name, disk, 1 << 20) for name in ("staged", "target"))
+    staged, target = (segment_writer(tmp_path / name) for name in ("staged", "target"))
     attempt, partition = (FrameTable(Metadata(), "d", 0) for _ in range(2))
     frames = [frame(b"frame %d" % number) for number in range(30)]
     for one in frames:
@@ -42,13 +42,13 @@ def test_a_table_that_adopts_frames_finds_each_in_the_segment_of_its_own_writer(
     assert len({segment.path for segment in partition.segments()}) == 2
     partition.release(20)
     assert [segment.path.parent.name for segment in partition.segments()] == ["target"]
-    assert not list((tmp_path / "staged").glob("segment-*")), (
+    assert not list((tmp_path / "staged").glob("*.frames")), (
         "the last frame of a segment takes its file with it"
     )
 
 
 def test_a_run_has_frames_in_ram_up_to_the_size_and_always_the_first_one(tmp_path: Path) -> None:
-    writer = SegmentWriter(tmp_path, MemoryPool(None), 1 << 20)
+    writer = segment_writer(tmp_path / "segments")
     table = FrameTable(Metadata(), "d", 0)
     frames = [frame(b"x" * size) for size in (10, 20, 30, 40, 50)]
     for one in frames:

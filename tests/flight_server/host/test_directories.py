@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flight_server.host import directories
 from flight_server.host.directories import FORMAT, HostDirectory, Owner, owner_of, remove_ended, sweep
 from spark_client.hosts.host_files import Copies, HostFiles, PartFile
 from tests.support.polling import eventually
@@ -59,6 +61,41 @@ def test_files_of_an_application_that_lives_stay_however_old_they_are(
     end()
     assert owner_of([tmp_path], "alive") is Owner.ELSEWHERE
     assert sweep([tmp_path]) == [file]
+
+
+def test_files_stay_while_it_cannot_be_told_whether_their_driver_lives(
+    directory: HostDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_there(directory, "alive-a.arrows", LONG_AGO)
+    end = HostFiles(Copies((str(tmp_path),))).own("alive")
+    open_regular = directories.open_regular
+
+    def without_descriptors(path: Path) -> int:
+        if path.suffix == ".owner":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_regular(path)
+
+    monkeypatch.setattr(directories, "open_regular", without_descriptors)
+    assert sweep([tmp_path], ended="alive") == []
+    assert owner_of([tmp_path], "alive") is Owner.LIVES
+    end()
+
+
+@pytest.mark.parametrize("kind", ["none", "directory", "link", "pipe", "base"])
+def test_what_is_no_file_of_this_user_is_no_owner(
+    directory: HostDirectory, tmp_path: Path, kind: str
+) -> None:
+    path, base = directory.path / "far.owner", tmp_path
+    match kind:
+        case "directory":
+            path.mkdir()
+        case "link":
+            path.symlink_to(directory.path / FORMAT)
+        case "pipe":
+            os.mkfifo(path)
+        case "base":
+            base = directory.path / FORMAT
+    assert owner_of([base], "far") is Owner.ELSEWHERE
 
 
 def test_without_a_driver_on_the_host_files_go_when_they_were_not_opened_for_a_while(

@@ -11,19 +11,21 @@ from typing import Any
 import pytest
 
 from flight_server.memory.pool import MemoryPool
-from flight_server.storage.segments import DiskTrouble, Segment, SegmentWriter
+from flight_server.records import DiskTrouble
+from flight_server.storage.segments import Segment, SegmentWriter
+from tests.support.segment_files import HEADER_BYTES, segment_writer
 
-SEGMENT_BYTES = 100
+SEGMENT_BYTES = HEADER_BYTES + 100
 
 
 @pytest.fixture
 def disk() -> MemoryPool:
-    return MemoryPool(1000, "disk")
+    return MemoryPool(HEADER_BYTES + 1000, "disk")
 
 
 @pytest.fixture
 def writer(tmp_path: Path, disk: MemoryPool) -> SegmentWriter:
-    return SegmentWriter(tmp_path / "datasets" / "d", disk, SEGMENT_BYTES)
+    return segment_writer(tmp_path / "segments", disk, SEGMENT_BYTES)
 
 
 def failing(number: int) -> Callable[..., Any]:
@@ -34,7 +36,7 @@ def failing(number: int) -> Callable[..., Any]:
 
 
 def files(tmp_path: Path) -> list[Path]:
-    return [path for path in tmp_path.rglob("*") if path.is_file()]
+    return list((tmp_path / "segments").iterdir())
 
 
 def test_slices_give_back_the_bytes_in_any_order(writer: SegmentWriter, disk: MemoryPool) -> None:
@@ -42,12 +44,12 @@ def test_slices_give_back_the_bytes_in_any_order(writer: SegmentWriter, disk: Me
     slices = writer.append(messages)
     slices += writer.append([b"later"])
     assert [slice_.read() for slice_ in reversed(slices)] == [b"later", *reversed(messages)]
-    assert disk.used_bytes == sum(map(len, messages)) + 5
+    assert disk.used_bytes == HEADER_BYTES + sum(map(len, messages)) + 5
 
 
-def test_more_messages_than_one_call_takes_are_written(writer: SegmentWriter, disk: MemoryPool) -> None:
+def test_more_messages_than_one_call_takes_are_written(tmp_path: Path) -> None:
     messages = [bytes([number % 256]) for number in range(900)] * 1
-    many = SegmentWriter(writer.directory, MemoryPool(None), SEGMENT_BYTES).append(messages * 3)
+    many = segment_writer(tmp_path / "segments").append(messages * 3)
     assert b"".join(slice_.read() for slice_ in many) == b"".join(messages * 3)
 
 
@@ -64,21 +66,19 @@ def test_a_short_write_is_continued_where_it_stopped(
     assert [slice_.read() for slice_ in slices] == [b"0123", b"", b"45678", b"9"]
 
 
-def test_a_segment_goes_with_its_last_slice_and_its_directory_with_it(
-    writer: SegmentWriter, disk: MemoryPool, tmp_path: Path
-) -> None:
-    first = writer.append([b"x" * SEGMENT_BYTES])  # fills a segment
+def test_a_segment_goes_with_its_last_slice(writer: SegmentWriter, disk: MemoryPool, tmp_path: Path) -> None:
+    first = writer.append([b"x" * 100])  # fills a segment
     second = writer.append([b"y" * 40, b"z" * 40])
     assert len(files(tmp_path)) == 2
-    assert disk.used_bytes == 180
+    assert disk.used_bytes == 2 * HEADER_BYTES + 180
     del first
     assert len(files(tmp_path)) == 1
-    assert disk.used_bytes == 80
+    assert disk.used_bytes == HEADER_BYTES + 80
     del second[0]
-    assert disk.used_bytes == 80, "a segment is the unit in which space comes back"
+    assert disk.used_bytes == HEADER_BYTES + 80, "a segment is the unit in which space comes back"
     second.clear()
     assert disk.used_bytes == 0
-    assert not writer.directory.exists()
+    assert files(tmp_path) == []
     assert writer.append([b"again"])[0].read() == b"again"
 
 
@@ -99,13 +99,19 @@ def test_the_disk_limit_is_trouble_that_writes_nothing(
     ("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False), (errno.EROFS, False)]
 )
 def test_a_write_that_fails_half_way_leaves_what_was_there_and_nothing_else(
-    writer: SegmentWriter, disk: MemoryPool, monkeypatch: pytest.MonkeyPatch, number: int, full: bool
+    writer: SegmentWriter,
+    disk: MemoryPool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    number: int,
+    full: bool,
 ) -> None:
     (before,) = writer.append([b"before"])
     pwritev = os.pwritev
 
     def half_and_then_nothing(fd: int, views: list[memoryview], offset: int) -> int:
-        if offset > 6:
+        if offset > HEADER_BYTES + 6:
             raise OSError(number, os.strerror(number))
         return pwritev(fd, [b"half"], offset)
 
@@ -114,13 +120,13 @@ def test_a_write_that_fails_half_way_leaves_what_was_there_and_nothing_else(
         writer.append([b"half and more"])
     assert caught.value.full is full
     monkeypatch.undo()
-    assert disk.used_bytes == 6
-    assert [path.stat().st_size for path in files(writer.directory)] == [6]
+    assert disk.used_bytes == HEADER_BYTES + 6
+    assert [path.stat().st_size for path in files(tmp_path)] == [HEADER_BYTES + 6]
     (after,) = writer.append([b"after"])
     assert (before.read(), after.read()) == (b"before", b"after")
 
 
-@pytest.mark.parametrize("function", ["open", "mkdir"])
+@pytest.mark.parametrize("function", ["open", "pwritev"])
 def test_a_segment_that_cannot_be_made_is_trouble_and_the_next_try_is_a_new_one(
     writer: SegmentWriter, disk: MemoryPool, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -132,18 +138,18 @@ def test_a_segment_that_cannot_be_made_is_trouble_and_the_next_try_is_a_new_one(
     assert writer.append([b"x"])[0].read() == b"x"
 
 
-def test_a_directory_that_vanishes_takes_no_bytes_with_it(
+def test_a_folder_that_vanishes_takes_no_bytes_with_it(
     writer: SegmentWriter, disk: MemoryPool, tmp_path: Path
 ) -> None:
-    (before,) = writer.append([b"x" * SEGMENT_BYTES])
+    (before,) = writer.append([b"x" * 100])
     before.segment.path.unlink()
-    writer.directory.rmdir()
+    (tmp_path / "segments").rmdir()
     assert not before.segment.in_place()
-    (after,) = writer.append([b"after"])
-    assert after.segment.in_place()
-    assert before.read() == b"x" * SEGMENT_BYTES
+    with pytest.raises(DiskTrouble):
+        writer.append([b"after"])
+    assert before.read() == b"x" * 100
     del before
-    assert disk.used_bytes == 5
+    assert disk.used_bytes == 0
 
 
 def test_a_read_that_the_disk_refuses_is_trouble_and_the_next_one_may_succeed(
@@ -152,7 +158,7 @@ def test_a_read_that_the_disk_refuses_is_trouble_and_the_next_one_may_succeed(
     (slice_,) = writer.append([b"0123456789"])
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", failing(errno.EIO))
-        with pytest.raises(DiskTrouble, match="segment-000001: Input/output error"):
+        with pytest.raises(DiskTrouble, match=r"\.frames: Input/output error"):
             slice_.read()
     assert slice_.read(anew=True) == b"0123456789"
 
@@ -174,10 +180,9 @@ def test_a_failed_sync_makes_the_segment_suspect_for_ever(
 
 
 def test_a_file_that_is_there_is_opened_as_it_is_and_kept(tmp_path: Path, disk: MemoryPool) -> None:
-    path = tmp_path / "segment-000001"
+    path = tmp_path / "file"
     path.write_bytes(b"0123456789")
-    segment = Segment(path, disk, existing=True)
-    segment.keep = True
+    segment = Segment.existing(path, disk)
     assert segment.read(3, 4) == b"3456"
     assert disk.used_bytes == 10
     del segment

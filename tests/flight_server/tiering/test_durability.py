@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,7 +16,7 @@ from flight_server.memory.accounts import Budget
 from flight_server.node import Node
 from flight_server.protocol import Retention
 from flight_server.protocol.checksums import crc32c
-from flight_server.protocol.errors import DatasetDropped
+from flight_server.protocol.errors import DatasetDropped, Unavailable
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import Segment
 from flight_server.tiering.recovery import recover
@@ -27,11 +24,17 @@ from tests.support.queues import take_one
 from tests.support.sealing import (
     SCHEMA,
     Held,
+    bytes_after_restart,
+    bytes_of,
+    committed,
     create,
     durable_node,
+    files,
     frame,
-    manifests,
+    frames_of,
+    hold_commit,
     publish,
+    refused_commits,
     restarted,
     seal,
 )
@@ -44,7 +47,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_it_for_nothing(
-    node: Node,
+    node: Node, tmp_path: Path
 ) -> None:
     dataset = create(node)
     publish(node, dataset, 0, [b"spilled", b"in ram"])
@@ -54,7 +57,7 @@ async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_i
     slice_before = spilled.slice
     await node.durability.persist(dataset, [0], lambda: None)
     assert spilled.slice is slice_before
-    assert node.budget.disk.used_bytes == len(b"spilled" + b"in ram")
+    assert node.budget.disk.used_bytes == sum(path.stat().st_size for path in files(tmp_path))
     in_ram.leave_ram()
     assert in_ram.read_back() == b"in ram"
 
@@ -67,7 +70,7 @@ async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(node: No
         node.durability.persist(dataset, [0], lambda: None),
         node.durability.persist(dataset, [1], lambda: None),
     )
-    assert len(manifests(tmp_path)) == 1
+    assert committed(tmp_path) == [dataset.generation]
 
 
 async def test_dictionaries_are_found_again_in_their_order_and_shared(node: Node, tmp_path: Path) -> None:
@@ -83,7 +86,8 @@ async def test_dictionaries_are_found_again_in_their_order_and_shared(node: Node
         partition.publish(frame(node, b"batch", state))
     await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
-    found = [each.dictionaries for each in restarted(tmp_path).find("d").partition(0).frames()]
+    with closing(restarted(tmp_path)) as after:
+        found = [each.dictionaries for each in await frames_of(after, after.find("d"), 0)]
     assert found[1] is found[2]
     assert found[0].by_id[7][0] is found[1].by_id[7][0], "a reader is sent only what it lacks"
     assert [
@@ -102,36 +106,49 @@ async def test_frames_that_retention_released_before_the_seal_keep_their_numbers
         dataset.partition(0).acknowledge("reader", 1, now=0)
     await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
-    partition = restarted(tmp_path).find("d").partition(0)
-    assert partition.totals == dataset.partition(0).totals
-    assert [each.read_back() for each in partition.frames()] == [b"left"]
-    assert take_one(partition.subscribe(1)).read_back() == b"left"
+    with closing(restarted(tmp_path)) as after:
+        partition = after.find("d").partition(0)
+        assert partition.totals == dataset.partition(0).totals
+        assert await bytes_of(after, after.find("d"), 0) == [b"left"]
+        assert take_one(partition.subscribe(1)).read_back() == b"left"
 
 
-async def test_a_seal_broken_off_while_the_manifest_is_written_takes_it_back(
+async def test_a_seal_broken_off_while_it_is_committed_is_made(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = create(node)
     publish(node, dataset, 0, [b"x"])
-    at_rename, go_on = threading.Event(), threading.Event()
-    rename = os.rename
-
-    def slow_rename(*arguments: Any) -> None:
-        if Path(arguments[0]).name.startswith("manifest"):
-            at_rename.set()
-            go_on.wait(30)
-        rename(*arguments)
-
-    monkeypatch.setattr(os, "rename", slow_rename)
-    task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
-    await asyncio.to_thread(at_rename.wait, 30)
+    held = hold_commit(node, monkeypatch)
+    task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: seal(dataset, 0)))
+    await held.reached()
     task.cancel()
     await asyncio.sleep(0)
-    assert not task.done(), "its manifest is still on its way, and must not come after the next one's"
-    go_on.set()
+    assert not task.done(), "its commit is still on its way, and must not come after the next one"
+    held.go_on()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert manifests(tmp_path) == []
+    assert dataset.sealed
+    assert await bytes_after_restart(tmp_path) == [b"x"]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 60])
+async def test_a_commit_that_the_disk_refuses_changes_nothing_and_is_tried_until_the_deadline(
+    tmp_path: Path, seconds: float
+) -> None:
+    async with durable_node(tmp_path, patience_seconds=seconds) as node:
+        dataset = create(node)
+        publish(node, dataset, 0, [b"x"])
+        with refused_commits(node):
+            task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: seal(dataset, 0)))
+            await asyncio.wait([task], timeout=0.6)
+        if seconds < 1:
+            with pytest.raises(Unavailable, match="could not be put on disk"):
+                await task
+            assert (committed(tmp_path), dataset.sealed) == ([], False)
+            await node.durability.persist(dataset, [0], lambda: seal(dataset, 0))
+        await task if seconds > 1 else None
+        assert dataset.sealed
+    assert await bytes_after_restart(tmp_path) == [b"x"]
 
 
 async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
@@ -143,11 +160,10 @@ async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
     task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
     await held.reached()
     node.catalogue.drop("d")
-    await node.catalogue.disk.disposal.settled()
     held.go_on()
     with pytest.raises(DatasetDropped):
         await task
-    assert manifests(tmp_path) == []
+    assert committed(tmp_path) == []
 
 
 async def test_a_reader_of_a_replaced_dataset_finishes(node: Node, tmp_path: Path) -> None:
@@ -158,8 +174,8 @@ async def test_a_reader_of_a_replaced_dataset_finishes(node: Node, tmp_path: Pat
     (kept,) = old.partition(0).frames()
     kept.leave_ram()
     node.catalogue.install(node.catalogue.prepare(old.request(), SCHEMA))
-    await node.catalogue.disk.disposal.settled()
-    assert manifests(tmp_path) == []
+    await node.catalogue.records.commit(lambda _: None)
+    assert committed(tmp_path) == []
     assert kept.read_back() == b"old"
 
 
@@ -171,10 +187,10 @@ async def test_retention_in_seconds_goes_on_where_it_was(
     await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
     now = 1_000_000.0
-    catalogue = restarted(tmp_path, clock=lambda: now)
-    assert not catalogue.find("d").outlived
-    now += 101
-    assert catalogue.find("d").outlived
+    with closing(restarted(tmp_path, clock=lambda: now)) as catalogue:
+        assert not catalogue.find("d").outlived
+        now += 101
+        assert catalogue.find("d").outlived
 
 
 async def test_dictionaries_stay_on_disk_when_they_are_found_again(node: Node, tmp_path: Path) -> None:
@@ -186,8 +202,8 @@ async def test_dictionaries_stay_on_disk_when_they_are_found_again(node: Node, t
     await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
     budget = Budget(8 << 20, None)  # where it would not fit into RAM
-    catalogue = Catalogue(budget, Disk(budget.disk, tmp_path))
-    recover(catalogue)
-    (found,) = catalogue.find("d").partition(0).frames()
+    with closing(Catalogue(budget, Disk(budget.disk, tmp_path))) as catalogue:
+        recover(catalogue)
+        (found,) = await frames_of(catalogue, catalogue.find("d"), 0)
     assert found.dictionaries.by_id[0][0].read_back() == data
     assert budget.frames.used_bytes < len(data)

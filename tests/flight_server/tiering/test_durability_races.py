@@ -21,13 +21,12 @@ from tests.support.queues import take_one
 from tests.support.sealing import (
     SCHEMA,
     Held,
-    bytes_of,
+    bytes_after_restart,
+    committed,
     create,
     durable_node,
     frame,
-    manifests,
     publish,
-    restarted,
     seal,
     staged,
 )
@@ -47,8 +46,9 @@ async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_th
     publish(node, dataset, 0, messages)
     frames = list(dataset.partition(0).frames())
     assert dataset.writer is not None
-    apart = SegmentWriter(dataset.writer.directory, node.budget.disk, 1 << 20)
-    apart._count = 100  # a writer of its own, because the seal's is held
+    # A writer of its own, because the seal's is held.
+    apart = node.catalogue.disk.writer("d", dataset.generation, dataset.kind, durable=True)
+    assert apart is not None
     spilled = dict(zip(frames[:6], apart.append(messages[:6]), strict=True))
     held = Held(SegmentWriter, "append", monkeypatch)
     monkeypatch.setattr(durability, "BATCH_BYTES", 2)  # two frames at a time
@@ -60,7 +60,7 @@ async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_th
     await sealing
     assert all(frames[each].slice is spilled[frames[each]] for each in (0, 2, 3, 5))
     assert [each.read_back() for each in frames] == messages
-    assert len(manifests(tmp_path)) == 1
+    assert committed(tmp_path) == [dataset.generation]
 
 
 async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empty_one(
@@ -77,7 +77,7 @@ async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empt
     held.go_on()
     with pytest.raises(CorruptFrame):
         await sealing
-    assert manifests(tmp_path) == []
+    assert committed(tmp_path) == []
 
 
 async def test_a_bug_in_one_partition_s_seal_leaves_the_other_partitions_as_they_are(
@@ -93,7 +93,7 @@ async def test_a_bug_in_one_partition_s_seal_leaves_the_other_partitions_as_they
     for index in (0, 1):
         await node.durability.persist(dataset, [index], lambda: None)
         seal(dataset, index)
-    assert bytes_of(restarted(tmp_path).find("d"), 1) == [b"frame of 1"]
+    assert await bytes_after_restart(tmp_path, 1) == [b"frame of 1"]
 
 
 async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_readers_and_not_on_disk(
@@ -115,7 +115,7 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     with pytest.raises(EndOfQueue):
         take_one(reader)
     await node.catalogue.disk.disposal.settled()
-    assert manifests(tmp_path) == []
+    assert committed(tmp_path) == []
 
 
 async def test_a_staged_seal_that_is_repeated_does_not_take_the_name_from_a_later_write(
@@ -152,4 +152,4 @@ async def test_a_staged_write_that_is_dropped_during_its_seal_does_not_take_the_
         await sealing
     assert node.catalogue.get("d") is None
     await node.catalogue.disk.disposal.settled()
-    assert manifests(tmp_path) == []
+    assert committed(tmp_path) == []

@@ -1,13 +1,9 @@
-"""What takes a name while a durable seal writes its manifest, and what the next start finds then."""
+"""What takes a name while a durable seal is committed, and what the next start finds then."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +23,17 @@ from flight_server.protocol import (
     WriteMode,
 )
 from flight_server.protocol.errors import AlreadyExists, Conflict, NotFound, Unavailable
-from tests.support.sealing import SCHEMA, Held, bytes_of, durable_node, frame, manifests, restarted, staged
+from tests.support.sealing import (
+    SCHEMA,
+    Held,
+    bytes_after_restart,
+    committed,
+    durable_node,
+    frame,
+    hold_commit,
+    refused_commits,
+    staged,
+)
 
 
 @pytest_asyncio.fixture
@@ -39,8 +45,8 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 async def held_seal(
     node: Node, dataset: Dataset, request: SealRequest, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Held, asyncio.Task[Any]]:
-    """A seal whose manifest is just being written."""
-    held = Held(dataset.files, "commit", monkeypatch)
+    """A seal that is just being committed."""
+    held = hold_commit(node, monkeypatch)
     sealing = asyncio.ensure_future(seal(node.durability, dataset, request))
     await held.reached()
     return held, sealing
@@ -54,22 +60,6 @@ async def put(node: Node, message: bytes) -> Dataset:
     return sink.dataset
 
 
-def failing(*_: Any, **__: Any) -> Any:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def refusing_syncs_of_manifests(tmp_path: Path) -> Callable[[int], None]:
-    """An fsync that fails once there is a manifest."""
-    fsync = os.fsync
-
-    def refuse(fd: int) -> None:
-        if manifests(tmp_path):
-            failing()
-        fsync(fd)
-
-    return refuse
-
-
 @pytest.mark.parametrize(("mode", "refusal"), [(WriteMode.NEW, AlreadyExists), (WriteMode.APPEND, Conflict)])
 async def test_a_put_that_was_acknowledged_during_the_seal_keeps_the_name_and_the_write_may_be_sealed_later(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: WriteMode, refusal: type[Exception]
@@ -81,13 +71,14 @@ async def test_a_put_that_was_acknowledged_during_the_seal_keeps_the_name_and_th
     with pytest.raises(refusal):
         await sealing
     assert node.catalogue.find("d") is meanwhile
-    assert manifests(tmp_path) == []
+    await node.catalogue.records.commit(lambda _: None)
+    assert committed(tmp_path) == []
     node.catalogue.drop("d")
     assert (await seal(node.durability, dataset, request)).generation == dataset.generation
-    assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"w"]
+    assert await bytes_after_restart(tmp_path) == [b"w"]
 
 
-async def test_an_overwrite_that_was_cancelled_while_its_manifest_was_written_has_the_name(
+async def test_an_overwrite_that_was_cancelled_while_it_was_committed_has_the_name(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await seal(node.durability, *staged(node, WriteMode.OVERWRITE, "old"))
@@ -102,10 +93,10 @@ async def test_an_overwrite_that_was_cancelled_while_its_manifest_was_written_ha
     assert (await seal(node.durability, dataset, request)).generation == dataset.generation
     # Two servers must not delete the files of the old one at the same time.
     await node.catalogue.disk.disposal.settled()
-    assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"new"]
+    assert await bytes_after_restart(tmp_path) == [b"new"]
 
 
-async def test_a_drop_of_a_staged_write_waits_for_its_manifest_and_is_refused(
+async def test_a_drop_of_a_staged_write_waits_for_its_commit_and_is_refused(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, request = staged(node, WriteMode.NEW)
@@ -117,99 +108,21 @@ async def test_a_drop_of_a_staged_write_waits_for_its_manifest_and_is_refused(
     await sealing
     with pytest.raises(NotFound, match="was sealed"):
         await dropping
-    assert restarted(tmp_path).find("d").generation == dataset.generation
+    assert committed(tmp_path) == [dataset.generation]
 
 
-async def test_a_manifest_that_the_disk_did_not_take_back_is_withdrawn_later_or_written_again(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset, request = staged(node, WriteMode.NEW)
-    disposal = node.catalogue.disk.disposal
-    for again in (False, True):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "unlink", failing)
-            patch.setattr(os, "fsync", refusing_syncs_of_manifests(tmp_path))
-            with pytest.raises(Unavailable):
-                await seal(node.durability, dataset, request)
-            await disposal.settled()
-        assert len(manifests(tmp_path)) == 1
-        if again:
-            await seal(node.durability, dataset, request)
-        disposal.forget_again()
-        await disposal.settled()
-        assert len(manifests(tmp_path)) == again
-    assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"w"]
-
-
-@pytest.mark.parametrize("ending", ["drop", "lease"])
-async def test_no_generation_is_forgotten_before_an_older_one_that_may_come_back(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+async def test_a_seal_that_the_disk_refused_left_what_had_the_name_and_may_be_tried_again(
+    node: Node, tmp_path: Path
 ) -> None:
     await seal(node.durability, *staged(node, WriteMode.OVERWRITE, "old"))
-    (old,) = manifests(tmp_path)
-    unlink, disposal = os.unlink, node.catalogue.disk.disposal
-
-    def refuse_old(path: Any, **options: Any) -> None:
-        if Path(path) == old:
-            failing()
-        unlink(path, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refuse_old)
-        dataset, request = staged(node, WriteMode.OVERWRITE, "new")
+    old = node.catalogue.find("d")
+    dataset, request = staged(node, WriteMode.OVERWRITE, "new")
+    with refused_commits(node), pytest.raises(Unavailable):
         await seal(node.durability, dataset, request)
-        await disposal.settled()
-        if ending == "drop":
-            with pytest.raises(Unavailable, match="not dropped yet"):
-                await node.catalogue.remove("d")
-        else:
-            dataset.lease_seconds = 0
-            assert not any(node.catalogue.expire())
-        for _ in range(3):  # also when the newer one is tried again first
-            disposal.forget_again()
-            await disposal.settled()
-            assert not any(node.catalogue.expire())
-        assert node.catalogue.find("d") is dataset
-        copy = tmp_path / "as after a crash"
-        shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns(copy.name))
-        with closing(restarted(copy)) as after:
-            assert bytes_of(after.find("d"), 0) == [b"new"], "the old one had been overwritten"
-        shutil.rmtree(copy)
-    disposal.forget_again()
-    await disposal.settled()
-    assert manifests(tmp_path) == []
-    assert [each for each in node.catalogue.expire() if each] == [dataset]
-
-
-async def test_generations_between_one_that_the_disk_keeps_and_the_last_are_forgotten(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await seal(node.durability, *staged(node, WriteMode.OVERWRITE, "old"))
-    (old,) = manifests(tmp_path)
-    unlink, disposal = os.unlink, node.catalogue.disk.disposal
-
-    def refuse_old(path: Any, **options: Any) -> None:
-        if Path(path) == old:
-            failing()
-        unlink(path, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refuse_old)
-        for number in range(6):
-            await seal(node.durability, *staged(node, WriteMode.OVERWRITE, f"new {number}"))
-        await disposal.settled()
-        assert len(manifests(tmp_path)) == 3  # the old one, the last overwritten one, and the present one
-        copy = tmp_path / "as after a crash"
-        shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns(copy.name))
-        with closing(restarted(copy)) as after:
-            assert bytes_of(after.find("d"), 0) == [b"new 5"]
-        shutil.rmtree(copy)
-        with pytest.raises(Unavailable, match="not dropped yet"):
-            await node.catalogue.remove("d")
-        assert len(manifests(tmp_path)) == 2
-    disposal.forget_again()
-    await disposal.settled()
-    assert manifests(tmp_path) == []
+    assert node.catalogue.find("d") is old
+    assert await bytes_after_restart(tmp_path) == [b"old"]
+    await seal(node.durability, dataset, request)
+    assert await bytes_after_restart(tmp_path) == [b"new"]
 
 
 async def test_a_staged_overwrite_keeps_what_the_request_leaves_open(node: Node) -> None:

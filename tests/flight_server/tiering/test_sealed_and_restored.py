@@ -96,7 +96,10 @@ async def sealed(node: Node, case: Case) -> dict[int, list[bytes]] | None:
         await seal(node.durability, dataset, wanted)
     except InvalidRequest:
         return None
-    return {partition.index: bytes_of(dataset, partition.index) for partition in dataset.partitions()}
+    return {
+        partition.index: await bytes_of(node.catalogue, dataset, partition.index)
+        for partition in dataset.partitions()
+    }
 
 
 async def check(case: Case) -> None:
@@ -104,11 +107,11 @@ async def check(case: Case) -> None:
         async with durable_node(directory) as node:
             expected = await sealed(node, case)
         with closing(restarted(directory)) as catalogue:
-            assert catalogue.disk.disposal.quarantine == []
+            assert catalogue.disk.quarantine.entries == []
             found = catalogue.get("d")
             assert (found is None) == (expected is None)
             if found is not None and expected is not None:
-                assert {index: bytes_of(found, index) for index in expected} == expected
+                assert {index: await bytes_of(catalogue, found, index) for index in expected} == expected
                 assert found.partition_count <= PARTITIONS
                 assert (found.retention, found.lease_seconds) == (case.retention, case.lease_seconds)
 

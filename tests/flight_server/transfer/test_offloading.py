@@ -27,6 +27,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.checksums import crc32c
 from flight_server.storage import StoredObject, stored_object
+from flight_server.transfer import offloading
 from tests.support.nodes import running_node
 from tests.support.sealing import Held
 
@@ -177,6 +178,29 @@ async def test_a_dataset_that_is_dropped_meanwhile_leaves_nothing(
     with pytest.raises(DatasetDropped):
         await writing
     assert not [*(root / "mine").iterdir()]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_an_object_that_the_storage_did_not_delete_is_deleted_later_unless_it_was_written_again(
+    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    dataset = sealed(node, {1: rows(1)})
+    path = path_of(await node.offloads.write(dataset, prefix_of(root)))
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredObject, "remove", broken)
+        await node.offloads.forget(dataset)
+        await node.offloads.forget_ended()
+    assert path.exists()
+    if again:
+        await node.offloads.write(dataset, prefix_of(root))
+    monkeypatch.setattr(offloading, "REMOVE_AGAIN_SECONDS", 0.0)
+    node.offloads._removes_again_at = 0.0
+    await node.offloads.forget_ended()
+    assert path.exists() is again
+
+
+def broken(_: StoredObject) -> None:
+    raise OSError("the storage is broken")
 
 
 async def test_two_writes_at_once_write_one_object(node: Node, root: Path) -> None:

@@ -15,6 +15,7 @@ from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import Commit, CreateRequest, Kind, PlanRequest
 from flight_server.protocol.errors import Conflict, DatasetDropped, InvalidRequest, NotFound
+from flight_server.tiering import Loading
 from flight_server.transfer import reading_plans
 from flight_server.transfer.reading_plans import PlannedSlice, cut, plan_bytes, plan_json, planned
 from tests.support.accepting import accept
@@ -56,9 +57,10 @@ def test_a_request_that_names_a_partition_twice_is_refused(partitions: list[int]
         PlanRequest.parse(body)
 
 
-async def plan(dataset: Dataset, request: PlanRequest) -> list[PlannedSlice]:
-    slices = [each async for each in planned(dataset, request)]
-    said = await plan_json(dataset, request)
+async def plan(catalogue: Catalogue, dataset: Dataset, request: PlanRequest) -> list[PlannedSlice]:
+    loading = Loading(catalogue.disk, catalogue.budget.metadata)
+    slices = [each async for each in planned(dataset, request, loading)]
+    said = await plan_json(dataset, request, loading)
     assert json.loads(said) == {
         "dataset": "d",
         "generation": dataset.generation,
@@ -92,15 +94,17 @@ async def test_a_plan_has_the_pieces_of_all_partitions_with_frames_or_of_those_a
     dataset = shuffle(catalogue, {3: [100] * 1200, 1: [50]})
     accept(dataset, {0: "a"})
     dataset.close()
-    assert await plan(dataset, PlanRequest("d", 40_000)) == [
+    assert await plan(catalogue, dataset, PlanRequest("d", 40_000)) == [
         (1, 0, 1, 50),
         (3, 0, 400, 40_000),
         (3, 400, 800, 40_000),
         (3, 800, 1200, 40_000),
     ]
-    assert await plan(dataset, PlanRequest("d", 1 << 40, partitions=(3, 0))) == [(3, 0, 1200, 120_000)]
+    assert await plan(catalogue, dataset, PlanRequest("d", 1 << 40, partitions=(3, 0))) == [
+        (3, 0, 1200, 120_000)
+    ]
     with pytest.raises(NotFound, match="partitions 0 to 4"):
-        await plan(dataset, PlanRequest("d", 1, partitions=(5,)))
+        await plan(catalogue, dataset, PlanRequest("d", 1, partitions=(5,)))
 
 
 async def test_partitions_without_rows_take_no_memory_when_a_plan_names_them(catalogue: Catalogue) -> None:
@@ -108,18 +112,20 @@ async def test_partitions_without_rows_take_no_memory_when_a_plan_names_them(cat
     accept(dataset, {0: "a"})
     dataset.close()
     used_bytes = catalogue.budget.metadata.pool.used_bytes
-    assert await plan(dataset, PlanRequest("d", 100, partitions=(4, 1, 0, 2, 3))) == [(1, 0, 1, 50)]
+    assert await plan(catalogue, dataset, PlanRequest("d", 100, partitions=(4, 1, 0, 2, 3))) == [
+        (1, 0, 1, 50)
+    ]
     assert catalogue.budget.metadata.pool.used_bytes == used_bytes
     dataset.drop()
     with pytest.raises(DatasetDropped):
-        await plan(dataset, PlanRequest("d", 100, partitions=(4,)))
+        await plan(catalogue, dataset, PlanRequest("d", 100, partitions=(4,)))
 
 
 async def test_a_dataset_that_is_still_written_has_no_plan(catalogue: Catalogue) -> None:
     dataset = shuffle(catalogue, {3: [100]})
     for partitions in (None, (3,)):
         with pytest.raises(Conflict, match="still written"):
-            await plan(dataset, PlanRequest("d", 1, partitions=partitions))
+            await plan(catalogue, dataset, PlanRequest("d", 1, partitions=partitions))
 
 
 async def test_a_plan_of_too_many_pieces_is_refused(
@@ -129,6 +135,6 @@ async def test_a_plan_of_too_many_pieces_is_refused(
     dataset = shuffle(catalogue, {0: [100] * 8, 1: [100] * 8})
     accept(dataset, {0: "a"})
     dataset.close()
-    assert len(await plan(dataset, PlanRequest("d", 800))) == 2
+    assert len(await plan(catalogue, dataset, PlanRequest("d", 800))) == 2
     with pytest.raises(InvalidRequest, match="larger 'target_bytes'"):
-        await plan(dataset, PlanRequest("d", 200))
+        await plan(catalogue, dataset, PlanRequest("d", 200))

@@ -25,7 +25,8 @@ from flight_server.kinds.changelog import Store
 from flight_server.kinds.changelog.restoring import recover_changelogs
 from flight_server.memory import Budget
 from flight_server.protocol import ipc_framing
-from flight_server.storage import Disk, OtherFormat
+from flight_server.records import OtherFormat
+from flight_server.storage import Disk
 from flight_server.tiering import recover
 from tests.support.changelog_store import Engine
 from tests.support.run_rows import LATEST, SCHEMA

@@ -32,13 +32,13 @@ from flight_server.kinds.changelog.runs import (
 from flight_server.memory import MemoryPool
 from flight_server.protocol import ObjectIndex, Piece, StoredPartition, dump_json
 from flight_server.protocol.checksums import crc32c
+from flight_server.records import OtherFormat
 from flight_server.storage import (
     NOTE_NAME,
     DictionaryRecord,
     FrameRecord,
     Manifest,
     NotAFile,
-    OtherFormat,
     PackedFrames,
     PartitionRecord,
     Torn,

@@ -142,7 +142,7 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
             "flight",
             r"shuffle\.location: 'flight' is no address of a server: write 'grpc://flight:8815'",
         ),
-        ("budgetBytes", "64MB", r"shuffle\.budgetBytes is a number of bytes .*'64m' or '64MiB', not '64MB'"),
+        ("budgetBytes", "64Mbit", r"shuffle\.budgetBytes is a number of bytes .*'64m' or '64MiB', not '64Mbit'"),
         (
             "tokenFile",
             "/token",

@@ -337,8 +337,7 @@ def test_an_interpreter_that_cannot_run_tasks_is_an_error_before_the_job(
     other.write_text('#!/bin/sh\nexec "$REAL_PYTHON" -S "$@"\n')  # without site-packages
     other.chmod(0o755)
     monkeypatch.setenv("REAL_PYTHON", sys.executable)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(other))
     for run in (
         lambda: client.pipeline(spark.range(3)).repartition(2).toDF(),
         lambda: client.broadcast(spark.range(3)),
@@ -347,6 +346,19 @@ def test_an_interpreter_that_cannot_run_tasks_is_an_error_before_the_job(
             InvalidRequest, match=f"{other}, which has no numpy and no pyarrow: set PYSPARK_PYTHON"
         ):
             run()
+
+
+def test_tasks_of_a_local_master_run_with_the_drivers_interpreter_if_the_user_has_named_none(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # which has no Python
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
+    client.pipeline(spark.range(3))
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert spark.range(3).mapInArrow(lambda batches: batches, "id long").count() == 3
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/of/the/user")
+    client.pipeline(spark.range(3))
+    assert spark.sparkContext.pythonExec == "/of/the/user"
 
 
 def test_a_key_with_a_collation_is_refused(spark: SparkSession, client: ShuffleClient) -> None:

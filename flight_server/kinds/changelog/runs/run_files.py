@@ -3,26 +3,31 @@
 Format
     Numbers are little-endian. ::
 
-        8 bytes   magic, "FLSHRUN1"
+        header    see ``storage.file_header``
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
         footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, since (see ``MemoryRun``),
                   ages: how many rows have which version (see ``Ages``), and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
-        tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic
+        tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic, "FLSHRUN1"
 
 Validity
-    Both magics, the footer's length and CRC are right, and the blocks lie within the file. A block's CRC is compared
+    The magic, the footer's length and CRC are right, and the blocks lie within the file. A block's CRC is compared
     when a process first reads it; another one raises ``Damaged`` then, and at each later read.
 
 Versions
-    A producer's large put writes its rows to files before it commits. Their version column is zero, and the log or the
-    manifest says which version all rows of the file have (``version``).
+    A producer's large put writes its rows to files before it commits. Their version column is zero, and the records say
+    which version all rows of the file have (``version``).
+
+Deleting
+    A file is deleted, in a thread of its own, once there is no reference to its writer or :class:`RunFile`, unless a
+    row of the records names it (``keep``). So a write or a merge that is given up leaves nothing, and views go on
+    reading a file that a merge has replaced.
 
 Mapping
     A file is mapped when it is first read, without keeping a descriptor, and stays mapped while its :class:`RunFile` or
-    updates of it are held. So views go on reading a file that a merge has deleted. Where a process reads a block for
+    updates of it are held. Where a process reads a block for
     the first time it uses pread(2), because an I/O error or the end of a mapped file would kill it.
 """
 
@@ -31,8 +36,8 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,9 +46,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.keys import Hashes, unique
-from flight_server.memory import Reservation
+from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, open_regular, trouble_with
+from flight_server.records import DiskTrouble, trouble_with
+from flight_server.storage import FileHeader, Folder, open_regular
 
 from .blocks import Ages, Block, of_block, to_block
 from .layout import Layout
@@ -58,31 +64,72 @@ _ALIGNMENT = 64
 _TAIL = struct.Struct("<QI8s")
 
 
+class RunFolder:
+    """Where the files of one changelog are made and deleted.
+
+    Args:
+        header: begins each file.
+        disk: counts them.
+        delete: deletes a file and frees its bytes, later and in another thread.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        header: FileHeader,
+        disk: MemoryPool,
+        delete: Callable[[Path, Reservation], None],
+    ) -> None:
+        self.header = header
+        self.disk = disk
+        self.delete = delete
+        self._folder = folder
+
+    @property
+    def path(self) -> Path:
+        return self._folder.path
+
+    def make(self) -> tuple[_File, int]:
+        """A new file, and its descriptor. Raises OSError."""
+        path, fd = self._folder.make("run")
+        return _File(path, self), fd
+
+
+class _File:
+    """A file's name and its bytes. ``keep``: it stays when this object ends."""
+
+    def __init__(self, path: Path, folder: RunFolder) -> None:
+        self.path = path
+        self.keep = False
+        self.room = folder.disk.empty()
+        self._delete = folder.delete
+
+    def __del__(self) -> None:
+        if not self.keep:
+            self._delete(self.path, self.room)
+
+
 class RunWriter:
     """Writes one file; the updates must come in order.
 
     Args:
-        room: of the disk pool; grows with the file, before each write.
         since: see :class:`~flight_server.kinds.changelog.runs.run.MemoryRun`.
         of_kept: the share that it may take of the disk pool's kept bytes (``memory.pool``).
+
+    Raises DiskTrouble.
     """
 
-    def __init__(
-        self, path: Path, layout: Layout, room: Reservation, *, since: int = 0, of_kept: float = 0.0
-    ) -> None:
-        self.path = path
+    def __init__(self, folder: RunFolder, layout: Layout, *, since: int = 0, of_kept: float = 0.0) -> None:
         self._of_kept = of_kept
         self._layout = layout
-        self.room = room
         self.since, self.ages = since, Ages()
         self.blocks: list[Block] = []
         self.retractions = self.tombstones = 0
         self._offset = 0
         self._fd = -1
-        with _on_disk(path):
-            flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL
-            self._fd = os.open(path, flags, 0o600)
-        self._write(MAGIC)
+        with _on_disk(folder.path):
+            self._file, self._fd = folder.make()
+        self._write(folder.header.encode())
 
     def add(self, updates: Updates) -> None:
         """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
@@ -107,9 +154,9 @@ class RunWriter:
             self.tombstones += part.tombstones
             self.ages.add(part.versions)
 
-    def finish(self) -> None:
-        """Write the footer, and all to the medium; the file's name is there once its directory is synced. Blocks.
-        Raises DiskTrouble: the file is not whole.
+    def finish(self) -> RunFile:
+        """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
+        DiskTrouble: the file is not whole.
         """
         footer = json.dumps(
             {
@@ -125,9 +172,10 @@ class RunWriter:
             separators=(",", ":"),
         ).encode()
         self._write(footer + _TAIL.pack(len(footer), crc32c(footer), MAGIC))
-        with _on_disk(self.path):
+        with _on_disk(self._file.path):
             os.fsync(self._fd)
-        self.close()
+            self.close()
+            return RunFile(self._file, self._layout)
 
     def close(self) -> None:
         """Close the descriptor. Twice is fine."""
@@ -138,18 +186,11 @@ class RunWriter:
     def __del__(self) -> None:
         self.close()
 
-    def abandon(self) -> None:
-        """Close and delete the file. Twice is fine."""
-        self.close()
-        self.path.unlink(missing_ok=True)
-        self.room.free()
-
     def _write(self, data: bytes | memoryview) -> None:
-        if not self.room.try_grow(len(data), of_kept=self._of_kept):
-            raise DiskTrouble(
-                f"the disk limit leaves no room for {len(data)} bytes of {self.path}", full=True
-            )
-        with _on_disk(self.path):
+        path = self._file.path
+        if not self._file.room.try_grow(len(data), of_kept=self._of_kept):
+            raise DiskTrouble(f"the disk limit leaves no room for {len(data)} bytes of {path}", full=True)
+        with _on_disk(path):
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -160,7 +201,6 @@ class RunFile:
     """A finished file. Its methods are those of :class:`~flight_server.kinds.changelog.runs.run.MemoryRun`.
 
     Args:
-        room: of the disk pool, of the file's size.
         version: of all rows, see "Versions".
 
     Raises:
@@ -168,11 +208,11 @@ class RunFile:
         FileNotFoundError, OSError: it cannot be read.
     """
 
-    def __init__(self, path: Path, layout: Layout, room: Reservation, version: int | None = None) -> None:
-        self.path = path
+    def __init__(self, file: _File, layout: Layout, version: int | None = None) -> None:
+        self.path = path = file.path
         self.version = version
+        self._file = file
         self._layout = layout
-        self._room = room
         footer = _read_footer(path)
         try:
             self.rows = int(footer["rows"])
@@ -199,25 +239,40 @@ class RunFile:
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
         self._decoded: tuple[int, Updates] | None = None  # the last one; it refers to the mapping alone
-        if room.size_bytes < self.size_bytes:
-            room.grow(self.size_bytes - room.size_bytes)
+        if file.room.size_bytes < self.size_bytes:
+            file.room.grow(self.size_bytes - file.room.size_bytes)
 
     @classmethod
-    def of(cls, path: Path, parts: Sequence[Updates], room: Reservation, *, of_kept: float = 0.0) -> RunFile:
-        """A file of these updates; there is none after an error. Blocks. Raises as :class:`RunWriter`.
+    def of(cls, folder: RunFolder, parts: Sequence[Updates], *, of_kept: float = 0.0) -> RunFile:
+        """A new file of these updates. Blocks. Raises as :class:`RunWriter`.
 
         Args:
             parts: one at least, each sorted.
         """
         layout = parts[0].layout
-        writer = RunWriter(path, layout, room, of_kept=of_kept)
-        try:
-            writer.add(Updates.joined(layout, parts))
-            writer.finish()
-            return cls(path, layout, room)
-        except BaseException:
-            writer.abandon()
-            raise
+        writer = RunWriter(folder, layout, of_kept=of_kept)
+        writer.add(Updates.joined(layout, parts))
+        return writer.finish()
+
+    @classmethod
+    def found(cls, folder: RunFolder, name: str, layout: Layout, version: int | None) -> RunFile:
+        """The file of a row of the records, which is kept."""
+        file = _File(folder.path / name, folder)
+        file.keep = True
+        return cls(file, layout, version)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def keep(self) -> bool:
+        """See "Deleting"."""
+        return self._file.keep
+
+    @keep.setter
+    def keep(self, keep: bool) -> None:
+        self._file.keep = keep
 
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions"."""
@@ -229,26 +284,11 @@ class RunFile:
             return self.rows
         return self._ages.upto(version) if version >= self.first_version else 0
 
-    def delete(self) -> None:
-        """Delete the file; views that have it read on. Blocks. Twice is fine."""
-        with suppress(FileNotFoundError):
-            self._mapped()
-            self.path.unlink()
-
-    def keep_readable(self) -> None:
-        """Let views read on after the file is deleted. Blocks. Raises OSError."""
-        self._mapped()
-
     def _mapped(self) -> pa.Buffer:
         data = self._data
         if data is None:
-            try:
-                with pa.memory_map(str(self.path)) as file:
-                    data = self._data = file.read_buffer()
-            except FileNotFoundError:
-                data = self._data  # another thread has mapped and deleted it meanwhile
-                if data is None:
-                    raise
+            with pa.memory_map(str(self.path)) as file:
+                data = self._data = file.read_buffer()
         return data
 
     def rows_below(self, hash_: int) -> int:
@@ -341,10 +381,7 @@ class RunFile:
         return found
 
     def _read(self, entry: Block) -> Any:
-        try:
-            fd = open_regular(self.path)
-        except FileNotFoundError:
-            return self._mapped().slice(entry.offset, entry.size_bytes)
+        fd = open_regular(self.path)
         try:
             return read_at(fd, self.path, entry.offset, entry.size_bytes)
         finally:
@@ -370,12 +407,12 @@ def _read_footer(path: Path) -> dict[str, Any]:
     fd = open_regular(path)
     try:
         size_bytes = os.fstat(fd).st_size
-        if size_bytes < len(MAGIC) + _TAIL.size:
+        if size_bytes < _TAIL.size:
             raise Damaged(f"{path.name} has {size_bytes} bytes, which are too few")
         length, checksum, magic = _TAIL.unpack(read_at(fd, path, size_bytes - _TAIL.size, _TAIL.size))
         start = size_bytes - _TAIL.size - length
-        if magic != MAGIC or start < len(MAGIC) or read_at(fd, path, 0, len(MAGIC)) != MAGIC:
-            raise Damaged(f"{path.name} does not begin or end as a run does")
+        if magic != MAGIC or start < 0:
+            raise Damaged(f"{path.name} does not end as a run does")
         footer = read_at(fd, path, start, length)
     finally:
         os.close(fd)

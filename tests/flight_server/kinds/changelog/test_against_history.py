@@ -29,7 +29,6 @@ from hypothesis.stateful import (
 
 from flight_server.kinds.changelog import merges, views
 from flight_server.kinds.changelog.runs import MAX_HASH, MemoryRun, Run, run_files
-from flight_server.kinds.changelog.saving import next_log
 from flight_server.protocol import KeepRule, Transaction
 from tests.support import keep_model
 from tests.support.changelog_store import Engine
@@ -185,8 +184,6 @@ class History(RuleBasedStateMachine):
         stop = data.draw(st.integers(start + 1, len(group)))
         runs: tuple[Run, ...] = tuple(group[start:stop])
         since = data.draw(st.integers(changelog.since, changelog.upper))
-        if in_memory and to_file:
-            next_log(changelog)
         self.engine.begin_merge(runs, since, to_file=to_file)
 
     @precondition(lambda self: any(not merge.done for merge in self.engine.changelog.merges))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from flight_server.kinds.changelog import changelog, commits, compactor, planning, views
-from flight_server.kinds.changelog.journal import numbered
 from flight_server.kinds.changelog.runs import RunFile
+from flight_server.storage import Folder
 from tests.support.changelog_store import Engine
 from tests.support.clocks import Clock
 
@@ -52,26 +53,33 @@ def pass_time(engine: Engine, clock: Clock, seconds: float) -> None:
     clock.now = max(clock.now, end)
 
 
-def test_a_log_that_is_full_is_followed_by_one_file_however_many_commits_come_meanwhile(
+def test_rows_in_the_records_become_one_file_however_many_commits_come_meanwhile(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    made: list[Path] = []
+    make = Folder.make
+
+    def counted(self: Folder, suffix: Any) -> Any:
+        path, fd = make(self, suffix)
+        made.append(path)
+        return path, fd
+
+    monkeypatch.setattr(Folder, "make", counted)
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        log_bytes = 16 << 10
-        monkeypatch.setattr(planning, "LOG_BYTES", log_bytes)
+        records_bytes = 16 << 10
+        monkeypatch.setattr(planning, "RECORDS_BYTES", records_bytes)
         changelog, entry_bytes, most = engine.changelog, 0, 0
         for number in range(120):
             merge_begins = engine.loop.create_task(engine.store.compactor.look_at_next()) if number else None
             put(engine, range(10 * number, 10 * number + 10), number)
-            entry_bytes = entry_bytes or changelog.log_bytes
+            entry_bytes = entry_bytes or changelog.records.size_bytes
             if merge_begins is not None:
                 engine.run(merge_begins)
-            most = max(most, changelog.log_bytes)
+            most = max(most, changelog.records.size_bytes)
         written = 120 * entry_bytes
-        made = int(changelog.next_run().name.removeprefix("run-"))
-        assert written > 4 * log_bytes
-        assert made <= 3 * written // log_bytes, "a file for each log, and merges of these"
-        assert most <= 3 * log_bytes
-        assert len(numbered(changelog.directory)[0]) <= 2
+        assert written > 4 * records_bytes
+        assert len(made) <= 3 * written // records_bytes, "a file for so many bytes, and merges of these"
+        assert most <= 3 * records_bytes
         assert sum(engine.snapshot(changelog.upper).values()) == 1200
 
 

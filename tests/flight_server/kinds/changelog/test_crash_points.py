@@ -1,9 +1,8 @@
-"""Changelogs after a crash at every step of what they write: commits, holds, merges, log changes, and
-recovery itself.
-"""
+"""Changelogs after a crash at every step of what they write: commits, holds, merges, and recovery itself."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections import Counter
@@ -126,7 +125,7 @@ def check(image: Image, history: History, also: int = 1) -> None:
     engine = Engine(image.path, SCHEMA, LATEST)
     try:
         changelog = engine.changelog
-        assert engine.disk.disposal.quarantine == [], image.step
+        assert engine.disk.quarantine.entries == [], image.step
         upper = changelog.upper
         assert image.acknowledged <= upper <= image.acknowledged + also, image.step
         for version in {changelog.since, upper}:
@@ -164,11 +163,12 @@ def test_a_crash_during_recovery_changes_nothing(base: Path) -> None:
         history = History(engine, points)
         work(history)
     engine.close()
-    # A run that nothing names, and a torn log.
-    chosen = [image for image in points.images if image.step.startswith("killed after half of")]
-    unnamed = [image for image in chosen if "write run-" in image.step][-1]
-    torn = [image for image in chosen if "pwrite log-" in image.step][-1]
-    for image in (unnamed, torn):
+    # A run that no row names, and a transaction in an unsynced log.
+    unnamed = [
+        image for image in points.images if re.search(r"killed after half of write .*\.run", image.step)
+    ]
+    unsynced = [image for image in points.images if image.step == "killed after writes to records.db-wal"]
+    for image in (unnamed[-1], unsynced[-1]):
         with CrashPoints(image.path, image.path.parent / f"{image.path.name}-again") as again:
             again.acknowledged = image.acknowledged
             Engine(image.path, SCHEMA, LATEST).close()

@@ -15,10 +15,9 @@ import pytest
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog import store
-from flight_server.kinds.changelog.changelog_files import ChangelogFiles
-from flight_server.kinds.changelog.runs import STATE_NAME
 from flight_server.kinds.stream import StreamSink
 from flight_server.protocol import AlreadyExists, Conflict, CreateRequest, InvalidRequest, Kind, PutCommand
+from flight_server.records import changelog_records, changelogs
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA
 from tests.support.sealing import Held
@@ -39,16 +38,18 @@ async def create(engine: Engine, name: str) -> Dataset:
     return (await engine.store.create(request, SchemaMessage.of(SCHEMA)))[0]
 
 
-def states(engine: Engine) -> int:
+def rows(engine: Engine) -> int:
     """How many changelogs the next start would find."""
-    return len(list(engine.directory.rglob(STATE_NAME)))
+    records = engine.catalogue.records
+    records.submit(lambda connection: None).result()  # after what is still to be written
+    return len(list(records.read(lambda connection: list(changelogs(connection)))))
 
 
 def test_a_dataset_that_was_made_during_the_creation_keeps_the_name(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        held = Held(ChangelogFiles, "create", monkeypatch)
+        held = Held(changelog_records, "insert_row", monkeypatch)
         creating = asyncio.ensure_future(create(engine, "d"))
         await held.reached()
         meanwhile, _ = engine.catalogue.create(CreateRequest("d"), None)
@@ -56,7 +57,7 @@ def test_a_dataset_that_was_made_during_the_creation_keeps_the_name(
         with pytest.raises(AlreadyExists, match="another kind"):
             await creating
         assert engine.catalogue.find("d") is meanwhile
-        assert states(engine) == 1, f"only that of {NAME}"
+        assert rows(engine) == 1, f"only that of {NAME}"
 
     engine.run(work())
 
@@ -65,7 +66,7 @@ def test_a_creation_that_is_given_up_while_it_is_written_has_the_name(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        held = Held(ChangelogFiles, "create", monkeypatch)
+        held = Held(changelog_records, "insert_row", monkeypatch)
         creating = asyncio.ensure_future(create(engine, "d"))
         await held.reached()
         creating.cancel()
@@ -74,9 +75,9 @@ def test_a_creation_that_is_given_up_while_it_is_written_has_the_name(
         with pytest.raises(asyncio.CancelledError):
             await creating
         assert engine.catalogue.find("d").kind is Kind.CHANGELOG
-        assert states(engine) == 2
+        assert rows(engine) == 2
         await engine.catalogue.remove("d")
-        assert states(engine) == 1
+        assert rows(engine) == 1
 
     engine.run(work())
 
@@ -92,7 +93,7 @@ def test_an_overwrite_does_not_replace_a_changelog_that_was_created_after_it_beg
         with pytest.raises(Conflict, match="became a changelog"):
             await late.end()
         assert engine.catalogue.find("d") is made
-        assert states(engine) == 2
+        assert rows(engine) == 2
 
     engine.run(work())
 
@@ -112,7 +113,6 @@ def test_a_rule_that_this_server_cannot_run_is_put_aside_and_the_start_goes_on(
     with monkeypatch.context() as without:
         without.setattr(store, "make_rule", refuse)
         with closing(Engine(tmp_path, SCHEMA, None)) as engine:
-            (said,) = engine.disk.disposal.quarantine
-            assert (said.dataset, said.generation) == (NAME, generation)
-            assert "there is no such rule" in said.reason
-            assert (Path(said.path) / STATE_NAME).exists(), "people can move it back"
+            (entry,) = engine.disk.quarantine.entries
+            assert (entry.dataset, entry.generation) == (NAME, generation)
+            assert "there is no such rule" in entry.reason

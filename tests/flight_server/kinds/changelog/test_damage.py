@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from flight_server.kinds.changelog import merges, saving, views, writes
-from flight_server.kinds.changelog.journal import numbered
-from flight_server.kinds.changelog.runs import MemoryRun, run_files, state_file
+from flight_server.kinds.changelog import merges, views, writes
+from flight_server.kinds.changelog.changelog import ChangelogState
+from flight_server.kinds.changelog.runs import MemoryRun, run_files
 from flight_server.memory import Pace
 from flight_server.protocol import (
     DataQuarantined,
@@ -24,13 +26,16 @@ from flight_server.protocol import (
     Unavailable,
     Versions,
 )
-from flight_server.storage import DiskTrouble, disk_files
+from flight_server.records import DiskTrouble
+from flight_server.storage import SEGMENTS_NAME
 from flight_server.tiering import Reader
+from tests.support import sqlite_files
 from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA, Row
 from tests.support.polling import eventually
 from tests.support.ram_directory import ram_directory
+from tests.support.stored_rows import damage
 
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 
@@ -71,9 +76,21 @@ def shown(*updates: tuple[Row, int]) -> Counter[Row]:
     return Counter({row[0]: row for row, _ in updates}.values())
 
 
-def only(directory: Path, pattern: str) -> Path:
-    (found,) = directory.glob(f"changelogs/*/{pattern}")
+def only_run(directory: Path) -> Path:
+    (found,) = (directory / SEGMENTS_NAME).iterdir()
     return found
+
+
+def files_left(engine: Engine) -> list[Path]:
+    """Those that are left when no error of the test refers to them."""
+    gc.collect()
+    return list((engine.directory / SEGMENTS_NAME).iterdir())
+
+
+def row_of(engine: Engine) -> int:
+    row = engine.changelog.records.row
+    assert row is not None
+    return row
 
 
 def copied(engine: Engine, base: Path, name: str) -> Path:
@@ -87,6 +104,11 @@ def merge_to_file(engine: Engine, *, memory: bool = True) -> merges.Merge:
     while not merge.done:
         merge.step()
     return merge
+
+
+def hold(engine: Engine) -> None:
+    request = HoldRequest(NAME, "reader", lease_seconds=60.0)
+    engine.run(engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue)))
 
 
 def read(engine: Engine) -> list[Any]:
@@ -117,61 +139,76 @@ class Refusing:
         return wrapper
 
 
-# Torn and damaged files
+class RefusedLog:
+    """While ``error`` is set SQLite gets it at each step of this kind on its log; the connections are opened inside."""
+
+    def __init__(self, step: str) -> None:
+        self.error: int | None = None
+        self._step = step
+        self._watching = sqlite_files.watching(self._around)
+
+    def __enter__(self) -> Self:
+        self._watching.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._watching.__exit__(*error)
+
+    def _around(self, what: str, path: Path, work: sqlite_files.Work) -> None:
+        if self.error is not None and what == self._step and path.name.endswith(sqlite_files.LOGS):
+            raise OSError(self.error, os.strerror(self.error))
+        work()
 
 
-def test_a_log_cut_at_any_byte_of_its_last_entry_is_recovered_without_it(
-    engines: Callable[..., Engine], base: Path
-) -> None:
-    engine = engines()
-    engine.commit(rows(0, 2, 1))
-    log = only(engine.directory, "log-*")
-    before = log.stat().st_size
-    engine.commit(rows(1, 1, 2))
-    data = log.read_bytes()
-    for size in [*range(before, before + 40), *range(before + 40, len(data), 97), len(data) - 1]:
-        again = copied(engine, base, f"cut-{size}")
-        only(again, "log-*").write_bytes(data[:size])
-        recovered = Engine(again, SCHEMA, LATEST)
-        try:
-            assert recovered.changelog.upper == 1
-            assert recovered.snapshot(1) == shown(*rows(0, 2, 1))
-            assert recovered.commit(rows(5, 1, 1)) == 2
-            assert recovered.snapshot(2) == shown(*rows(0, 2, 1), *rows(5, 1, 1))
-        finally:
-            recovered.close()
-        shutil.rmtree(again)
+# Damaged rows and files
 
 
-@pytest.mark.parametrize("where", ["first entry", "last entry", "state", "footer", "run is empty", "no run"])
+DAMAGES = {
+    "a block": ("UPDATE version SET block = x'00' WHERE dataset = ? AND first = 2", "row of table 'version'"),
+    "no block": ("DELETE FROM version WHERE dataset = ? AND first = 2", "of its 2 rows of table 'version'"),
+    "the versions": ("UPDATE changelog SET upper = 9 WHERE dataset = ?", "row of table 'changelog'"),
+    "no versions": ("DELETE FROM changelog WHERE dataset = ?", "row of table 'changelog' is missing"),
+    "a run's name": ("UPDATE run SET name = 'x' WHERE dataset = ?", "row of table 'run'"),
+    "no run's row": ("DELETE FROM run WHERE dataset = ?", "of its 1 of 'run' 0"),
+    "a hold": ("UPDATE hold SET version = 7 WHERE dataset = ?", "row of table 'hold'"),
+    "a transaction": (
+        "UPDATE transaction_id SET entry = '[]' WHERE dataset = ?",
+        "row of table 'transaction_id'",
+    ),
+    "what was declared": ("UPDATE dataset SET facts = '{}' WHERE id = ?", "row of table 'dataset'"),
+    "footer": ("", "footer"),
+    "run is empty": ("", ".run has 0 bytes"),
+    "no run": ("", ".run is missing"),
+}
+
+
+@pytest.mark.parametrize("where", DAMAGES)
 def test_a_damaged_changelog_is_quarantined_and_says_what_is_damaged(
     where: str, engines: Callable[..., Engine], base: Path
 ) -> None:
     engine = engines()
     engine.commit(rows(0, 4, 1))
     engine.publish(merge_to_file(engine))
-    engine.commit(rows(0, 2, 2))
+    hold(engine)
+    engine.commit(rows(0, 2, 2), Transaction("writer", 1))
     engine.commit(rows(0, 2, 3))
     again = copied(engine, base, "damaged")
-    log, run, state = only(again, "log-*"), only(again, "run-*"), only(again, "changelog")
-    place = {"first entry": (log, 40), "last entry": (log, -40), "state": (state, 40), "footer": (run, -40)}
-    if where == "no run":
+    run = only_run(again)
+    statement, reason = DAMAGES[where]
+    if statement:
+        damage(again, row_of(engine), statement)
+    elif where == "no run":
         run.unlink()
-    elif where == "run is empty":
-        run.write_bytes(b"")
     else:
-        path, at = place[where]
-        data = bytearray(path.read_bytes())
-        data[at] ^= 4
-        path.write_bytes(data)
+        data = bytearray(run.read_bytes())
+        data[-40] ^= 4
+        run.write_bytes(b"" if where == "run is empty" else data)
     recovered = engines("damaged")
-    (note,) = recovered.disk.disposal.quarantine
-    assert note.dataset == NAME
-    assert Path(note.path).is_dir()
-    assert Path(note.path).parent.name == "quarantine"
-    assert {"first entry": "log-", "last entry": "log-", "state": "changelog"}.get(
-        where, "run-"
-    ) in note.reason
+    (entry,) = recovered.disk.quarantine.entries
+    assert (entry.dataset, entry.generation) == (NAME, engine.changelog.generation)
+    assert reason in entry.reason
+    assert run.name in entry.files
+    assert run.exists() == (where != "no run"), "its files are kept"
     assert recovered.changelog.upper == 0, "the name is free for a new one"
     assert recovered.commit(rows(0, 1, 1)) == 1
 
@@ -183,27 +220,36 @@ def test_a_damaged_block_is_said_by_the_read_that_finds_it_and_ends_writes(
     engine.commit(rows(0, 4, 1))
     engine.publish(merge_to_file(engine))
     again = copied(engine, base, "damaged")
-    run = only(again, "run-*")
+    run = only_run(again)
     data = bytearray(run.read_bytes())
-    data[100] ^= 1
+    data[300] ^= 1
     run.write_bytes(data)
-    recovered = engines("damaged")
-    for _ in range(2):
-        with pytest.raises(DataQuarantined, match="run-000001") as caught:
-            read(recovered)
-        assert str(recovered.changelog.directory) in str(caught.value)
-    with pytest.raises(DataQuarantined, match="drop it and write it again"):
-        recovered.commit(rows(0, 1, 9))
-    assert "run-000001" in recovered.changelog.statistics()["damage"]
-    assert [note.dataset for note in recovered.disk.disposal.quarantine] == [NAME]
-    assert run.exists()
+    with closing(Engine(again, SCHEMA, LATEST)) as recovered:
+        for _ in range(2):
+            with pytest.raises(DataQuarantined, match=run.name) as caught:
+                read(recovered)
+            assert str(run.parent) in str(caught.value)
+        with pytest.raises(DataQuarantined, match="drop it and write it again"):
+            recovered.commit(rows(0, 1, 9))
+        del caught
+    for _ in range(2):  # also after a restart
+        with closing(Engine(again, SCHEMA, LATEST)) as recovered:
+            assert run.name in recovered.changelog.statistics()["damage"]
+            assert recovered.changelog.state is ChangelogState.DAMAGED
+            (entry,) = recovered.disk.quarantine.entries
+            assert (entry.dataset, entry.files, entry.served) == (NAME, (run.name,), True)
+            assert run.exists()
+    with closing(Engine(again, SCHEMA, LATEST)) as recovered:
+        recovered.run(recovered.catalogue.remove(NAME))
+        assert recovered.disk.quarantine.entries == []
+        eventually(run.exists, False)
 
 
 def test_a_truncated_block_is_damage_and_does_not_kill_the_process(engines: Callable[..., Engine]) -> None:
     engine = engines()
     engine.commit(rows(0, 4, 1))
     engine.publish(merge_to_file(engine))
-    os.truncate(only(engine.directory, "run-*"), 70)
+    os.truncate(only_run(engine.directory), 200)
     with pytest.raises(DataQuarantined, match="ends before byte"):
         read(engine)
 
@@ -211,22 +257,22 @@ def test_a_truncated_block_is_damage_and_does_not_kill_the_process(engines: Call
 # I/O errors prove no damage
 
 
-@pytest.mark.parametrize("file", ["log-", "run-", "/changelog"])
 def test_an_io_error_ends_the_start_and_deletes_nothing(
-    file: str, engines: Callable[..., Engine], base: Path, monkeypatch: pytest.MonkeyPatch
+    engines: Callable[..., Engine], base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines()
     engine.commit(rows(0, 4, 1))
     engine.publish(merge_to_file(engine))
     engine.commit(rows(0, 2, 2))
     again = copied(engine, base, "again")
-    before = {path: path.read_bytes() for path in again.glob("changelogs/*/*")}
-    disk = Refusing(monkeypatch, file, "pread")
+    run = only_run(again)
+    before = run.read_bytes()
+    disk = Refusing(monkeypatch, ".run", "pread")
     disk.error = errno.EIO
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         engines("again")
     disk.error = None
-    assert {path: path.read_bytes() for path in again.glob("changelogs/*/*")} == before
+    assert run.read_bytes() == before
     recovered = engines("again")
     assert recovered.changelog.upper == 2
 
@@ -237,135 +283,72 @@ def test_a_read_that_meets_an_io_error_can_be_repeated(
     engine = engines()
     engine.commit(rows(0, 4, 1))
     engine.publish(merge_to_file(engine))
-    disk = Refusing(monkeypatch, "run-", "pread")
+    disk = Refusing(monkeypatch, ".run", "pread")
     disk.error = errno.EIO
     with pytest.raises(Unavailable, match="read again later"):
         read(engine)
     disk.error = None
     assert read(engine) == [1]
-    assert engine.disk.disposal.quarantine == []
+    assert engine.disk.quarantine.entries == []
 
 
 # Disks that refuse
 
 
 @pytest.mark.parametrize("rows_of_a_put", [2, 30])
-@pytest.mark.parametrize("function", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("step", ["write", "sync"])
 def test_a_commit_that_the_disk_refuses_is_not_there_and_works_later(
-    function: str,
-    rows_of_a_put: int,
-    engines: Callable[..., Engine],
-    base: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    step: str, rows_of_a_put: int, base: Path
 ) -> None:
-    engine = engines()
-    engine.commit(rows(0, 2, 1))
-    disk = Refusing(monkeypatch, "log-", function)
-    for error, raised in ((errno.ENOSPC, OutOfBudget), (errno.EIO, Unavailable)):
-        disk.error = error
-        with pytest.raises(raised, match="write it again"):
-            engine.commit(rows(0, rows_of_a_put, 2), Transaction("writer", 1))
-        disk.error = None
-        assert engine.changelog.upper == 1
-        eventually(lambda: len(list(engine.directory.glob("changelogs/*/run-*"))), 0)  # of the put
-        again = Engine(copied(engine, base, f"after-{error}"), SCHEMA, LATEST)
-        assert (again.changelog.upper, again.snapshot(1)) == (1, shown(*rows(0, 2, 1)))
+    (base / "0").mkdir()
+    with RefusedLog(step) as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
+        engine.commit(rows(0, 2, 1))
+        errors = (
+            ((errno.ENOSPC, OutOfBudget), (errno.EIO, Unavailable))
+            if step == "write"
+            else ((errno.EIO, Unavailable),)
+        )
+        for error, raised in errors:
+            disk.error = error
+            with pytest.raises(raised, match="write it again"):
+                engine.commit(rows(0, rows_of_a_put, 2), Transaction("writer", 1))
+            disk.error = None
+            assert engine.changelog.upper == 1
+            eventually(lambda: files_left(engine), [])  # of the put
+            engine.catalogue.records.submit(
+                lambda connection: None
+            ).result()  # which lies over the refused one
+            again = Engine(copied(engine, base, f"after-{error}"), SCHEMA, LATEST)
+            assert (again.changelog.upper, again.snapshot(1)) == (1, shown(*rows(0, 2, 1)))
+            again.close()
+        assert engine.commit(rows(0, rows_of_a_put, 2), Transaction("writer", 1)) == 2
+        assert engine.snapshot(2) == shown(*rows(0, 2, 1), *rows(0, rows_of_a_put, 2))
+        again = Engine(copied(engine, base, "again"), SCHEMA, LATEST)
+        assert again.snapshot(2) == engine.snapshot(2)
         again.close()
-    assert engine.commit(rows(0, rows_of_a_put, 2), Transaction("writer", 1)) == 2
-    assert engine.snapshot(2) == shown(*rows(0, 2, 1), *rows(0, rows_of_a_put, 2))
-    copied(engine, base, "again")
-    again = engines("again")
-    assert again.snapshot(2) == engine.snapshot(2)
 
 
-def test_a_log_that_cannot_be_cut_back_takes_appends_when_it_can(
-    engines: Callable[..., Engine], base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines()
-    engine.commit(rows(0, 2, 1))
-    disk = Refusing(monkeypatch, "log-", "fdatasync", "truncate")
-    disk.error = errno.EIO
-    for _ in range(2):
-        with pytest.raises(Unavailable):
-            engine.commit(rows(0, 30, 2), Transaction("writer", 1))
-    # The entry is in the log, and its run must be, too: it may be recovered as a version.
-    again = Engine(copied(engine, base, "killed"), SCHEMA, LATEST)
-    assert again.disk.disposal.quarantine == []
-    assert again.changelog.upper == 2
-    assert again.commit(rows(0, 30, 2), Transaction("writer", 1)) == 2
-    again.close()
-    # A merge may not begin another log meanwhile: the entry would have the version of a later one.
-    engine.publish(merge_to_file(engine))
-    disk.error = None
-    assert engine.commit(rows(7, 1, 3)) == 2
-    copied(engine, base, "again")
-    again = engines("again")
-    assert again.disk.disposal.quarantine == []
-    assert again.snapshot(2) == shown(*rows(0, 2, 1), *rows(7, 1, 3))
-
-
-def test_the_output_of_a_merge_stays_while_the_state_file_may_name_it(
-    engines: Callable[..., Engine], base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines()
-    engine.commit(rows(0, 4, 1))
-    refuses = [True]
-    real = disk_files.sync_directory
-
-    def sync(path: Path) -> None:
-        if refuses[0]:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(path)
-
-    monkeypatch.setattr(state_file, "sync_directory", sync)
-    merge = merge_to_file(engine)
-    with pytest.raises(DiskTrouble):
-        engine.publish(merge)
-    merge.abandon()
-    engine.commit(rows(2, 1, 2))
-    copied(engine, base, "again")
-    recovered = engines("again")
-    assert recovered.disk.disposal.quarantine == []
-    assert recovered.snapshot(2) == shown(*rows(0, 4, 1), *rows(2, 1, 2))
-    refuses[0] = False
-    engine.publish(merge_to_file(engine))
-    assert len(numbered(engine.changelog.directory)[1]) == 1, "the first merge's output is deleted"
-    assert engine.snapshot(2) == recovered.snapshot(2)
-
-
-def test_a_hold_that_the_disk_refuses_is_an_error_and_can_be_asked_for_again(
-    engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines()
-    engine.commit(rows(0, 2, 1))
-    disk = Refusing(monkeypatch, "log-", "pwrite")
-    disk.error = errno.ENOSPC
-    request = HoldRequest(NAME, "reader", lease_seconds=60.0)
-    with pytest.raises(Unavailable, match="ask again"):
-        engine.run(engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue)))
-    disk.error = None
-    assert (
-        engine.run(engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue)))[
-            "version"
-        ]
-        == 1
-    )
-
-
-def test_holds_alone_do_not_let_the_log_grow_without_end(
-    engines: Callable[..., Engine], base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines()
-    engine.commit(rows(0, 2, 1))
-    engine.publish(merge_to_file(engine))
-    request = HoldRequest(NAME, "reader", lease_seconds=60.0)
-    for _ in range(50):
-        engine.run(engine.store.hold(engine.catalogue.find(NAME), request, anyone(engine.catalogue)))
-    grown = engine.changelog.log.size_bytes
-    engine.run(saving.begin_log(engine.changelog, engine.store.threads))
-    assert grown > 1000
-    assert engine.changelog.log.size_bytes == 0
-    assert numbered(engine.changelog.directory)[0] == {}
-    copied(engine, base, "again")
-    recovered = engines("again")
-    assert [hold["hold"] for hold in recovered.changelog.statistics()["holds"]] == ["reader"]
+def test_a_merge_that_the_disk_refuses_changes_nothing_and_leaves_nothing(base: Path) -> None:
+    (base / "0").mkdir()
+    with RefusedLog("sync") as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
+        engine.commit(rows(0, 4, 1))
+        size_bytes, disk_bytes = engine.changelog.records.size_bytes, engine.disk.pool.used_bytes
+        merge = merge_to_file(engine)
+        disk.error = errno.EIO
+        with pytest.raises(DiskTrouble):
+            engine.publish(merge)
+        disk.error = None
+        merge.abandon()
+        del merge
+        eventually(lambda: files_left(engine), [])
+        assert size_bytes == engine.changelog.records.size_bytes > 0
+        assert engine.disk.pool.used_bytes == disk_bytes
+        engine.commit(rows(2, 1, 2))
+        recovered = Engine(copied(engine, base, "again"), SCHEMA, LATEST)
+        assert recovered.disk.quarantine.entries == []
+        assert recovered.snapshot(2) == shown(*rows(0, 4, 1), *rows(2, 1, 2))
+        engine.publish(merge_to_file(engine))
+        assert only_run(engine.directory).exists()
+        assert engine.changelog.records.size_bytes == 0
+        assert engine.snapshot(2) == recovered.snapshot(2)
+        recovered.close()

@@ -17,13 +17,14 @@ import pytest
 from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog import emitting, views, writes
 from flight_server.kinds.changelog.changelog import Changelog
-from flight_server.kinds.changelog.runs import STATE_NAME, LogFile, RunFile, run_files
+from flight_server.kinds.changelog.runs import RunFile, run_files
 from flight_server.protocol import CreateRequest, KeepRule, Kind, Unavailable
-from flight_server.storage import DiskTrouble
+from flight_server.records import DiskTrouble
 from tests.support.background_tasks import idle
 from tests.support.changelog_store import NAME, Engine, snapshot_of
 from tests.support.crash_points import CrashPoints, Image
 from tests.support.ram_directory import ram_directory
+from tests.support.stored_rows import damage, put_back, rows_of
 
 TARGET = "latencies"
 SCHEMA = pa.schema([("message", pa.int64()), ("kind", pa.string()), ("at", pa.int64())])
@@ -126,7 +127,7 @@ def wanted(upper: int) -> Counter[int]:
 def check(image: Image) -> None:
     engine = Emitted(image.path)
     try:
-        assert engine.disk.disposal.quarantine == [], image.step
+        assert engine.disk.quarantine.entries == [], image.step
         upper = engine.changelog.upper
         assert upper >= image.acknowledged, image.step
         if engine.catalogue.get(TARGET) is None:
@@ -203,23 +204,21 @@ def not_emitting(engine: Emitted) -> str:
 
 
 def test_an_emitter_whose_mark_was_compacted_says_so_until_the_target_is_made_anew(base: Path) -> None:
-    first, old = base / "first", base / "old"
-    first.mkdir()
-    engine = Emitted(first)
-    target = engine.target.directory.relative_to(first)
+    engine = Emitted(base)
     engine.put("send", 1, 2)
     engine.put("recv", 1)
     engine.idle()
-    shutil.copytree(first / target, old)
+    row = engine.target.records.row
+    assert row is not None
+    old = rows_of(engine.catalogue.records, row)
     engine.put("recv", 2)
     engine.put("send", 3)
     engine.idle()
     engine.compact()
     engine.close()
-    shutil.rmtree(first / target)
-    shutil.copytree(old, first / target)
+    put_back(base, row, old)
 
-    engine = Emitted(first)
+    engine = Emitted(base)
     assert "what came in between is lost" in not_emitting(engine)
     assert engine.changelog.holds.oldest() is None
     engine.put("recv", 3)
@@ -258,12 +257,13 @@ def test_a_start_does_not_replace_a_target_that_is_not_there(base: Path, lost: s
     engine = Emitted(base)
     engine.put("send", 1)
     engine.idle()
-    directory = engine.target.directory
+    row = engine.target.records.row
+    assert row is not None
     if lost == "dropped":
         engine.run(engine.catalogue.remove(TARGET))
     engine.close()
     if lost == "damaged":
-        (directory / STATE_NAME).write_bytes(b"no state")
+        damage(base, row, "UPDATE changelog SET upper = 7 WHERE dataset = ?")
     engine = Emitted(base)
     assert engine.catalogue.get(TARGET) is None
     assert f"then create {NAME!r} again" in not_emitting(engine)
@@ -288,18 +288,16 @@ def test_a_target_that_is_damaged_is_shown_and_holds_nothing(engine: Emitted) ->
 
 
 def test_a_target_that_refuses_is_shown_and_gets_everything_once_when_it_takes_rows_again(
-    engine: Emitted, monkeypatch: pytest.MonkeyPatch
+    engine: Emitted,
 ) -> None:
-    log, append = engine.target.log, LogFile.append
     refused = asyncio.Event()
 
-    def refusing(self: LogFile, entries: Any, **facts: Any) -> None:
-        if self is log:
-            engine.loop.call_soon_threadsafe(refused.set)
-            raise DiskTrouble("no space left on device", full=True)
-        append(self, entries, **facts)
+    async def refusing(*arguments: Any, **options: Any) -> None:
+        refused.set()
+        raise DiskTrouble("no space left on device", full=True)
 
-    monkeypatch.setattr(LogFile, "append", refusing)
+    disk_refuses = pytest.MonkeyPatch()
+    disk_refuses.setattr(engine.target.records, "add", refusing)
     for number in range(3):
         engine.put("send", number)
         engine.put("recv", number)
@@ -310,7 +308,7 @@ def test_a_target_that_refuses_is_shown_and_gets_everything_once_when_it_takes_r
     assert f"versions from {marked} on are kept for it" in not_emitting(engine)
     engine.compact()
     assert engine.changelog.since == marked
-    monkeypatch.setattr(LogFile, "append", append)
+    disk_refuses.undo()
     engine.idle()
     assert engine.pairs() == Counter(range(3))
     assert engine.changelog.not_emitting is None

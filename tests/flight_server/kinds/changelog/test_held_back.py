@@ -33,14 +33,14 @@ def shown(engine: Engine) -> dict[str, Any]:
     return {each["hold"]: each["owner"] for each in engine.changelog.statistics()["holds"]}
 
 
-def test_a_hold_and_its_owner_survive_a_restart_from_the_log_and_from_the_state_file(tmp_path: Path) -> None:
+def test_a_hold_and_its_owner_survive_restarts_and_merges(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([(("a", 1), 1)])
         ask(engine, "mine", owner=OWNER)
         ask(engine, "mine")  # a renewal without one leaves it
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         assert shown(engine) == {"mine": OWNER}
-        engine.publish(_merged(engine))  # writes the state file
+        engine.publish(_merged(engine))
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         assert shown(engine) == {"mine": OWNER}
         (hold,) = engine.changelog.statistics()["holds"]

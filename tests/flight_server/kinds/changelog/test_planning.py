@@ -208,17 +208,17 @@ def test_rows_are_at_most_twice_those_that_are_needed_and_those_of_the_last_dela
         assert simulation.compactor.due_in() is None
 
 
-def test_memory_goes_to_a_file_when_memory_is_short_the_log_is_long_or_there_is_much() -> None:
+def test_memory_goes_to_a_file_when_memory_is_short_the_records_have_many_rows_or_there_is_much() -> None:
     few: list[Run] = [InMemory([(1, 1, 5, 1)], 5, 5), InMemory([(1, 2, 6, 1)], 6, 6)]
     written = Plan(tuple(few), to_file=True)
 
-    def planned(runs: list[Run], log_bytes: int = 0, *, short: bool = False) -> Plan | None:
-        return plan_memory(runs, 0, log_bytes, short=short, slow=False, files_busy=True)
+    def planned(runs: list[Run], records_bytes: int = 0, *, short: bool = False) -> Plan | None:
+        return plan_memory(runs, 0, records_bytes, short=short, slow=False, files_busy=True)
 
     assert planned(few) is None
     assert planned([], short=True) is None
     assert planned(few, short=True) == written
-    assert planned(few, planning.LOG_BYTES + 1) == written
+    assert planned(few, planning.RECORDS_BYTES + 1) == written
     much = [InMemory([(1, 1, 5, 1)] * (planning.MEMORY_ROWS + 1), 5, 5)]
     assert planned([*much]) == Plan(tuple(much), to_file=True)
 

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog.runs import RunFile, RunWriter
+from flight_server.kinds.changelog.runs import RunWriter
 from flight_server.kinds.changelog.runs.blocks import STEPS, Ages
 from flight_server.memory import MemoryPool
-from tests.support.run_rows import latest, updates_of
+from tests.support.run_rows import latest, run_folder, updates_of
 
 
 @given(st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=200), min_size=1, max_size=12))
@@ -35,8 +35,7 @@ def test_ages_never_say_that_rows_are_older_than_they_are_and_are_nearly_right(
 
 def test_a_file_says_how_old_its_rows_are(tmp_path: Path) -> None:
     layout = latest()
-    writer = RunWriter(tmp_path / "run", layout, MemoryPool(None).reserve(0), since=5)
+    writer = RunWriter(run_folder(tmp_path, MemoryPool(None)), layout, since=5)
     writer.add(updates_of(layout, [(("a", version, [1]), version, 1) for version in (3, 5, 9)]))
-    writer.finish()
-    file = RunFile(writer.path, layout, writer.room)
+    file = writer.finish()
     assert (file.since, [file.rows_upto(version) for version in (2, 3, 5, 8, 9)]) == (5, [0, 1, 2, 2, 3])

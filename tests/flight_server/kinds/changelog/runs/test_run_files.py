@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from pathlib import Path
 
@@ -23,8 +24,9 @@ from flight_server.kinds.changelog.runs import (
 )
 from flight_server.kinds.changelog.runs.blocks import of_block, to_block
 from flight_server.memory import MemoryPool
-from flight_server.storage import DiskTrouble
-from tests.support.run_rows import columns, latest, listed, memory_run, updates_of
+from flight_server.records import DiskTrouble
+from flight_server.storage import read_header
+from tests.support.run_rows import columns, latest, listed, memory_run, run_folder, updates_of
 
 LAYOUT = latest()
 POOL = MemoryPool(None)
@@ -43,11 +45,14 @@ def with_hashes(found: list[tuple[int, int, int]]) -> Updates:
 
 
 def written(directory: Path, updates: Updates) -> RunFile:
-    writer = RunWriter(directory / "run-000001", updates.layout, POOL.reserve(0))
+    writer = RunWriter(run_folder(directory, POOL), updates.layout)
     writer.add(updates.slice(0, len(updates) // 3))
     writer.add(updates.slice(len(updates) // 3, len(updates)))
-    writer.finish()
-    return RunFile(writer.path, updates.layout, writer.room)
+    return writer.finish()
+
+
+def found_in(path: Path, version: int | None = None) -> RunFile:
+    return RunFile.found(run_folder(path.parent, POOL), path.name, LAYOUT, version)
 
 
 @given(st.lists(each_key, max_size=20), st.sampled_from([1, 3, 100]), st.data())
@@ -58,13 +63,8 @@ def test_a_file_says_what_memory_says(
     memory = memory_run(updates)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         patch.setattr(run_files, "BLOCK_ROWS", rows)
-        file = written(Path(directory), updates)
-        try:
-            check(file, memory, data)
-        finally:
-            file.delete()
-            file.delete()
-            assert not list(Path(directory).iterdir())
+        check(written(Path(directory), updates), memory, data)
+        assert not list(Path(directory).iterdir()), "a file without references is deleted"
 
 
 def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
@@ -90,8 +90,8 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
 
 
 def test_a_file_of_a_large_put_has_one_version(tmp_path: Path) -> None:
-    written(tmp_path, with_hashes([(1, 0, 1), (5, 0, -1)]))
-    file = RunFile(tmp_path / "run-000001", LAYOUT, POOL.reserve(0), version=0)
+    put = written(tmp_path, with_hashes([(1, 0, 1), (5, 0, -1)]))
+    file = found_in(put.path, version=0)
     assert file.between(0, MAX_HASH).versions.tolist() == [0, 0], "it is read before its commit, too"
     file.commit(7)
     assert (file.first_version, file.last_version) == (7, 7)
@@ -99,11 +99,32 @@ def test_a_file_of_a_large_put_has_one_version(tmp_path: Path) -> None:
     assert (file.changed(6, 7).tolist(), file.changed(7, 9).tolist()) == ([1, 5], [])
 
 
-def test_a_file_that_was_deleted_can_be_read_on(tmp_path: Path) -> None:
+def test_updates_of_a_file_that_was_deleted_can_be_read_on(tmp_path: Path) -> None:
     updates = with_hashes([(1, 1, 1), (5, 2, -1)])
     file = written(tmp_path, updates)
-    file.delete()
-    assert listed(file.between(0, MAX_HASH)) == listed(updates)
+    parts = file.between(0, MAX_HASH)
+    del file
+    assert list(tmp_path.iterdir()) == []
+    assert listed(parts) == listed(updates)
+
+
+def test_a_file_that_is_kept_stays_and_says_whose_it_is(tmp_path: Path) -> None:
+    gc.collect()
+    updates = with_hashes([(1, 1, 1), (5, 2, -1)])
+    file = written(tmp_path, updates)
+    file.keep = True
+    path, size_bytes = file.path, file.size_bytes
+    assert POOL.used_bytes == size_bytes == path.stat().st_size
+    del file
+    assert POOL.used_bytes == 0
+    header = read_header(path)
+    assert header is not None
+    assert (header.dataset, header.kind) == ("d", "changelog")
+    again = found_in(path)
+    assert (listed(again.between(0, MAX_HASH)), POOL.used_bytes) == (listed(updates), size_bytes)
+    again.keep = False
+    del again
+    assert (list(tmp_path.iterdir()), POOL.used_bytes) == ([], 0)
 
 
 @pytest.mark.parametrize("name", columns())
@@ -123,26 +144,27 @@ def test_a_block_has_rows_of_any_type(name: str) -> None:
 
 def test_a_file_whose_bytes_changed_is_damaged(tmp_path: Path) -> None:
     updates = with_hashes([(n, n, 1) for n in range(4)])
-    whole = written(tmp_path, updates).path.read_bytes()
-    changed = tmp_path / "run-000003"
+    file = written(tmp_path, updates)
+    whole = file.path.read_bytes()
+    changed = tmp_path / f"{'0' * 16}-{'1' * 16}.run"
     for place in range(0, len(whole), 7):
         changed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            found = listed(RunFile(changed, LAYOUT, POOL.reserve(0)).between(0, MAX_HASH))
+            found = listed(found_in(changed).between(0, MAX_HASH))
         except Damaged:
             continue
-        assert found == listed(updates), "only padding is not covered by a checksum"
+        assert found == listed(updates), "only padding and the header are not covered by a checksum"
     for length in (0, 5, len(whole) - 1):
         changed.write_bytes(whole[:length])
         with pytest.raises(Damaged):
-            RunFile(changed, LAYOUT, POOL.reserve(0))
+            found_in(changed)
 
 
-def test_a_writer_whose_pool_is_full_leaves_nothing_when_it_is_abandoned(tmp_path: Path) -> None:
-    pool = MemoryPool(64)
-    writer = RunWriter(tmp_path / "run-000001", LAYOUT, pool.reserve(0))
+def test_a_writer_whose_pool_is_full_leaves_nothing(tmp_path: Path) -> None:
+    pool = MemoryPool(256)
+    writer = RunWriter(run_folder(tmp_path, pool), LAYOUT)
     with pytest.raises(DiskTrouble):
         writer.add(updates_of(LAYOUT, [(("a", 1, None), 1, 1)]))
-    writer.abandon()
-    writer.abandon()
+    assert len(list(tmp_path.iterdir())) == 1
+    del writer
     assert (list(tmp_path.iterdir()), pool.used_bytes) == ([], 0)

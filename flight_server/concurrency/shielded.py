@@ -1,0 +1,46 @@
+"""Work that a cancellation of its caller does not stop: what is being written is written to its end.
+
+Guarantee: when the caller goes on, with a result or an error, no thread works for it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(
+    threads: Executor, work: Callable[..., T], *arguments: object, then: Callable[[], None] | None = None
+) -> T:
+    """The result of blocking work; a cancellation comes after it, and after ``then``: see :func:`to_its_end`."""
+    return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work, *arguments), then)
+
+
+async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = None) -> T:
+    """The result of the work. A cancellation is raised only when the work has ended. ``then``: called when the work has
+    ended without an error, before a cancellation is raised.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    failed = (
+        work.cancelled() or work.exception() is not None
+    )  # looked at, so that the loop does not report it
+    if then is not None and not failed:
+        then()
+    if cancelled is not None:
+        try:
+            raise cancelled
+        finally:
+            del cancelled  # its traceback has this frame: a cycle that would keep the callers' variables
+    try:
+        return work.result()
+    finally:
+        del work  # the same, if it raises

@@ -1,0 +1,124 @@
+"""OnDisk: what a durable dataset has on disk, from its first synced segment to the deletion of its row.
+
+    not committed   ``row`` is None; each segment is deleted with its last slice or record, as of any spilled dataset
+    committed       a row of the records names the files, and they stay
+    deleted         as before the commit, so that readers finish
+
+A row that has only lost its name (``records.dataset_records``, "Left") counts as deleted; it goes with this object,
+which readers hold by their dataset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from flight_server.frames import DictionaryState
+from flight_server.records import Change, Database, delete, leave_name
+from flight_server.storage import Segment, SegmentSlice
+
+Leaving = Literal["expired", "retired"]
+"""How a dataset leaves the catalogue by itself: its lease or its retention has ended."""
+
+
+class Kept(Protocol):
+    """Something with a file, which stays on disk while ``keep`` is true."""
+
+    keep: bool
+
+
+class Deletion:
+    """Of a row that ``on_disk`` has now. ``left``: it loses only the name. ``keeps_files``: they stay, for people."""
+
+    def __init__(self, on_disk: OnDisk, row: int, *, left: bool, keeps_files: bool) -> None:
+        self._on_disk = on_disk
+        self._row = row
+        self._left = left
+        self._keeps_files = keeps_files
+        self.change: Change[None] = partial(leave_name if left else delete, row=row)
+        # Of a dataset whose lease or retention has ended.
+        self.why: Leaving | None = None
+        self.done: Future[None] | None = None
+
+    def committed(self) -> None:
+        """The change is on the medium. Any thread; twice is fine."""
+        on_disk = self._on_disk
+        if on_disk.row == self._row:
+            on_disk.row, on_disk.left = None, self._row if self._left else None
+            for each in on_disk.kept:
+                each.keep = self._keeps_files
+            on_disk.kept = ()
+            if not on_disk.not_loaded:
+                on_disk.files = ()
+
+
+class OnDisk:
+    """Of one generation."""
+
+    __slots__ = (
+        "__weakref__",
+        "_records",
+        "damaged",
+        "dictionaries",
+        "files",
+        "kept",
+        "leaving",
+        "left",
+        "not_loaded",
+        "recovered",
+        "row",
+        "states",
+        "synced",
+        "turn",
+    )
+
+    def __init__(self, records: Database) -> None:
+        self._records = records
+        self.row: int | None = None
+        self.kept: Sequence[Kept] = ()
+        self.left: int | None = None  # a row without a name, see above
+        self.turn = asyncio.Lock()  # one task at a time seals it, or loads an index
+        # The partitions whose frames are all in synced segments; the places of its dictionary messages.
+        self.synced: set[int] | None = None
+        self.dictionaries: dict[Any, SegmentSlice] = {}
+        self.damaged = False  # it has an entry in the quarantine
+        # An earlier process has accepted the frames, perhaps without --full-validation.
+        self.recovered = False
+        # What the indices of the partitions refer to: the files, each with how many of its bytes are the dataset's.
+        self.files: Sequence[tuple[Segment, int]] = ()
+        self.states: Sequence[DictionaryState] = ()
+        self.not_loaded = 0  # partitions
+        self.leaving: Deletion | None = None  # it leaves the catalogue once that is committed
+
+    def commit(self, row: int, kept: Sequence[Kept]) -> None:
+        """The row is committed, and names these."""
+        self.row, self.kept = row, kept
+        for each in kept:
+            each.keep = True
+
+    def begin_again(self) -> None:
+        """Its frames are to be written again, for a seal to come."""
+        self.synced, self.dictionaries = None, {}
+
+    def deletion(self, *, finishing: bool, dropped: bool = False) -> Deletion:
+        """How its row is to be deleted.
+
+        Args:
+            finishing: readers finish it.
+            dropped: what is in the quarantine goes, too.
+        """
+        assert self.row is not None
+        left, keeps_files = finishing and self.not_loaded > 0, self.damaged and not dropped
+        return Deletion(self, self.row, left=left, keeps_files=keeps_files)
+
+    def release(self) -> None:
+        """No reader needs a frame any more."""
+        self.files = self.states = ()
+        self.dictionaries, self.not_loaded = {}, 0
+
+    def __del__(self) -> None:
+        if self.left is not None:
+            self._records.eventually(partial(delete, row=self.left))

@@ -1,0 +1,34 @@
+"""What a restart needs to know: one SQLite database in the data directory, and its tables."""
+
+from .changelog_records import (
+    ChangelogRecords,
+    Declared,
+    NoDatabase,
+    RecordGone,
+    StoredChangelog,
+    StoredHold,
+    StoredVersions,
+    changelogs,
+)
+from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
+from .dataset_records import (
+    DamagedDataset,
+    DatasetRecord,
+    DictionaryRecord,
+    Facts,
+    FileRecord,
+    PartitionRecord,
+    datasets,
+    delete,
+    delete_left,
+    index,
+    insert,
+    insert_row,
+    leave_name,
+    named_files,
+)
+from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarantined
+from .salvage import files_of, renew
+from .tables import DamagedRow
+from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
+from .trouble import DiskTrouble, OtherFormat, trouble_with

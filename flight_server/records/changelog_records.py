@@ -1,0 +1,406 @@
+"""The records of changelogs: what a changelog has on disk beside its run files.
+
+Guarantee: once one of the methods that wait has returned, or has called ``then``, the change is on the medium; once it
+has raised, nothing has changed. After a crash the changelog has all of a change or nothing of it.
+
+Tables
+    ``dataset``         its name, and what it was declared with
+    ``changelog``       ``since``; the newest version, and when it was committed
+    ``version``         the rows of small puts that are in no file yet: one block for the versions that were committed
+                        together
+    ``run``             its files, from oldest to newest; the version of all rows of a large put's file
+    ``hold``            its holds; and those that ended by themselves, of which the version alone is remembered
+    ``transaction_id``  its transactions
+
+    The rows go with the dataset's row. Times are seconds since the epoch.
+
+Files
+    A run is named by a row while it has ``keep``: without it, its file is deleted with its last reference. Its bytes
+    and its name are on the medium before it comes here.
+
+Order
+    The caller makes one change of the runs or versions of a changelog at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from flight_server.memory import MemoryPool, Reservation
+
+from .database import Change, Database
+from .dataset_records import delete, insert_row
+from .quarantine import Quarantined
+from .tables import CHANGELOG, DATASET, HOLD, RUN, VERSION, DamagedRow
+from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
+from .trouble import DiskTrouble
+
+KIND = "changelog"
+
+
+class RecordGone(Exception):
+    """The changelog was dropped: it has no rows any more."""
+
+
+class RecordedRun(Protocol):
+    """A run file. ``version``: of all its rows, if it has not been merged yet. ``keep``: see "Files"."""
+
+    keep: bool
+    version: int | None
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A changelog as ``create`` has declared it. ``schema``: an IPC header; ``keep``: the rule, in JSON."""
+
+    dataset: str
+    generation: str
+    schema: bytes
+    keep: dict[str, Any] | None
+    delay_seconds: float
+    lease_seconds: float | None
+
+
+class StoredVersions(NamedTuple):
+    """Versions that were committed together, and the block with their rows."""
+
+    first: int
+    last: int
+    time: float
+    block: bytes
+
+
+class StoredHold(NamedTuple):
+    """A hold. Of one that has ended by itself ``until`` is None, and ``taken`` is when it ended."""
+
+    name: str
+    version: int
+    until: float | None
+    taken: float
+    owner: str | None = None
+    principal: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredChangelog:
+    """All rows of a changelog. ``row``: the id of its dataset's."""
+
+    row: int
+    declared: Declared
+    since: int
+    upper: int
+    time: float
+    runs: list[tuple[str, int | None]]
+    versions: list[StoredVersions]
+    holds: list[StoredHold]
+    transactions: dict[str, Entry]
+    forgotten: list[int]
+
+
+class NoDatabase:
+    """In the place of a database, of a server that keeps nothing when it ends: changes are not written, and count at
+    once.
+    """
+
+    lasting = False
+    path = Path()
+
+    async def commit(self, _change: Change[object], then: Callable[[], None]) -> None:
+        then()
+
+    def submit(self, _change: Change[object]) -> None:
+        pass
+
+    eventually = submit
+
+
+class ChangelogRecords:
+    """The records of one changelog.
+
+    Args:
+        disk: counts the blocks.
+    """
+
+    def __init__(self, database: Database | NoDatabase, disk: MemoryPool) -> None:
+        self.size_bytes = 0  # of the blocks that no file has yet
+        self._database = database
+        self._disk = disk
+        self._row = 0  # its dataset's id
+        self._since = self._upper = 0
+        self._time = 0.0
+        self._runs: list[RecordedRun] = []
+        self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
+        self._keep = True
+
+    @property
+    def row(self) -> int | None:
+        """The id of its dataset's row; None if there is none."""
+        return self._row or None
+
+    @classmethod
+    def restored(
+        cls, database: Database, disk: MemoryPool, stored: StoredChangelog, runs: Sequence[RecordedRun]
+    ) -> ChangelogRecords:
+        """Of a changelog that the database has, with these files."""
+        records = cls(database, disk)
+        records._row = stored.row
+        records._since, records._upper, records._time = stored.since, stored.upper, stored.time
+        for versions in stored.versions:
+            records._count(versions.last, disk.reserve(len(versions.block)))
+        records._name(runs)
+        return records
+
+    async def create(self, declared: Declared, time: float, then: Callable[[], None]) -> None:
+        """Let the name lead to the changelog, and no dataset that it led to before. Should ``then`` raise, it is taken
+        back. Raises DiskTrouble.
+        """
+
+        def insert(connection: sqlite3.Connection) -> None:
+            facts = {
+                "keep": declared.keep,
+                "delay_seconds": declared.delay_seconds,
+                "lease_seconds": declared.lease_seconds,
+            }
+            self._row = insert_row(
+                connection, declared.dataset, declared.generation, KIND, facts, schema=declared.schema
+            )
+            CHANGELOG.put(connection, [(self._row, 0, 0, time, 0, 0)])
+
+        def created() -> None:
+            self._time = time
+            try:
+                then()
+            except BaseException:
+                self._database.eventually(partial(delete, row=self._row))
+                raise
+
+        await self._database.commit(insert, created)
+
+    def block(self, encode: Callable[[], bytes]) -> bytes:
+        """The rows of a commit, for :meth:`add`."""
+        return encode() if self._database.lasting else b""
+
+    async def add(
+        self,
+        versions: StoredVersions,
+        transactions: Mapping[str, Entry],
+        files: Sequence[RecordedRun],
+        *,
+        of_kept: float,
+        then: Callable[[], None],
+    ) -> None:
+        """Versions are committed.
+
+        Args:
+            transactions: the new entries of those that made them.
+            files: new ones, with rows of the one version.
+            of_kept: the share that the block may take of the disk pool's kept bytes (``memory.pool``).
+
+        Raises:
+            DiskTrouble: the disk, or its limit, has no room, or the disk refuses.
+            RecordGone.
+        """
+        first, last, time, block = versions
+        room = self._disk.empty()
+        if not room.try_grow(len(block), of_kept=of_kept):
+            raise DiskTrouble(
+                f"the disk limit leaves no room for {len(block)} bytes of {self._database.path}", full=True
+            )
+        blocks, runs = len(self._blocks) + bool(block), [*self._runs, *files]
+
+        def insert(connection: sqlite3.Connection) -> None:
+            CHANGELOG.put(connection, [(self._row, self._since, last, time, blocks, len(runs))])
+            if block:
+                VERSION.put(connection, [(self._row, first, last, time, block)])
+            if files:
+                self._put_runs(connection, runs)
+            put_transactions(connection, self._row, transactions)
+
+        def added() -> None:
+            self._upper, self._time = last, time
+            if block:
+                self._count(last, room)
+            if files:
+                self._name(runs)
+            then()
+
+        await self._change(insert, added)
+
+    async def publish(
+        self,
+        replaced: slice,
+        outputs: Sequence[RecordedRun],
+        since: int,
+        covered: int,
+        then: Callable[[], None],
+    ) -> None:
+        """Some files are replaced by others; with these the files have all updates up to version ``covered``.
+
+        Args:
+            replaced: the places of neighbours, or where to insert, among the files from oldest to newest.
+
+        Raises DiskTrouble, RecordGone.
+        """
+        runs = self._runs.copy()
+        runs[replaced] = outputs
+        blocks = sum(last > covered for last, _ in self._blocks)
+
+        def replace(connection: sqlite3.Connection) -> None:
+            row = (self._row, since, self._upper, self._time, blocks, len(runs))
+            CHANGELOG.put(connection, [row])
+            connection.execute("DELETE FROM version WHERE dataset = ? AND last <= ?", (self._row, covered))
+            self._put_runs(connection, runs)
+
+        def published() -> None:
+            self._since = since
+            del self._blocks[: len(self._blocks) - blocks]
+            self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
+            self._name(runs)
+            then()
+
+        await self._change(replace, published)
+
+    async def hold(
+        self, holds: Iterable[StoredHold], released: Iterable[str], then: Callable[[], None]
+    ) -> None:
+        """Insert or replace holds, and delete others. Raises DiskTrouble, RecordGone."""
+
+        def put(connection: sqlite3.Connection) -> None:
+            connection.executemany(
+                "DELETE FROM hold WHERE dataset = ? AND name = ?", [(self._row, name) for name in released]
+            )
+            HOLD.put(connection, [(self._row, *hold) for hold in holds])
+
+        await self._change(put, then)
+
+    def lapse(self, versions: Mapping[str, int], now: float, at_most: int) -> None:
+        """Holds have ended by themselves now, at these versions; the last ``at_most`` are remembered. Does not wait: a
+        hold whose end is not on disk ends once more after a crash.
+        """
+
+        def put(connection: sqlite3.Connection) -> None:
+            if not self._is_there(connection):
+                return
+            HOLD.put(
+                connection,
+                [(self._row, *StoredHold(name, version, None, now)) for name, version in versions.items()],
+            )
+            connection.execute(
+                "DELETE FROM hold WHERE dataset = ?1 AND until IS NULL AND name NOT IN (SELECT name FROM hold "
+                "WHERE dataset = ?1 AND until IS NULL ORDER BY taken DESC LIMIT ?2)",
+                (self._row, at_most),
+            )
+
+        self._database.submit(put)
+
+    def forget(self, hashes: Mapping[str, int]) -> None:
+        """Ids of transactions were forgotten. Does not wait: those that are known after a crash are forgotten again."""
+
+        def put(connection: sqlite3.Connection) -> None:
+            if self._is_there(connection):
+                forget_transactions(connection, self._row, hashes)
+
+        self._database.submit(put)
+
+    @property
+    def keep(self) -> bool:
+        """Whether the dataset's row is there, or will be. Without it the files go, too. Set by any thread."""
+        return self._keep
+
+    @keep.setter
+    def keep(self, keep: bool) -> None:
+        self._keep = keep
+        if not keep:
+            self._name([])
+            self._blocks.clear()
+            self.size_bytes = 0
+
+    async def _change(self, change: Callable[[sqlite3.Connection], None], then: Callable[[], None]) -> None:
+        is_there = True
+
+        # It does not raise: the error's traceback would be a cycle with the database's futures, and would hold the files.
+        def checked(connection: sqlite3.Connection) -> None:
+            nonlocal is_there
+            is_there = self._is_there(connection)
+            if is_there:
+                change(connection)
+
+        await self._database.commit(checked, lambda: then() if is_there else None)
+        if not is_there:
+            self.keep = False
+            raise RecordGone
+
+    def _is_there(self, connection: sqlite3.Connection) -> bool:
+        return connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._row,)).fetchone() is not None
+
+    def _put_runs(self, connection: sqlite3.Connection, runs: Sequence[RecordedRun]) -> None:
+        """Write the rows of the runs that have another place than before."""
+        known = dict(enumerate(self._runs))
+        moved = [(place, run) for place, run in enumerate(runs) if known.get(place) is not run]
+        RUN.put(connection, [(self._row, place, run.name, run.version) for place, run in moved])
+        if len(runs) < len(known):
+            connection.execute("DELETE FROM run WHERE dataset = ? AND place >= ?", (self._row, len(runs)))
+
+    def _name(self, runs: Sequence[RecordedRun]) -> None:
+        for run in self._runs:
+            run.keep = False
+        self._runs = list(runs) if self._keep and self._database.lasting else []
+        for run in self._runs:
+            run.keep = True
+
+    def _count(self, last: int, room: Reservation) -> None:
+        self._blocks.append((last, room))
+        self.size_bytes += room.size_bytes
+
+
+def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tuple[int, Quarantined]]:
+    """All changelogs; in the place of one that is damaged the id of its dataset's row, and what is wrong."""
+    for values in DATASET.scan(connection, "kind = ? ORDER BY id", (KIND,)):
+        damaged = values if isinstance(values, DamagedRow) else None
+        columns: Sequence[Any] = values.values if isinstance(values, DamagedRow) else values
+        row, name, generation, _, facts, schema = columns
+        found: StoredChangelog | tuple[int, Quarantined]
+        try:
+            if damaged is not None:
+                raise damaged
+            found = _stored(connection, row, Declared(name, generation, schema, **json.loads(facts)))
+        except (DamagedRow, ValueError) as damage:
+            rows = RUN.scan(connection, "dataset = ?", (row,))
+            files = [str(each[2]) for each in rows if not isinstance(each, DamagedRow)]
+            found = row, Quarantined.now(str(name), str(generation), str(damage), files)
+        yield found
+
+
+def _stored(connection: sqlite3.Connection, row: int, declared: Declared) -> StoredChangelog:
+    """Raises DamagedRow; ValueError: rows are missing."""
+    of_dataset = (row,)
+    known = next(CHANGELOG.rows(connection, "dataset = ?", of_dataset), None)
+    if known is None:
+        raise ValueError("its row of table 'changelog' is missing")
+    _, since, upper, time, blocks, files = known
+    runs = list(RUN.rows(connection, "dataset = ? ORDER BY place", of_dataset))
+    versions = list(VERSION.rows(connection, "dataset = ? ORDER BY first", of_dataset))
+    if (len(versions), len(runs)) != (blocks, files):
+        raise ValueError(
+            f"of its {blocks} rows of table 'version' there are {len(versions)}, of its {files} of 'run' {len(runs)}"
+        )
+    return StoredChangelog(
+        row,
+        declared,
+        since,
+        upper,
+        time,
+        [(name, version) for _, _, name, version in runs],
+        [StoredVersions(*rest) for _, *rest in versions],
+        [StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY taken", of_dataset)],
+        *transactions_of(connection, row),
+    )

@@ -1,0 +1,47 @@
+"""The transactions that a dataset remembers, as rows: ids with their entries, and hashes of ids that were forgotten.
+
+See ``datasets.transactions``. The rows of a dataset go with its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+
+from .tables import TRANSACTION
+
+Entry = tuple[int, ...]
+
+
+def put_transactions(
+    connection: sqlite3.Connection, dataset: int, entries: Mapping[str, Entry], forgotten: Iterable[int] = ()
+) -> None:
+    """Insert or replace the entries, and add hashes of forgotten ids."""
+    rows = [(dataset, name, json.dumps(entry)) for name, entry in entries.items()]
+    TRANSACTION.put(connection, rows + [(dataset, _signed(hash_), None) for hash_ in forgotten])
+
+
+def forget_transactions(connection: sqlite3.Connection, dataset: int, hashes: Mapping[str, int]) -> None:
+    """Let the ids' hashes take the places of their entries."""
+    connection.executemany(
+        "DELETE FROM transaction_id WHERE dataset = ? AND id = ?", [(dataset, name) for name in hashes]
+    )
+    put_transactions(connection, dataset, {}, hashes.values())
+
+
+def transactions_of(connection: sqlite3.Connection, dataset: int) -> tuple[dict[str, Entry], list[int]]:
+    """The entries, the one that was used least recently first, and the hashes of forgotten ids. Raises DamagedRow."""
+    entries: dict[str, Entry] = {}
+    forgotten: list[int] = []
+    for _, name, entry in TRANSACTION.rows(connection, "dataset = ?", (dataset,)):
+        if isinstance(name, str):
+            entries[name] = tuple(json.loads(entry))
+        else:
+            forgotten.append(name & (1 << 64) - 1)
+    return dict(sorted(entries.items(), key=lambda item: item[1][0])), forgotten
+
+
+def _signed(hash_: int) -> int:
+    """SQLite's integers have a sign."""
+    return hash_ - (1 << 64) if hash_ >= 1 << 63 else hash_

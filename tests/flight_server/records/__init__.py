@@ -1,0 +1,1 @@
+"""Tests of ``flight_server.records``."""
