@@ -32,6 +32,7 @@ from typing import (
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, KeepRule, check_dataset_name
+from spark_client.arrow import html_table
 from spark_client.connection import Closable, RemoteServer, check_locations, embedded, short_traces
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.hosts import Copies, HostFiles
@@ -247,6 +248,12 @@ class ShuffleClient(DatasetCalls, Closable):
 
     def __repr__(self) -> str:
         return f"<ShuffleClient {self.location}>"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: where the servers are. Asks none."""
+        closed = " (closed)" if self._closed else ""
+        servers = html_table(["server"], ([each] for each in self.location.split(",")))
+        return f"<div>ShuffleClient{closed}{servers}</div>"
 
     def __reduce__(self) -> NoReturn:
         raise InvalidRequest(

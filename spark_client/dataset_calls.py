@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from flight_server.protocol import (
     Ticket,
     check_dataset_name,
 )
+from spark_client.arrow import html_table
 from spark_client.connection import Compression, RemoteServer, about, check_mode, drop, short_traces
 from spark_client.lanes import (
     PutStream,
@@ -62,8 +64,19 @@ class Listed(list[_Row]):
         self.gone = [*gone]
 
     def __repr__(self) -> str:
-        missing = "; ".join(f"{each['location']}: {each['gone']}" for each in self.gone)
-        return f"{super().__repr__()}{f' without what is on {missing}' if missing else ''}"
+        return f"{super().__repr__()}{self._missing()}"
+
+    def _repr_html_(self) -> str:
+        """A table for a notebook."""
+        rows = [vars(each) if isinstance(each, DatasetInfo) else each for each in self]
+        known = [each for each in rows if isinstance(each, dict)]
+        names = dict.fromkeys(name for each in known for name in each)
+        table = html_table(names, ([each.get(name, "") for name in names] for each in known))
+        return f"<div>{table}{escape(self._missing())}</div>"
+
+    def _missing(self) -> str:
+        gone = "; ".join(f"{each['location']}: {each['gone']}" for each in self.gone)
+        return f" without what is on {gone}" if gone else ""
 
 
 @short_traces

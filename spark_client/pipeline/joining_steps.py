@@ -8,14 +8,14 @@ from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types
 from pyspark.sql.types import StructField, StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast
 from spark_client.jobs import arrow_schema, char_type, check_key
@@ -136,7 +136,8 @@ def join(
             f"{where}: as_of, direction, tolerance and allow_exact_matches are for how='asof', not {how!r}"
         )
     if kind is None:
-        raise InvalidRequest(f"{where}: how is asof or one of {', '.join(sorted(_HOWS))}, not {how!r}")
+        near = did_you_mean(how, get_args(JoinType))
+        raise InvalidRequest(f"{where}: how is asof or one of {', '.join(sorted(_HOWS))}, not {how!r}{near}")
     table = other if isinstance(other, Broadcast) and not timed else None
     if table is not None:
         _check_broadcast(steps, table, kind, numPartitions, where)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 import pyarrow as pa
 from pyspark.sql import Row
 
+from spark_client.arrow import html_table
 from spark_client.jobs import function_settings
 
 from .base import Steps
@@ -124,8 +125,4 @@ def to_polars(steps: Steps) -> pl.DataFrame:
 
 def as_html(steps: Steps) -> str:
     """The steps and the columns, for a notebook. Runs nothing."""
-    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(kind)}</td></tr>" for name, kind in dtypes(steps))
-    return (
-        f"<div><pre>{escape(text_of(steps))}</pre>"
-        f"<table><thead><tr><th>column</th><th>type</th></tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    return f"<div><pre>{escape(text_of(steps))}</pre>{html_table(('column', 'type'), dtypes(steps))}</div>"

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from difflib import get_close_matches
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, GroupedData
+
+from flight_server.protocol import did_you_mean
 
 _PERSIST = "persist() keeps what the last repartition wrote"
 _NULLS = 'filter(pc.field("v").is_valid()) drops rows, withColumn("v", pc.coalesce(pc.field("v"), pc.scalar(0))) fills'
@@ -44,8 +45,7 @@ def no_attribute(name: str, columns: Collection[str], known: Collection[str]) ->
         return f'{text}: groupBy("key").{name} does it'
     if hasattr(GroupedData, name):
         return f"{text}: .toDF().groupBy(…).{name} is the DataFrame's"
-    close = get_close_matches(name, known, 1)
-    return f"{text}; did you mean {close[0]!r}?" if close else f"{text}, nor has a DataFrame"
+    return f"{text}{did_you_mean(name, known) or ', nor has a DataFrame'}"
 
 
 _GROUPED = ("applyInArrow", "applyInPandas", "avg", "cogroup", "max", "mean", "min", "sum")

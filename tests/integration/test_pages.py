@@ -240,7 +240,7 @@ def test_the_example_of_the_readme_prints_what_stands_there(
     assert [(int(segment), float(revenue)) for segment, revenue in rows] == [
         (segment, revenues[segment]) for segment in best
     ]
-    assert "segments by revenue" in shown
+    assert "top 3 by revenue desc" in shown
 
 
 @pytest.mark.spark

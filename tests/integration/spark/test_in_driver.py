@@ -99,6 +99,10 @@ PLANS: dict[str, Plan] = {
     "ranges": lambda a, _: (
         a.repartitionByRange("k", boundaries=[10, 20]).sortWithinPartitions("k").select("k")
     ),
+    "sampled ranges": lambda a, _: a.repartitionByRange(3, "k", seed=1).sortWithinPartitions("k").select("k"),
+    "order": lambda a, _: a.orderBy("v desc").select("v", "k"),
+    "top of an order": lambda a, _: a.orderBy("v desc").limit(5),
+    "groups": lambda a, _: a.groupBy("k", numPartitions=3).max("v").orderBy("k"),
     "nothing": lambda a, _: a.filter(pc.field("k") > 1000).groupBy("k").agg(n=("*", "count")),
     "nothing without keys": lambda a, _: a.filter(pc.field("k") > 1000).agg(n=("*", "count")),
 }
@@ -129,7 +133,7 @@ def test_the_driver_gives_the_rows_of_tasks_in_their_order_and_runs_no_job(
     assert jobs(spark) == before
 
 
-@pytest.mark.parametrize("name", ["join inner", "in turn twice", "ranges", "nothing"])
+@pytest.mark.parametrize("name", ["join inner", "in turn twice", "ranges", "sampled ranges", "nothing"])
 def test_exchanges_that_the_driver_wrote_have_the_same_rows_in_the_same_partitions(
     client: ShuffleClient, by_tasks: ShuffleClient, folder: Path, name: str
 ) -> None:

@@ -126,7 +126,9 @@ def test_a_misspelled_join_and_function_are_found_by_mypy_and_when_they_are_writ
     pipeline: Pipeline,
 ) -> None:
     """A comment ``type: ignore`` that mypy does not need is an error of its own."""
-    with pytest.raises(InvalidRequest, match=r"how is asof or one of anti, .*, not 'outr'"):
+    with pytest.raises(
+        InvalidRequest, match=r"how is asof or one of anti, .*, not 'outr'; did you mean 'outer'"
+    ):
         pipeline.join(pipeline, "id", "outr")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="no function 'summ'"):
         pipeline.agg({"id": "summ"})  # type: ignore[dict-item]

@@ -186,7 +186,7 @@ def test_a_key_that_a_stage_has_changed_is_an_error_that_names_the_exchange() ->
                       of.right, with_keys=True, iterates=False)  # fmt: skip
     keys = pa.record_batch({LEFT_KEY: pa.array(range(20))})
     partition = int(partition_ids(keys, [LEFT_KEY], 4)[0])
-    with pytest.raises(InvalidRequest, match=r"groups may be in parts: .*exchange\(4, 'k'\) places it"):
+    with pytest.raises(InvalidRequest, match=r"groups may be in parts: .*repartition\(4, 'k'\) places it"):
         cogrouped(of, range(20), [], Pass(partition=partition))
 
 

@@ -186,7 +186,7 @@ def test_changed_keys_are_refused_beyond_the_budget_too(iterates: bool) -> None:
         if partition == 0:
             assert sum(batch.num_rows for batch in run([stage], iter(given), how)) == 100 * here.num_rows
         else:
-            with pytest.raises(InvalidRequest, match=r"exchange\(3, 'k'\) places it in partition 0"):
+            with pytest.raises(InvalidRequest, match=r"repartition\(3, 'k'\) places it in partition 0"):
                 list(run([stage], iter(given), how))
 
 

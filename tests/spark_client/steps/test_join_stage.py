@@ -232,7 +232,7 @@ def test_a_key_that_a_stage_has_changed_is_an_error_that_names_the_exchange() ->
     of = dataclasses.replace(of, right_placed=placed)
     right = list(batches([(number, None, None) for number in range(50)], of.plan.right_schema, 50))
     with pytest.raises(
-        InvalidRequest, match=r"a join: .* rows may be in parts.*exchange\(4, 'k0'\) places it"
+        InvalidRequest, match=r"a join: .* rows may be in parts.*repartition\(4, 'k0'\) places it"
     ):
         list(
             run(
