@@ -2,7 +2,7 @@
 
 from .changelog_records import (
     ChangelogRecords,
-    Declared,
+    DeclaredChangelog,
     NoDatabase,
     RecordGone,
     StoredChangelog,

@@ -60,7 +60,7 @@ class RecordedRun(Protocol):
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredChangelog:
     """A changelog as ``create`` has declared it. ``schema``: an IPC header; ``keep``: the rule, in JSON."""
 
     dataset: str
@@ -104,7 +104,7 @@ class StoredChangelog:
     """All rows of a changelog. ``row``: the id of its dataset's."""
 
     row: int
-    declared: Declared
+    declared: DeclaredChangelog
     since: int
     upper: int
     time: float
@@ -171,7 +171,7 @@ class ChangelogRecords:
         records._ranges = stored.ranges
         return records
 
-    async def create(self, declared: Declared, time: float, then: Callable[[], None]) -> None:
+    async def create(self, declared: DeclaredChangelog, time: float, then: Callable[[], None]) -> None:
         """Let the name lead to the changelog, and no dataset that it led to before. Should ``then`` raise, it is taken
         back. Raises DiskTrouble.
         """
@@ -391,15 +391,15 @@ def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tup
         try:
             if damaged is not None:
                 raise damaged
-            found = _stored(connection, row, Declared(name, generation, schema, **json.loads(facts)))
-        except (DamagedRow, ValueError) as damage:
+            found = _stored(connection, row, DeclaredChangelog(name, generation, schema, **json.loads(facts)))
+        except (DamagedRow, ValueError, TypeError, RecursionError) as damage:
             rows = RUN.scan(connection, "dataset = ?", (row,))
             files = [str(each[1]) for each in rows if not isinstance(each, DamagedRow)]
             found = row, Quarantined.now(str(name), str(generation), str(damage), files)
         yield found
 
 
-def _stored(connection: sqlite3.Connection, row: int, declared: Declared) -> StoredChangelog:
+def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelog) -> StoredChangelog:
     """Raises DamagedRow; ValueError: rows are missing."""
     of_dataset = (row,)
     known = next(CHANGELOG.rows(connection, "dataset = ?", of_dataset), None)

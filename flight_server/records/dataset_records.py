@@ -132,7 +132,7 @@ class DatasetRecord:
         except FlightShuffleError as error:
             raise ValueError(error.message) from None
         for what, holds in (
-            ("a file", len(self.files) == facts.files),
+            ("a file", len(self.files) == facts.files and all(each.size_bytes >= 0 for each in self.files)),
             ("a partition", len(self.partitions) == facts.partitions),
             ("a transaction", len(self.transactions) + len(self.forgotten) == facts.transactions),
             ("a partition's number", all(map(self._is_partition, self.partitions))),
@@ -144,7 +144,7 @@ class DatasetRecord:
 
     def _is_partition(self, partition: PartitionRecord) -> bool:
         known = 0 <= partition.number < self.facts.partition_count
-        return known and 0 <= partition.first <= partition.frames
+        return known and min(partition) >= 0 and partition.first <= partition.frames
 
     def _is_within(self, place: DictionaryRecord) -> bool:
         known = 0 <= place.file < len(self.files) and min(place) >= 0
@@ -258,7 +258,7 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
                 *(transactions_of(connection, row) if facts.transactions else ({}, [])),
             )
             record.check()
-        except (DamagedRow, ValueError, TypeError) as error:
+        except (DamagedRow, ValueError, TypeError, RecursionError) as error:
             yield DamagedDataset(row, str(name), str(generation), str(error), present)
         else:
             yield row, record

@@ -25,7 +25,6 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -93,17 +92,17 @@ class Folder:
             sync_directory(self.path)
             self._synced = made
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete those of the files that have names of this folder's owner. One that the disk keeps is deleted at the
-        next start.
-        """
-        for name in names:
-            if self._is_own(name):
-                with suppress(OSError):
-                    (self.path / name).unlink()
+    def own(self, names: Iterable[str]) -> list[Path]:
+        """The paths of those that are names of this folder's owner, and may be deleted."""
+        return [self.path / name for name in names if self._is_own(name)]
 
-    def sweep(self, named: Container[str]) -> list[str]:
-        """Delete the garbage; the paths of all foreign entries. ``named``: the names in the records."""
+    def sweep(self, named: Container[str], refused: Callable[[Path], None]) -> list[str]:
+        """Delete the garbage; the paths of all foreign entries.
+
+        Args:
+            named: the names in the records.
+            refused: gets the files that the disk keeps.
+        """
         foreign = []
         with os.scandir(self.path) as entries:
             for entry in entries:
@@ -113,8 +112,8 @@ class Folder:
                 elif entry.name not in named:
                     try:
                         Path(entry.path).unlink()
-                    except OSError as error:  # it is garbage at the next start, too
-                        _log.warning("file_not_deleted", path=entry.path, trouble=str(error))
+                    except OSError:
+                        refused(Path(entry.path))
         return sorted(foreign)
 
     def has_files(self) -> bool:

@@ -49,14 +49,21 @@ def deltas_of(view: View, after: int, upto: int) -> Iterator[pa.RecordBatch]:
 
 
 class Engine:
-    """One store with one changelog. Every method blocks; ``close`` at the end."""
+    """One store with one changelog. Every method blocks; ``close`` at the end.
 
-    def __init__(self, directory: Path, schema: pa.Schema, keep: dict[str, Any] | None) -> None:
+    Args:
+        lasting: the directory outlives it.
+    """
+
+    def __init__(
+        self, directory: Path, schema: pa.Schema, keep: dict[str, Any] | None, *, lasting: bool = True
+    ) -> None:
         self.directory = directory
         self.loop = asyncio.new_event_loop()
         self.schema = schema
         budget = Budget(256 << 20, None)
-        self.disk = Disk(budget.disk, directory)
+        self.disk = Disk(budget.disk)
+        self.disk.use(directory, owner="0" * 16, lasting=lasting)
         self.catalogue = Catalogue(budget, self.disk)
         self.background = Background(_raise)
         self.store: Store = self.run(self._make())

@@ -41,7 +41,7 @@ from flight_server.protocol import (
     InvalidRequest,
     KeepRule,
 )
-from flight_server.records import ChangelogRecords, Declared
+from flight_server.records import ChangelogRecords, DeclaredChangelog
 
 from .compaction import Going
 from .contents import Contents
@@ -108,7 +108,7 @@ class Changelog:
 
     def __init__(
         self,
-        declared: Declared,
+        declared: DeclaredChangelog,
         layout: Layout,
         rule: Rule,
         records: ChangelogRecords,

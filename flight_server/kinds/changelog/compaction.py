@@ -44,6 +44,8 @@ RANGE_ROWS = 64 << 10
 RANGE_BYTES = 8 << 20
 STEP_ROWS = 4 * RANGE_ROWS
 STEP_BYTES = 4 * RANGE_BYTES
+HELD_BYTES = views.FOLDED_BYTES
+"""So much of a large key is held to apply the rule to it."""
 
 _EVER, _NEVER = -1, np.iinfo(np.int64).max
 """Versions before and behind all others."""
@@ -188,7 +190,7 @@ class Fold(Work):
                 _NEVER,
                 self._rule,
                 piece_bytes=views.SLICE_BYTES,
-                limit_bytes=views.FOLDED_BYTES,
+                limit_bytes=HELD_BYTES,
             )
             parts = [compacted(held, self.since, self._rule)[0]]
             self._changed.append(np.array([self.high], np.uint64))

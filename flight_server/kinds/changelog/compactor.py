@@ -184,7 +184,8 @@ class Compactor:
             self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
             return
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
-        memory = files = None
+        memory: FoldPlan | RewritePlan | None = None
+        files: FoldPlan | RewritePlan | None = None
         full = changelog.full_until > now
         if full and not going:
             files = amounts.fold(slow=True, idle=True)

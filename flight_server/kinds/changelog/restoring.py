@@ -131,8 +131,8 @@ def _restored(store: Store, stored: StoredChangelog) -> Changelog:
 def _file(folder: RunFolder, name: str, layout: Layout, version: int | None) -> RunFile:
     try:
         return RunFile.found(folder, name, layout, version)
-    except FileNotFoundError:
-        raise Damaged(f"{name} is missing") from None
+    except (FileNotFoundError, ValueError):  # a name that can be no file's
+        raise Damaged(f"{name!r} is missing") from None
 
 
 def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -> Contents:

@@ -35,7 +35,7 @@ from flight_server.protocol import (
 )
 from flight_server.records import (
     ChangelogRecords,
-    Declared,
+    DeclaredChangelog,
     DiskTrouble,
     NoDatabase,
     Quarantined,
@@ -183,7 +183,7 @@ class Store:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored, lasting=True)
         assert request.delay_seconds is not None
-        declared = Declared(
+        declared = DeclaredChangelog(
             request.dataset,
             dataset.generation,
             stored.header,
@@ -274,7 +274,7 @@ class Store:
             self.wake(changelog)
 
     def changelog_of(
-        self, declared: Declared, layout: Layout, keep: KeepRule | None, records: ChangelogRecords
+        self, declared: DeclaredChangelog, layout: Layout, keep: KeepRule | None, records: ChangelogRecords
     ) -> Changelog:
         """A changelog without its runs. Raises as :func:`make_rule`."""
         return Changelog(
@@ -288,7 +288,7 @@ class Store:
             hooks=self,
         )
 
-    def folder_of(self, declared: Declared) -> RunFolder:
+    def folder_of(self, declared: DeclaredChangelog) -> RunFolder:
         disk = self.catalogue.disk
         assert disk.folder is not None  # it is set before the server listens
         header = FileHeader(

@@ -167,6 +167,7 @@ _NAMED = {
     "certificates_trouble": "reload_trouble",
     "quarantine": "quarantined_datasets",
     "foreign_files": "foreign_files",
+    "damaged_records": "damaged_records",
 }
 
 

@@ -138,7 +138,7 @@ def test_records_of_which_nothing_is_left_name_all_files_in_the_quarantine(
         assert (names(database), len(entries(database))) == (["d1"], 2)
         kept = {name for entry in entries(database).values() for name in entry.files}
         named = database.read(named_files)
-    data_dir.folder.sweep(kept | named)
+    data_dir.folder.sweep(kept | named, Path.unlink)
     left = {path.name for path in data_dir.folder.path.iterdir()}
     assert {file, run} < left
     assert volatile not in left

@@ -13,7 +13,7 @@ import pytest
 from flight_server.memory.pool import MemoryPool
 from flight_server.records import DiskTrouble
 from flight_server.storage.segments import Segment, SegmentWriter
-from tests.support.segment_files import HEADER_BYTES, segment_writer
+from tests.support.segment_files import HEADER_BYTES, dispose_now, segment_writer
 
 SEGMENT_BYTES = HEADER_BYTES + 100
 
@@ -182,7 +182,7 @@ def test_a_failed_sync_makes_the_segment_suspect_for_ever(
 def test_a_file_that_is_there_is_opened_as_it_is_and_kept(tmp_path: Path, disk: MemoryPool) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
-    segment = Segment.existing(path, disk)
+    segment = Segment.existing(path, disk, dispose_now)
     assert segment.read(3, 4) == b"3456"
     assert disk.used_bytes == 10
     del segment

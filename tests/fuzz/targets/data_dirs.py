@@ -74,10 +74,7 @@ def _template() -> dict[str, bytes]:
         try:
             engine.commit(_ROWS, Transaction("job", 4))
             engine.commit(_ROWS[:1])
-            merge = engine.begin_merge(engine.changelog.runs, 1, to_file=True)
-            while not merge.done:
-                merge.step()
-            engine.publish(merge)
+            engine.fold(1)
             engine.commit(_ROWS)
         finally:
             engine.close()

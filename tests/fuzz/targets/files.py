@@ -61,7 +61,8 @@ def read_run(directory: Path, data: bytes) -> None:
     version = 3 if data[:1] > b"\1" else None
     run = RunFile.found(run_folder(directory, MemoryPool(None)), "found.run", latest(), version)
     hashes = run.changed(-1, 1 << 40)
-    run.rows_upto(2)
+    run.ends()
+    run.counts(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), 2)
     assert len(run.between(0, (1 << 64) - 1)) == run.rows
     run.of_hashes(np.unique(hashes))
     run.rows_below(1 << 63)

@@ -36,10 +36,10 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
     """The updates of a message, which they refer to. Raises Damaged if it is none."""
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), stored_schema(layout))
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)  # checks the columns
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Damaged(f"a block of {len(data)} bytes is not a record batch: {error}") from error
     hashes, versions, diffs = (batch.column(-3 + place).to_numpy() for place in range(3))
-    rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)
     if version is not None:
         versions = np.broadcast_to(np.int64(version), len(diffs))
     return Updates(layout, rows, hashes, versions, diffs)

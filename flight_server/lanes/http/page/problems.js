@@ -98,7 +98,7 @@ export function problems(now, why, history) {
   found.push(...pools(now), ...stuck(why), ...ofDatasets(now));
   const slow = recently(history, "readers_ended_as_too_slow");
   if (slow) say("warn", `${several(slow, "reader was", "readers were")} ended as too slow in the last minutes`);
-  for (const each of now.quarantine ?? [])
+  for (const each of why.quarantine ?? [])
     say("warn", `dataset ${each.dataset} is in quarantine: ${each.reason}`);
   for (const path of now.damaged_records ?? []) say("warn", `damaged records were replaced, see ${path}`);
   if (now.foreign_files?.length) {

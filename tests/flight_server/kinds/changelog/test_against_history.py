@@ -344,7 +344,7 @@ def test_a_changelog_is_what_its_whole_history_says(
     monkeypatch.setattr(compaction, "STEP_ROWS", 6)
     if large_keys:
         monkeypatch.setattr(views, "SLICE_BYTES", 150)
-        monkeypatch.setattr(views, "FOLDED_BYTES", 600)
+        monkeypatch.setattr(compaction, "HELD_BYTES", 600)
     strategy = paired_rows if name == "pair" else rows
 
     class Machine(machine):  # type: ignore[misc, valid-type]

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -141,14 +141,11 @@ class RefusedLog:
     def __init__(self, step: str) -> None:
         self.error: int | None = None
         self._step = step
-        self._watching = sqlite_files.watching(self._around)
 
-    def __enter__(self) -> Self:
-        self._watching.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._watching.__exit__(*error)
+    @contextmanager
+    def watching(self) -> Iterator[Self]:
+        with sqlite_files.watching(self._around):
+            yield self
 
     def _around(self, what: str, path: Path, work: sqlite_files.Work) -> None:
         if self.error is not None and what == self._step and path.name.endswith(sqlite_files.LOGS):
@@ -176,7 +173,7 @@ DAMAGES = {
     "what was declared": ("UPDATE dataset SET facts = '{}' WHERE id = ?", "row of table 'dataset'"),
     "footer": ("", "footer"),
     "run is empty": ("", ".run has 0 bytes"),
-    "no run": ("", ".run is missing"),
+    "no run": ("", ".run' is missing"),
 }
 
 
@@ -299,7 +296,7 @@ def test_a_commit_that_the_disk_refuses_is_not_there_and_works_later(
     step: str, rows_of_a_put: int, base: Path
 ) -> None:
     (base / "0").mkdir()
-    with RefusedLog(step) as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
+    with RefusedLog(step).watching() as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
         engine.commit(rows(0, 2, 1))
         errors = (
             ((errno.ENOSPC, OutOfBudget), (errno.EIO, Unavailable))
@@ -328,7 +325,7 @@ def test_a_commit_that_the_disk_refuses_is_not_there_and_works_later(
 
 def test_a_fold_that_the_disk_refuses_changes_nothing_and_leaves_nothing(base: Path) -> None:
     (base / "0").mkdir()
-    with RefusedLog("sync") as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
+    with RefusedLog("sync").watching() as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
         engine.commit(rows(0, 4, 1))
         size_bytes, disk_bytes = engine.changelog.records.size_bytes, engine.disk.pool.used_bytes
         going = engine.begin_fold(1, to_file=True)
